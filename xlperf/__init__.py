@@ -1,0 +1,46 @@
+"""xlperf: performance, memory and cost of training and serving large language models, from a spreadsheet.
+
+A *plan* is a row: a model on accelerators with its parallel degrees, batch and precision. :func:`evaluate`
+turns a table of plans into a table of results; :func:`read_plans` and :func:`load_catalog` read the sheets.
+Names are imported when they are first used, so that ``import xlperf`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "InputError": "xlperf.errors",
+    "XlperfError": "xlperf.errors",
+    "Table": "xlperf.catalog.table",
+    "Catalog": "xlperf.catalog.catalog",
+    "load_catalog": "xlperf.catalog.catalog",
+    "read_plans": "xlperf.catalog.plans",
+    "evaluate": "xlperf.evaluate",
+    "explain": "xlperf.evaluate",
+}
+
+__all__ = [
+    "Catalog",
+    "InputError",
+    "Table",
+    "XlperfError",
+    "__version__",
+    "evaluate",
+    "explain",
+    "load_catalog",
+    "read_plans",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'xlperf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,57 @@
+"""Array helpers that every equation uses: float64, broadcasting, whole-number division, look-up."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Numeric: TypeAlias = npt.ArrayLike
+
+
+def array(values: Any) -> Array:
+    """Values as a float64 array; the argument is never changed.
+
+    >>> array([1, 2]).dtype
+    dtype('float64')
+    """
+    return np.asarray(values, dtype=np.float64)
+
+
+def ceil_div(amount: Numeric, size: Numeric) -> Array:
+    """Number of pieces of ``size`` that hold ``amount``.
+
+    >>> float(ceil_div(9, 4))
+    3.0
+    """
+    return np.asarray(np.ceil(array(amount) / array(size)), dtype=np.float64)
+
+
+def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) -> Array:
+    """Quotient, with ``where_zero`` where the denominator is 0 (NaN stays NaN).
+
+    >>> divide([1.0, 1.0], [2.0, 0.0]).tolist()
+    [0.5, 0.0]
+    """
+    top, bottom = np.broadcast_arrays(array(numerator), array(denominator))
+    zero = bottom == 0
+    quotient = np.asarray(top / np.where(zero, 1.0, bottom))
+    return np.asarray(np.where(zero & ~np.isnan(top), where_zero, quotient), dtype=np.float64)
+
+
+def total(values: Numeric) -> Array:
+    """Sum over the last axis, in the same order for one row as for a million.
+
+    Parameters
+    ----------
+    values : numeric
+        Any shape with the reduced axis last.
+
+    Returns
+    -------
+    numeric
+        The sum, one axis fewer.
+    """
+    return np.asarray(np.ascontiguousarray(array(values)).sum(axis=-1), dtype=np.float64)

@@ -1,0 +1,1 @@
+"""Catalog: what exists, read from workbooks; the only room that reads files."""

@@ -1,0 +1,157 @@
+"""The schema as data: every column of every sheet, its unit, bounds, default and meaning.
+
+``schema.csv`` beside this module is the one place that knows them. Readers, checks, drop-downs, header
+comments, the empty sheet and the manual's tables are drawn from it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+
+from xlperf.units import UNITS, Unit
+
+CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
+PLAN_TABLES = ("training", "inference")
+_HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a sheet.
+
+    ``kind`` is one of name, text, number, flag, choice, reference, result, result-flag, result-text.
+    ``unit`` is the unit that a header without one means, and the unit in which results are shown.
+    """
+
+    table: str
+    name: str
+    kind: str
+    unit: str
+    default: str
+    bounds: str
+    choices: tuple[str, ...]
+    reference: str
+    required: bool
+    meaning: str
+
+    @property
+    def header(self) -> str:
+        """Header as xlperf writes it: ``memory bandwidth (TB/s)``.
+
+        >>> column("accelerators", "memory_bandwidth").header
+        'memory bandwidth (TB/s)'
+        """
+        words = self.name.replace("_", " ")
+        return f"{words} ({self.unit})" if self.unit not in ("", "-") else words
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values are text (else float64; flags are 0, 1 or NaN)."""
+        return self.kind in ("name", "text", "choice", "reference", "result-text")
+
+    @property
+    def is_result(self) -> bool:
+        """Whether xlperf computes it."""
+        return self.kind.startswith("result")
+
+    @property
+    def limits(self) -> tuple[float, float, bool]:
+        """Lowest and highest value allowed, and whether the lowest itself is excluded."""
+        if not self.bounds:
+            return float("-inf"), float("inf"), False
+        if ".." in self.bounds:
+            low, high = self.bounds.split("..")
+            return float(low), float(high), False
+        if self.bounds.startswith(">="):
+            return float(self.bounds[2:]), float("inf"), False
+        return float(self.bounds[1:]), float("inf"), True
+
+    @property
+    def bounds_text(self) -> str:
+        """The bounds in words: ``a number above 0 (TB/s)``."""
+        low, high, exclusive = self.limits
+        if not self.bounds:
+            words = "a number"
+        elif high != float("inf"):
+            words = f"a number from {low:g} to {high:g}"
+        else:
+            words = f"a number {'above' if exclusive else 'of at least'} {low:g}"
+        return f"{words} ({self.unit})" if self.unit not in ("", "-") else words
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The columns of one sheet; the first is its key and names its kind."""
+
+    name: str
+    columns: tuple[Column, ...]
+    by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {column.name: column for column in self.columns})
+
+    @property
+    def key(self) -> Column:
+        """First column."""
+        return self.columns[0]
+
+
+@cache
+def schema() -> dict[str, TableSchema]:
+    """All tables by name, results apart (``training_results``, ``inference_results``)."""
+    rows: dict[str, list[Column]] = {}
+    with files("xlperf.catalog").joinpath("schema.csv").open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            column = Column(
+                table=row["table"],
+                name=row["column"],
+                kind=row["kind"],
+                unit=row["unit"],
+                default=row["default"],
+                bounds=row["bounds"],
+                choices=tuple(row["choices"].split()),
+                reference=row["reference"],
+                required=row["required"] == "yes",
+                meaning=row["meaning"],
+            )
+            rows.setdefault(column.table, []).append(column)
+    return {name: TableSchema(name, tuple(columns)) for name, columns in rows.items()}
+
+
+def table_schema(name: str) -> TableSchema:
+    """Schema of one table."""
+    return schema()[name]
+
+
+def column(table: str, name: str) -> Column:
+    """One column of one table."""
+    return schema()[table].by_name[name]
+
+
+def results_of(plan_table: str) -> TableSchema:
+    """Schema of the results of a plan table."""
+    return schema()[f"{plan_table}_results"]
+
+
+def unit_of(column_: Column) -> Unit:
+    """The unit that a header of this column means when it states none."""
+    return UNITS[column_.unit or "-"]
+
+
+def split_header(text: str) -> tuple[str, str | None]:
+    """Canonical column name and unit symbol of a header, or None where it states no unit.
+
+    >>> split_header("memory bandwidth (TB/s)")
+    ('memory_bandwidth', 'TB/s')
+    >>> split_header("Peak FLOP rate BF16")
+    ('peak_flop_rate_bf16', None)
+    """
+    found = _HEADER.match(text.strip())
+    assert found is not None  # the pattern matches any text
+    name = re.sub(r"[\s_\-]+", "_", found["name"].strip()).casefold()
+    symbol = found["unit"]
+    return name, symbol.strip() if symbol is not None else None

@@ -1,0 +1,80 @@
+"""A table in memory: columns as arrays in the units used inside, and where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from xlperf.catalog.schema import TableSchema, table_schema
+
+Place = Callable[[int, str], str]
+
+
+def _nowhere(row: int, column: str) -> str:
+    return f"row {row + 1}, {column.replace('_', ' ')}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one kind of sheet, column by column.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the sheet in the schema: ``accelerators``, ``training``, ``training_results`` ...
+    columns : mapping of str to array
+        float64 (NaN where blank; flags 0 or 1) or object arrays of str ("" where blank), all of one length.
+        Columns that the source does not have are absent.
+    place : callable
+        ``place(row, column)`` says where a value stands: ``plans.xlsx [training!F7]``.
+    auto : mapping of str to bool array
+        Which values of a number column are the word ``auto``; only for columns that have any.
+    """
+
+    kind: str
+    columns: Mapping[str, np.ndarray]
+    place: Place = field(default=_nowhere, compare=False)
+    auto: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
+
+    def __len__(self) -> int:
+        for values in self.columns.values():
+            return len(values)
+        return 0
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        return self.columns[column]
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+    @property
+    def schema(self) -> TableSchema:
+        """Schema of the kind."""
+        return table_schema(self.kind)
+
+    def number(self, column: str, default: float = float("nan")) -> np.ndarray:
+        """A number column with blanks replaced, or the default where the table lacks the column."""
+        values = self.columns.get(column)
+        if values is None:
+            return np.full(len(self), default)
+        return values if default != default else np.where(np.isnan(values), default, values)
+
+    def text(self, column: str, default: str = "") -> np.ndarray:
+        """A text column with blanks replaced, or the default where the table lacks the column."""
+        values = self.columns.get(column)
+        if values is None:
+            return np.full(len(self), default, dtype=object)
+        return np.where(values == "", default, values).astype(object) if default else values
+
+    def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
+        """Some rows, in the order given; places still name the original rows."""
+        index = np.arange(len(self))[rows]
+        place = self.place
+        return Table(
+            self.kind,
+            {name: values[index] for name, values in self.columns.items()},
+            lambda row, column: place(int(index[row]), column),
+            {name: values[index] for name, values in self.auto.items()},
+        )

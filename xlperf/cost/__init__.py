@@ -1,0 +1,1 @@
+"""Cost: from prices and power to the cost of a token."""

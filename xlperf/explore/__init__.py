@@ -1,0 +1,1 @@
+"""Exploration: validation against published rows, and the fit of the calibration."""

@@ -1,0 +1,1 @@
+"""Hardware: roofline of a kernel on an accelerator."""

@@ -1,0 +1,1 @@
+"""Networks: tiers that a group spans, and the time of collective operations on them."""

@@ -1,0 +1,1 @@
+"""Parallelism: degrees and their legality, pipeline schedules, memory of a stage."""

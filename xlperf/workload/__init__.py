@@ -1,0 +1,1 @@
+"""Workload: the operators of a transformer with their FLOP, bytes and parameters."""
