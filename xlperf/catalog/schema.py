@@ -104,21 +104,21 @@ class TableSchema:
 def schema() -> dict[str, TableSchema]:
     """All tables by name, results apart (``training_results``, ``inference_results``)."""
     rows: dict[str, list[Column]] = {}
-    with files("xlperf.catalog").joinpath("schema.csv").open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            column = Column(
-                table=row["table"],
-                name=row["column"],
-                kind=row["kind"],
-                unit=row["unit"],
-                default=row["default"],
-                bounds=row["bounds"],
-                choices=tuple(row["choices"].split()),
-                reference=row["reference"],
-                required=row["required"] == "yes",
-                meaning=row["meaning"],
-            )
-            rows.setdefault(column.table, []).append(column)
+    lines = files("xlperf.catalog").joinpath("schema.csv").read_text(encoding="utf-8").splitlines()
+    for row in csv.DictReader(lines):
+        column = Column(
+            table=row["table"],
+            name=row["column"],
+            kind=row["kind"],
+            unit=row["unit"],
+            default=row["default"],
+            bounds=row["bounds"],
+            choices=tuple(row["choices"].split()),
+            reference=row["reference"],
+            required=row["required"] == "yes",
+            meaning=row["meaning"],
+        )
+        rows.setdefault(column.table, []).append(column)
     return {name: TableSchema(name, tuple(columns)) for name, columns in rows.items()}
 
 

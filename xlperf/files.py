@@ -1,0 +1,53 @@
+"""Files that are replaced whole: a reader sees the old one or the new one, never half of one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary file beside ``path`` to write, and put it in its place when the block ends well.
+
+    The temporary file keeps the suffix of ``path`` and is flushed to disk before it takes the name. When the block
+    raises (an error, Ctrl-C) it is removed and the old file stands as it was.
+
+    Parameters
+    ----------
+    path : path-like
+        File to write or to replace; a link is followed, so that it stays a link.
+
+    Yields
+    ------
+    Path
+        Where to write.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(21, "is a folder, a file is meant", str(path))
+    handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        temporary.chmod(_mode(target))
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _mode(target: Path) -> int:
+    """Permissions of the file that is replaced, or those that a new file gets."""
+    with suppress(FileNotFoundError):
+        return target.stat().st_mode & 0o7777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
