@@ -1,0 +1,124 @@
+"""Saving workbooks: the same content gives the same bytes, and a file is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import tempfile
+import zipfile
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xlperf.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+
+EPOCH = datetime(2000, 1, 1)
+_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+_CORE = "docProps/core.xml"
+_MODIFIED = re.compile(rb"(<dcterms:modified[^>]*>)[^<]*(</dcterms:modified>)")
+
+
+def workbook_bytes(workbook: Workbook, date: datetime = EPOCH) -> bytes:
+    """The package of a workbook: dates of its parts and of its properties are fixed, so equal input gives equal bytes.
+
+    Parameters
+    ----------
+    workbook : openpyxl.Workbook
+        What to save.
+    date : datetime
+        Creation and modification date of the document properties.
+
+    Returns
+    -------
+    bytes
+        An .xlsx file.
+    """
+    workbook.properties.created = date
+    raw = io.BytesIO()
+    workbook.save(raw)
+    stamp = date.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(raw) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
+        for part in source.namelist():
+            data = source.read(part)
+            if part == _CORE:
+                data = _MODIFIED.sub(rb"\g<1>" + stamp + rb"\g<2>", data)
+            info = zipfile.ZipInfo(part, _ZIP_DATE)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            info.create_system = 3
+            target.writestr(info, data)
+    return packed.getvalue()
+
+
+def replace_file(path: str | Path, data: bytes) -> None:
+    """Write a file so that a reader, or a run that is killed, only ever sees the old one or the new one whole.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file; a link is followed. Its folder must exist.
+    data : bytes
+        The content.
+
+    Raises
+    ------
+    InputError
+        One line that says why the file cannot be written.
+    """
+    shown = str(path)
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(Fault(shown, "is a folder; give a file name such as report.xlsx"))
+    if not target.parent.is_dir():
+        raise InputError(Fault(shown, f'there is no folder "{Path(path).parent}"; make it first'))
+    try:
+        mode = target.stat().st_mode & 0o777
+    except OSError:
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = 0o666 & ~mask
+    name: str | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, mode)
+        os.replace(name, target)
+        name = None
+    except OSError as error:
+        cause = (error.strerror or str(error)).lower()
+        raise InputError(
+            Fault(shown, f"cannot be written ({cause}); close it where it is open, or choose another folder")
+        ) from None
+    finally:
+        if name is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+
+def save_workbook(workbook: Workbook, path: str | Path, date: datetime = EPOCH) -> None:
+    """Save a workbook: reproducible bytes, replaced whole or not at all.
+
+    Parameters
+    ----------
+    workbook : openpyxl.Workbook
+        What to save.
+    path : str or Path
+        Where; the folder must exist.
+    date : datetime
+        Date of the document properties.
+
+    Raises
+    ------
+    InputError
+        One line that says why the file cannot be written.
+    """
+    replace_file(path, workbook_bytes(workbook, date))
