@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
-import tempfile
 import zipfile
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xlperf.errors import Fault, InputError
+from xlperf.files import replaced
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -78,30 +77,12 @@ def replace_file(path: str | Path, data: bytes) -> None:
     if not target.parent.is_dir():
         raise InputError(Fault(shown, f'there is no folder "{Path(path).parent}"; make it first'))
     try:
-        mode = target.stat().st_mode & 0o777
-    except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = 0o666 & ~mask
-    name: str | None = None
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(name, mode)
-        os.replace(name, target)
-        name = None
+        with replaced(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
-        raise InputError(
-            Fault(shown, f"cannot be written ({cause}); close it where it is open, or choose another folder")
-        ) from None
-    finally:
-        if name is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
+        remedy = "close it where it is open, or choose another folder"
+        raise InputError(Fault(shown, f"cannot be written ({cause}); {remedy}")) from None
 
 
 def save_workbook(workbook: Workbook, path: str | Path, date: datetime = EPOCH) -> None:
