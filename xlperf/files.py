@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @contextmanager
@@ -25,11 +28,19 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
     ------
     Path
         Where to write.
+
+    Raises
+    ------
+    OSError
+        Naming ``path``, where the folder cannot be written or the disk is full.
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
-        raise IsADirectoryError(21, "is a folder, a file is meant", str(path))
-    handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+        raise IsADirectoryError(errno.EISDIR, "is a folder; a file is meant", str(path))
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     os.close(handle)
     temporary = Path(name)
     try:
@@ -38,9 +49,11 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(stream.fileno())
         temporary.chmod(_mode(target))
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and (error.filename == name or (error.filename is None and error.errno in _FULL)):
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 

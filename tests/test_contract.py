@@ -1,0 +1,192 @@
+"""The contract of every public equation, found by import: what the docstring promises, the arrays keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equations
+import numpy as np
+import pytest
+from equations import COUNTED, Leaf, functions
+
+# Functions whose arguments cannot be drawn from their docstring alone, and what tests them instead.
+NOT_DRAWN: dict[str, str] = {}
+
+EVERY = pytest.mark.parametrize("name", sorted(functions()))
+EQUATIONS = [name for name, function in sorted(functions().items()) if equations.is_equation(function)]
+DRAWN = [name for name in sorted(functions()) if name not in equations.undrawn()]
+
+
+def _cases() -> list[tuple[str, str | None]]:
+    found: list[tuple[str, str | None]] = []
+    for name in DRAWN:
+        function = functions()[name]
+        options = [
+            choice
+            for entry in equations.section(equations.documentation(function), "Parameters")
+            if equations.parameters(function).get(entry.name) == "str"
+            for choice in equations.choices(entry)
+        ]
+        found += [(name, option) for option in options or [None]]
+    return found
+
+
+CASES = pytest.mark.parametrize(("name", "choice"), _cases())
+
+
+def _draw(name: str, choice: str | None) -> tuple[Callable[..., Any], dict[str, Any]]:
+    function = functions()[name]
+    return function, equations.draw(function, np.random.default_rng(7), choice)
+
+
+def _call(function: Callable[..., Any], drawn: dict[str, Any], change: Callable[[Leaf], Any]) -> list[Any]:
+    arguments = equations.filled(drawn, change)
+    with np.errstate(all="ignore"):
+        return equations.outcomes(function, function(**arguments))
+
+
+def _values(leaf: Leaf) -> np.ndarray:
+    frozen = leaf.values.copy()
+    frozen.flags.writeable = False
+    return frozen
+
+
+def test_equations_are_found() -> None:
+    assert len(functions()) > 20
+    assert EQUATIONS
+
+
+@EVERY
+def test_docstring_names_the_parameters_of_the_signature(name: str) -> None:
+    function = functions()[name]
+    documented = [entry.name for entry in equations.section(equations.documentation(function), "Parameters")]
+    assert documented == list(equations.parameters(function)), f"{name}: docstring and signature differ"
+
+
+@EVERY
+def test_docstring_gives_units(name: str) -> None:
+    function = functions()[name]
+    text = equations.documentation(function)
+    for entry in equations.section(text, "Parameters"):
+        if equations.is_array(equations.parameters(function).get(entry.name, "")):
+            assert entry.unit is not None, f"{name}: {entry.name} has no unit in [ ]"
+            equations.exponents(entry.unit)
+    returns = equations.section(text, "Returns")
+    assert returns, f"{name}: no Returns section"
+    for entry in returns if equations.is_equation(function) else ():
+        assert entry.unit is not None, f"{name}: result {entry.name} has no unit in [ ]"
+        equations.exponents(entry.unit)
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_docstring_gives_formula_or_source(name: str) -> None:
+    text = equations.documentation(functions()[name])
+    assert ".. math::" in text or "References\n-" in text, f"{name}: neither formula nor reference"
+
+
+def test_functions_that_are_not_drawn_are_listed() -> None:
+    unable = equations.undrawn()
+    assert set(unable) - set(NOT_DRAWN) == set(), unable
+    assert set(NOT_DRAWN) - set(unable) == set(), "listed, but can be drawn or is gone"
+
+
+@CASES
+def test_one_row_is_the_same_alone_and_among_others(name: str, choice: str | None) -> None:
+    function, drawn = _draw(name, choice)
+    together = _call(function, drawn, _values)
+    for row in range(0, equations.ROWS, 5):
+        alone = _call(function, drawn, lambda leaf, row=row: leaf.values[row : row + 1])
+        for (label, _, many), (_, _, one) in zip(together, alone, strict=True):
+            same = np.ascontiguousarray(many[row : row + 1]).tobytes() == np.ascontiguousarray(one).tobytes()
+            assert same, f"{name}: {label} of row {row} differs in the last bits: {many[row]} and {one[0]}"
+
+
+@pytest.mark.parametrize("name", [name for name in EQUATIONS if name in DRAWN])
+def test_scalars_lists_and_grids_are_the_same_code(name: str) -> None:
+    function, drawn = _draw(name, None)
+    together = _call(function, drawn, _values)
+    lists = _call(function, drawn, lambda leaf: leaf.values.tolist())
+    for (label, _, many), (_, _, listed) in zip(together, lists, strict=True):
+        assert many.tobytes() == listed.tobytes(), f"{name}: {label} of lists is not that of arrays"
+        assert many.dtype == np.float64, f"{name}: {label} is {many.dtype}"
+    row = 3
+    scalars = _call(function, drawn, lambda leaf: float(leaf.values[row]))
+    for (label, _, many), (_, _, one) in zip(together, scalars, strict=True):
+        assert one.shape == (), f"{name}: {label} of scalars has shape {one.shape}"
+        assert many[row].tobytes() == one.tobytes(), f"{name}: {label} of scalars is {one}, of a row {many[row]}"
+    if len(drawn) < 2:
+        return
+    first = next(iter(drawn))
+    grid = _call(function, drawn, lambda leaf: leaf.values[:, None] if leaf.path[0] == first else leaf.values[None, :])
+    for (label, _, many), (_, _, table) in zip(together, grid, strict=True):
+        assert table.shape == (equations.ROWS, equations.ROWS), f"{name}: {label} of a column and a row"
+        assert np.diagonal(table).tobytes() == many.tobytes(), f"{name}: {label} of a column and a row differs"
+
+
+@CASES
+def test_arguments_are_untouched_and_results_are_numbers(name: str, choice: str | None) -> None:
+    function, drawn = _draw(name, choice)
+    before = [leaf.values.copy() for leaf in equations.leaves(drawn)]
+    results = _call(function, drawn, lambda leaf: leaf.values)
+    for leaf, copy in zip(equations.leaves(drawn), before, strict=True):
+        assert leaf.values.tobytes() == copy.tobytes(), f"{name}: writes into its argument {'.'.join(leaf.path)}"
+    for label, _, values in results:
+        assert np.isfinite(values).mean() > 0.5, f"{name}: {label} is hardly ever a number: {values}"
+
+
+@CASES
+def test_nan_in_nan_out(name: str, choice: str | None) -> None:
+    function, drawn = _draw(name, choice)
+    whole = _call(function, drawn, _values)
+    row = 5
+    for spoiled in equations.leaves(drawn):
+        if not spoiled.direct or spoiled.entry.nan_has_a_meaning:
+            continue
+        if spoiled.entry.is_flag and not equations.is_equation(function):
+            continue
+
+        def change(leaf: Leaf, spoiled: Leaf = spoiled) -> np.ndarray:
+            values = leaf.values.copy()
+            if leaf.path == spoiled.path:
+                values[row] = np.nan
+            return values
+
+        found = _call(function, drawn, change)
+        if equations.is_equation(function):
+            for label, _, values in found:
+                assert np.isnan(values[row]).all(), f"{name}: {label} is {values[row]} where {spoiled.path[0]} is NaN"
+        touched = any(np.isnan(values[row]).any() for _, _, values in found)
+        assert touched, f"{name}: no result is NaN where {spoiled.path[0]} is NaN"
+        for (label, _, values), (_, _, clean) in zip(found, whole, strict=True):
+            others = np.arange(len(values)) != row
+            assert values[others].tobytes() == clean[others].tobytes(), f"{name}: {label} leaks NaN into other rows"
+
+
+@CASES
+@pytest.mark.parametrize("seed", [1, 2])
+def test_result_scales_with_its_units(name: str, choice: str | None, seed: int) -> None:
+    """Re-measured with other yardsticks the inputs give the re-measured result; a hard-wired 5 us does not."""
+    function, drawn = _draw(name, choice)
+    sources = list(equations.leaves(drawn))
+    carried = set().union(*(equations.dimensions(leaf.unit) for leaf in sources), set())
+    amounts = {leaf.unit for leaf in sources if leaf.direct}
+    together = _call(function, drawn, _values)
+    for label, unit, _ in together:
+        wired = equations.dimensions(unit) - carried - COUNTED
+        assert not wired, f"{name}: {label} is in [{unit}] but no argument carries {', '.join(sorted(wired))}"
+    random = np.random.default_rng(seed)
+    measured = sorted(carried - COUNTED) + sorted(COUNTED & amounts)
+    for dimension in measured:
+        sticks = {dimension: 2.0 ** int(random.choice([-9, -5, 4, 7]))}
+        scaled = _call(
+            function, drawn, lambda leaf, sticks=sticks: leaf.values * equations.yardstick(leaf.unit, sticks)
+        )
+        for (label, unit, values), (_, _, again) in zip(together, scaled, strict=True):
+            expected = values * equations.yardstick(unit, sticks)
+            np.testing.assert_allclose(
+                again,
+                expected,
+                rtol=1e-12,
+                err_msg=f"{name}: {label} [{unit}] does not follow when {dimension} is measured anew",
+            )
