@@ -1,0 +1,128 @@
+"""Pipeline schedules: how many layers a stage holds, what is in flight, how long it idles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.arrays import Array, Numeric, array, ceil_div
+
+
+def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
+    r"""Layers of the fullest stage.
+
+    .. math:: l = v \lceil L / (p v) \rceil
+
+    Parameters
+    ----------
+    num_layers : numeric
+        Layers L of the model. [-]
+    pipeline_parallel : numeric
+        Stages p. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+
+    Returns
+    -------
+    layers : numeric
+        Layers of the fullest stage. [-]
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, section 2.2.
+    """
+    chunks = array(virtual_pipeline)
+    return np.asarray(chunks * ceil_div(num_layers, array(pipeline_parallel) * chunks))
+
+
+def last_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
+    r"""Layers of the last stage, which also holds the output projection.
+
+    Where the layers do not divide evenly the first and the last stage share what is missing.
+
+    .. math:: l_{last} = \max(\lfloor L / p \rfloor, l - \lceil (p l - L) / 2 \rceil)
+
+    Parameters
+    ----------
+    num_layers : numeric
+        Layers L of the model. [-]
+    pipeline_parallel : numeric
+        Stages p. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+
+    Returns
+    -------
+    layers : numeric
+        Layers of the last stage. [-]
+
+    References
+    ----------
+    .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 3.3.2 (one layer fewer
+       on the first and the last stage).
+    """
+    full = stage_layers(num_layers, pipeline_parallel, virtual_pipeline)
+    missing = array(pipeline_parallel) * full - array(num_layers)
+    even = np.floor(array(num_layers) / array(pipeline_parallel))
+    return np.asarray(np.maximum(even, full - np.ceil(missing / 2.0)))
+
+
+def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
+    r"""Idle time of a stage in one step: the pipeline fills and drains once.
+
+    .. math:: t = \frac{p - 1}{v} t_{mb}
+
+    Parameters
+    ----------
+    micro_batch_time : numeric
+        Forward and backward of one micro-batch on one stage, all its chunks. [s]
+    pipeline_parallel : numeric
+        Stages p. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+
+    Returns
+    -------
+    time : numeric
+        Idle time per step. [s]
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, section 2.2.
+    """
+    return np.asarray((array(pipeline_parallel) - 1.0) / array(virtual_pipeline) * array(micro_batch_time))
+
+
+def in_flight_micro_batches(
+    num_micro_batches: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric, gpipe: Numeric = 0.0
+) -> Array:
+    r"""Micro-batches whose activations the first stage keeps at the peak, in units of all its layers.
+
+    .. math:: n = \min\left(m, p \left(1 + \frac{p - 1}{p v} [v > 1]\right)\right)
+
+    Parameters
+    ----------
+    num_micro_batches : numeric
+        Micro-batches m per step. [-]
+    pipeline_parallel : numeric
+        Stages p. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+    gpipe : numeric, default 0
+        1 where all forward passes run first: then all m are kept. [-]
+
+    Returns
+    -------
+    count : numeric
+        Micro-batches in flight. [-]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, section 4.2.3.
+    """
+    stages, chunks = array(pipeline_parallel), array(virtual_pipeline)
+    extra = np.where(chunks > 1.0, (stages - 1.0) / (stages * chunks), 0.0)
+    held = np.where(array(gpipe) > 0.0, array(num_micro_batches), stages * (1.0 + extra))
+    return np.asarray(np.minimum(array(num_micro_batches), held))

@@ -1,0 +1,219 @@
+"""A training plan as arrays, and the rules that make it legal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.workload.model import Model
+
+RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0.0, 1.0, 2.0
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Columns of training plans, one entry per plan; every field has shape (rows,).
+
+    Attributes
+    ----------
+    num_accelerators : Array
+        Accelerators of the run. [-]
+    tensor_parallel : Array
+        Ranks that share each matrix. [-]
+    sequence_parallel : Array
+        1 where activations between the matrices are split over those ranks. [-]
+    pipeline_parallel : Array
+        Stages. [-]
+    virtual_pipeline : Array
+        Model chunks per stage. [-]
+    gpipe : Array
+        1 where all forward passes run before the first backward pass. [-]
+    data_parallel : Array
+        Replicas. [-]
+    zero_stage : Array
+        0 to 3: what is sharded over the replicas. [-]
+    global_batch_size : Array
+        Sequences per step. [-]
+    micro_batch_size : Array
+        Sequences per pass. [-]
+    sequence_length : Array
+        Tokens per sequence. [-]
+    recompute : Array
+        0 none, 1 selective, 2 full. [-]
+    flash_attention : Array
+        1 for a fused attention kernel, 0 for standard attention. [-]
+    adam : Array
+        1 for Adam (two moments), 0 for SGD with momentum (one). [-]
+    product_size : Array
+        Bytes of an element in the matrix products. [B]
+    element_size : Array
+        Bytes of a weight and of an activation between the products. [B]
+    gradient_size : Array
+        Bytes of an element of the gradient buffer. [B]
+    """
+
+    num_accelerators: Array
+    tensor_parallel: Array
+    sequence_parallel: Array
+    pipeline_parallel: Array
+    virtual_pipeline: Array
+    gpipe: Array
+    data_parallel: Array
+    zero_stage: Array
+    global_batch_size: Array
+    micro_batch_size: Array
+    sequence_length: Array
+    recompute: Array
+    flash_attention: Array
+    adam: Array
+    product_size: Array
+    element_size: Array
+    gradient_size: Array
+
+    @property
+    def num_micro_batches(self) -> Array:
+        """Micro-batches that one replica runs per step. [-]"""
+        return np.asarray(self.global_batch_size / (self.data_parallel * self.micro_batch_size))
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of one micro-batch. [-]"""
+        return np.asarray(self.micro_batch_size * self.sequence_length)
+
+    @property
+    def layers_divisor(self) -> Array:
+        """Model chunks over all stages. [-]"""
+        return np.asarray(self.pipeline_parallel * self.virtual_pipeline)
+
+
+class Rule(NamedTuple):
+    """A rule of legality: where it is broken, and the sentence that says so; ``{}`` takes the row's values."""
+
+    broken: np.ndarray
+    sentence: str
+    values: tuple[np.ndarray, ...] = ()
+
+
+def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Join the sentences of the broken rules of each row.
+
+    Parameters
+    ----------
+    rules : sequence of Rule
+        In the order in which they are said.
+    num_rows : int
+        Rows of the table.
+
+    Returns
+    -------
+    tuple of np.ndarray
+        Whether any rule is broken (bool), and the sentences joined by "; " (object array of str).
+    """
+    illegal = np.zeros(num_rows, dtype=bool)
+    sentences = np.full(num_rows, "", dtype=object)
+    for rule in rules:
+        rows = np.flatnonzero(rule.broken)
+        if rows.size == 0:
+            continue
+        illegal[rows] = True
+        for row in rows:
+            words = rule.sentence.format(*(_plain(values[row]) for values in rule.values))
+            sentences[row] = f"{sentences[row]}; {words}" if sentences[row] else words
+    return illegal, sentences
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _fraction(values: Array) -> np.ndarray:
+    return np.asarray(values != np.floor(values))
+
+
+def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    """Rules that a dense training plan must keep.
+
+    Parameters
+    ----------
+    plan : TrainingPlan
+        Degrees and batch, (rows,). [-]
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    list of Rule
+        Each with a sentence that says what is wrong and what would do.
+    """
+    whole = (
+        ("num accelerators", plan.num_accelerators),
+        ("tensor parallel", plan.tensor_parallel),
+        ("pipeline parallel", plan.pipeline_parallel),
+        ("virtual pipeline", plan.virtual_pipeline),
+        ("data parallel", plan.data_parallel),
+        ("global batch size", plan.global_batch_size),
+        ("micro batch size", plan.micro_batch_size),
+        ("sequence length", plan.sequence_length),
+    )
+    ranks = plan.tensor_parallel * plan.pipeline_parallel * plan.data_parallel
+    chunks = plan.layers_divisor
+    heads = model.num_attention_heads
+    per_replica = plan.global_batch_size / (plan.data_parallel * plan.micro_batch_size)
+    rules = [Rule(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
+    rules += [
+        Rule(
+            ranks != plan.num_accelerators,
+            "tensor {} x pipeline {} x data {} parallel is {} ranks, not the {} accelerators of the plan",
+            (plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel, ranks, plan.num_accelerators),
+        ),
+        Rule(
+            _fraction(heads / plan.tensor_parallel),
+            "tensor parallel {} does not divide the {} attention heads",
+            (plan.tensor_parallel, heads),
+        ),
+        Rule(
+            _fraction(model.ffn_hidden_size / plan.tensor_parallel),
+            "tensor parallel {} does not divide the feed-forward width {}",
+            (plan.tensor_parallel, model.ffn_hidden_size),
+        ),
+        Rule(
+            chunks > model.num_layers,
+            "pipeline {} x virtual pipeline {} needs more layers than the model's {}",
+            (plan.pipeline_parallel, plan.virtual_pipeline, model.num_layers),
+        ),
+        Rule(
+            (plan.virtual_pipeline > 1) & (plan.pipeline_parallel < 2),
+            "virtual pipeline {} needs pipeline parallel of 2 or more",
+            (plan.virtual_pipeline,),
+        ),
+        Rule(
+            (plan.virtual_pipeline > 1) & _fraction(per_replica / plan.pipeline_parallel) & ~_fraction(per_replica),
+            "interleaving needs a number of micro-batches ({}) that pipeline parallel {} divides",
+            (per_replica, plan.pipeline_parallel),
+        ),
+        Rule(
+            (plan.virtual_pipeline > 1) & (plan.gpipe > 0),
+            "the gpipe schedule has no virtual pipeline, plan asks for {}",
+            (plan.virtual_pipeline,),
+        ),
+        Rule(
+            _fraction(per_replica) | (per_replica < 1),
+            "global batch {} is not a whole number of micro-batches of {} on {} replicas",
+            (plan.global_batch_size, plan.micro_batch_size, plan.data_parallel),
+        ),
+        Rule(
+            (plan.sequence_parallel > 0) & _fraction(plan.sequence_length / plan.tensor_parallel),
+            "sequence parallel needs a sequence length ({}) that tensor parallel {} divides",
+            (plan.sequence_length, plan.tensor_parallel),
+        ),
+        Rule(
+            (plan.zero_stage >= 2) & (plan.pipeline_parallel > 1),
+            "ZeRO stage {} with pipeline parallel {}: gradients of all micro-batches must stay, use stage 0 or 1",
+            (plan.zero_stage, plan.pipeline_parallel),
+        ),
+    ]
+    return rules

@@ -1,0 +1,63 @@
+"""What a training step depends on, and the pieces that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.arrays import Array, total
+from xlperf.hardware.device import Device
+from xlperf.network.tiers import Network
+from xlperf.parallel.plan import TrainingPlan
+from xlperf.workload.model import Model
+from xlperf.workload.operators import Gemms
+
+WORD = 4.0
+"""Bytes of an FP32 element: logits, master weights, moments. [B]"""
+MASK = 1.0
+"""Bytes of an element of a dropout mask. [B]"""
+
+Constants = Mapping[str, Mapping[str, Array]]
+
+
+class Part(NamedTuple):
+    """Operators of one phase: their names, the family that times them, calls per pass and seconds per call."""
+
+    phase: str
+    family: str
+    names: tuple[str, ...]
+    place: str  # "layer", "embedding" or "head"
+    calls: Array
+    time: Array
+    gemms: Gemms | None = None
+    traffic: Array | None = None
+
+    @property
+    def total_time(self) -> Array:
+        """Time of one pass, (rows,). [s]"""
+        return total(self.calls * self.time)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a step depends on: model, device, network, plan and calibration.
+
+    ``device`` carries the peak of the products' precision, ``wide_device`` that of 16 bits (or wider), at which
+    attention and the output projection run; ``constants`` maps a kernel family to its constants of shape (rows, 1),
+    with ``gemm_wide`` for the products at that wider precision.
+    """
+
+    model: Model
+    device: Device
+    wide_device: Device
+    network: Network
+    plan: TrainingPlan
+    constants: Constants
+
+
+def columns(*values: Array) -> Array:
+    """Values side by side on a new last axis."""
+    return np.stack(np.broadcast_arrays(*values), axis=-1)
