@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.catalog.schema import TableSchema, table_schema
+from xlperf.catalog.schema import TableSchema, table_schema, unit_of
 
 Place = Callable[[int, str], str]
 
 
-def _nowhere(row: int, column: str) -> str:
-    return f"row {row + 1}, {column.replace('_', ' ')}"
+def nowhere(row: int, column: str) -> str:
+    """Place of a value whose source has no name: row and column in words; row -1 is the header."""
+    line = "header" if row < 0 else f"row {row + 1}"
+    return f"{line}, {column.replace('_', ' ')}" if column else line
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,13 @@ class Table:
     place : callable
         ``place(row, column)`` says where a value stands: ``plans.xlsx [training!F7]``.
     auto : mapping of str to bool array
-        Which values of a number column are the word ``auto``; only for columns that have any.
+        Which values are the word ``auto`` (number, flag and choice columns of plans), blank in ``columns``; only
+        for columns that have any.
     """
 
     kind: str
     columns: Mapping[str, np.ndarray]
-    place: Place = field(default=_nowhere, compare=False)
+    place: Place = field(default=nowhere, compare=False)
     auto: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
@@ -67,6 +70,20 @@ class Table:
         if values is None:
             return np.full(len(self), default, dtype=object)
         return np.where(values == "", default, values).astype(object) if default else values
+
+    def filled(self, column: str) -> np.ndarray:
+        """A column with the schema's default (in the unit used inside) where it is blank or absent.
+
+        >>> import numpy as np
+        >>> Table("prices", {"price": np.array(["a"], dtype=object)}).filled("life") / 3600 / 8766
+        array([4.])
+        """
+        declared = self.schema.by_name[column]
+        if declared.is_text:
+            return self.text(column, declared.default)
+        if declared.kind == "flag":
+            return self.number(column, {"yes": 1.0, "no": 0.0}.get(declared.default, float("nan")))
+        return self.number(column, float(declared.default or "nan") * unit_of(declared).factor)
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""

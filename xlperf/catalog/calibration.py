@@ -1,0 +1,220 @@
+"""Measured efficiencies: which row of the calibration sheet holds for a generation, precision and software."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.catalog.table import Table
+from xlperf.errors import Fault, InputError, nearest
+from xlperf.units import UNITS
+
+ANY = "any"
+SOFTWARE_FAMILIES = ("training_software", "training_memory", "training_band", "serving_software", "serving_band")
+_PRECISIONS = {"fp16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A calibration constant as ``constants.csv`` declares it; default, low and high in the unit used inside."""
+
+    family: str
+    name: str
+    unit: str
+    default: float
+    low: float
+    high: float
+    meaning: str
+
+
+@cache
+def declared_constants() -> dict[str, dict[str, Constant]]:
+    """Every constant that equations use: family -> name -> declaration."""
+    families: dict[str, dict[str, Constant]] = {}
+    with files("xlperf.catalog").joinpath("constants.csv").open(encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            factor = UNITS[row["unit"]].factor
+            default, low, high = (float(row[part]) * factor for part in ("default", "low", "high"))
+            constant = Constant(row["family"], row["constant"], row["unit"], default, low, high, row["meaning"])
+            families.setdefault(constant.family, {})[constant.name] = constant
+    return families
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Distinct (generation, precision, software) of many rows: ``distinct[codes[row]]``."""
+
+    codes: np.ndarray
+    distinct: tuple[tuple[str, str, str], ...]
+
+
+def calibration_keys(generation: Sequence[str], precision: Sequence[str], software: Sequence[str]) -> Keys:
+    """Distinct keys of rows, to look many families up with.
+
+    Parameters
+    ----------
+    generation, precision, software : sequence of str
+        One entry per row; upper and lower case are alike, fp16 is bf16.
+    """
+    seen: dict[tuple[str, str, str], int] = {}
+    codes = [seen.setdefault(key, len(seen)) for key in zip(generation, precision, software, strict=True)]
+    distinct = tuple((_key(a), _precision(b), _key(c)) for a, b, c in seen)
+    return Keys(np.array(codes, dtype=np.int64), distinct)
+
+
+def _key(value: str) -> str:
+    return value.strip().casefold() or ANY
+
+
+def _precision(value: str) -> str:
+    key = _key(value)
+    return _PRECISIONS.get(key, key)
+
+
+class Calibration:
+    """Constants of kernel families, collective operations and software.
+
+    Parameters
+    ----------
+    table : Table
+        Rows of the calibration sheet.
+
+    Raises
+    ------
+    InputError
+        When a row names an unknown family, constant or unit, or a value is beyond the declared bounds.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        rows, faults = calibration_rows(table)
+        if faults:
+            raise InputError([Fault(table.place(row, column), problem) for row, column, problem in faults])
+        self._rows = rows
+        self._generations: dict[str, set[str]] = {}
+        self._softwares: dict[str, set[str]] = {}
+        for (family, _), found in rows.items():
+            self._generations.setdefault(family, set()).update(key[0] for key in found)
+            self._softwares.setdefault(family, set()).update(key[2] for key in found)
+        self._cache: dict[tuple[str, str, str, str], tuple[tuple[float, ...], bool]] = {}
+
+    def constants(
+        self, family: str, generation: np.ndarray, precision: np.ndarray, software: np.ndarray
+    ) -> tuple[dict[str, Array], np.ndarray]:
+        """Constants of one family for many rows.
+
+        Each constant is looked up from the nearest key to the farthest: (generation, precision, software),
+        (generation, precision, any), (generation, any, software), (generation, any, any), (any, precision, any),
+        (any, any, any), and last the declared default. Software families: (generation, any, software),
+        (any, any, software), (any, any, any), default.
+
+        Parameters
+        ----------
+        family : str
+            Kernel family, collective operation or software family of ``constants.csv``.
+        generation, precision, software : array of str
+            One entry per row.
+
+        Returns
+        -------
+        constants : dict of str to array
+            Every constant that the family declares, shape (rows, 1), in the units used inside.
+        extrapolated : array of bool
+            Rows whose generation (software families: whose software) has no row of its own in the family.
+        """
+        return self.constants_of(family, calibration_keys(generation.tolist(), precision.tolist(), software.tolist()))
+
+    def constants_of(self, family: str, keys: Keys) -> tuple[dict[str, Array], np.ndarray]:
+        """As :meth:`constants`, for keys that were made once with :func:`calibration_keys`."""
+        names = tuple(declared_constants()[family])
+        found = [self._values(family, key) for key in keys.distinct]
+        values = np.array([row for row, _ in found], dtype=np.float64).reshape(len(found), len(names))
+        extrapolated = np.array([far for _, far in found], dtype=bool)
+        columns = {name: values[keys.codes, index, None] for index, name in enumerate(names)}
+        return columns, extrapolated[keys.codes]
+
+    def used(self, family: str, generation: str, precision: str, software: str) -> dict[str, int]:
+        """Which row of the calibration table each constant of a family comes from; -1 for the declared default."""
+        key = (_key(generation), _precision(precision), _key(software))
+        return {name: self._lookup(family, name, key)[0] for name in declared_constants()[family]}
+
+    def _values(self, family: str, key: tuple[str, str, str]) -> tuple[tuple[float, ...], bool]:
+        cached = self._cache.get((family, *key))
+        if cached is None:
+            values = tuple(self._lookup(family, name, key)[1] for name in declared_constants()[family])
+            if family in SOFTWARE_FAMILIES:
+                far = key[2] not in self._softwares.get(family, ())
+            else:
+                far = key[0] not in self._generations.get(family, ())
+            cached = self._cache[(family, *key)] = (values, far)
+        return cached
+
+    def _lookup(self, family: str, name: str, key: tuple[str, str, str]) -> tuple[int, float]:
+        found = self._rows.get((family, name), {})
+        for candidate in _fall_backs(family, *key):
+            if candidate in found:
+                return found[candidate]
+        return -1, declared_constants()[family][name].default
+
+
+def _fall_backs(family: str, generation: str, precision: str, software: str) -> list[tuple[str, str, str]]:
+    if family in SOFTWARE_FAMILIES:
+        return [(generation, ANY, software), (ANY, ANY, software), (ANY, ANY, ANY)]
+    return [
+        (generation, precision, software),
+        (generation, precision, ANY),
+        (generation, ANY, software),
+        (generation, ANY, ANY),
+        (ANY, precision, ANY),
+        (ANY, ANY, ANY),
+    ]
+
+
+CalibrationRows = dict[tuple[str, str], dict[tuple[str, str, str], tuple[int, float]]]
+
+
+def calibration_rows(table: Table) -> tuple[CalibrationRows, list[tuple[int, str, str]]]:
+    """Rows by (family, constant) and key, values in the units used inside; and faults: (row, column, problem)."""
+    declared = declared_constants()
+    columns = [table.text(name).tolist() for name in ("family", "constant", "unit")]
+    keys = [table.text(name, ANY).tolist() for name in ("generation", "precision", "software")]
+    values = table.number("value").tolist()
+    rows: CalibrationRows = {}
+    faults: list[tuple[int, str, str]] = []
+    for row, (family, name, symbol) in enumerate(zip(*columns, strict=True)):
+        family, name, value = _key(family), _key(name), values[row]
+        if family not in declared:
+            if family != ANY:
+                faults.append((row, "family", f'unknown family "{family}"; {nearest(family, declared)}'))
+            continue
+        if name not in declared[family]:
+            if name != ANY:
+                hint = nearest(name, declared[family])
+                faults.append((row, "constant", f'unknown constant "{name}" of family "{family}"; {hint}'))
+            continue
+        constant = declared[family][name]
+        unit = UNITS.get(symbol or constant.unit)
+        if unit is None or unit.dimension != UNITS[constant.unit].dimension:
+            known = [other.symbol for other in UNITS.values() if other.dimension == UNITS[constant.unit].dimension]
+            faults.append((row, "unit", f'unit of {family} {name} cannot be "{symbol}"; known: {", ".join(known)}'))
+            continue
+        inside = value * unit.factor
+        if not constant.low <= inside <= constant.high and value == value:
+            low, high = constant.low / unit.factor, constant.high / unit.factor
+            faults.append(
+                (
+                    row,
+                    "value",
+                    f"{family} {name} must be a number from {low:g} to {high:g} ({unit.symbol}), got {value:g}",
+                )
+            )
+            continue
+        key = (_key(keys[0][row]), _precision(keys[1][row]), _key(keys[2][row]))
+        rows.setdefault((family, name), {})[key] = (row, inside)
+    return rows, faults

@@ -1,0 +1,310 @@
+"""The catalog: what exists, with look-ups by name that are fast for one row and for a million."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from xlperf.catalog.calibration import Calibration, calibration_rows
+from xlperf.catalog.keys import aliases
+from xlperf.catalog.schema import CATALOG_TABLES, table_schema
+from xlperf.catalog.table import Table
+from xlperf.errors import Fault, InputError, nearest
+
+_BLANK, _UNKNOWN = -1, -2
+
+
+class Catalog:
+    """Accelerators, networks, models, prices and calibration; never changed once it is made.
+
+    Use :func:`load_catalog` or :meth:`from_tables`.
+
+    Attributes
+    ----------
+    tables : mapping of str to Table
+        By kind: accelerators, networks, models, prices, calibration.
+    origin : str
+        Name of the file shown to users.
+    calibration : Calibration
+        Constants by family, generation, precision and software.
+    networks : tuple of str
+        Names of the networks, in the order of their first rows.
+    """
+
+    def __init__(self, tables: Mapping[str, Table], origin: str, strict: Iterable[str] = CATALOG_TABLES) -> None:
+        self.tables: Mapping[str, Table] = MappingProxyType(dict(tables))
+        self.origin = origin
+        self._indexes = {kind: _index(self.tables[kind]) for kind in CATALOG_TABLES}
+        faults = catalog_faults(self.tables, self._indexes, strict)
+        if faults:
+            raise InputError(faults)
+        self.calibration = Calibration(self.tables["calibration"])
+        names: dict[str, str] = {}
+        for name in self.tables["networks"].text("network").tolist():
+            names.setdefault(name.casefold(), name)
+        self.networks = tuple(names.values())
+        self._network_index: dict[str, int] = {"": _BLANK}
+        self._network_index.update({name: index for index, name in enumerate(names)})
+
+    @classmethod
+    def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
+        """Make a catalog of one table of each kind; a kind that is not given has no rows.
+
+        Raises
+        ------
+        InputError
+            When rows refer to names that no table has, or calibration rows are unknown.
+        """
+        return cls({**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{t.kind: t for t in tables}}, origin)
+
+    def with_tables(self, tables: Sequence[Table]) -> Catalog:
+        """Replace the tables of the same kind; rows of the others that refer to names now gone are not used.
+
+        Raises
+        ------
+        InputError
+            When the given rows refer to names that neither they nor the other tables have.
+        """
+        given = {table.kind: table for table in tables}
+        return Catalog({**self.tables, **given}, self.origin, strict=tuple(given))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short hash of the content: names, values in the units used inside, and text.
+
+        The same for a file and for the same rows sent by a spreadsheet host, in whatever units and order.
+        """
+        digest = hashlib.sha256()
+        for kind in CATALOG_TABLES:
+            _hash_table(digest, self.tables[kind])
+        return digest.hexdigest()[:16]
+
+    def rows(self, kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
+        """Rows of names in a table, without regard to case; models also by alias.
+
+        Parameters
+        ----------
+        kind : str
+            Table to look in; in ``networks`` a name means the row of its first tier.
+        names : array of str
+            What to look for, one entry per plan.
+        plans : Table
+            Whose names they are, for the messages.
+        column : str
+            Column of the plans that holds them.
+
+        Returns
+        -------
+        array of int64
+            Row indexes; -1 where a name is blank.
+
+        Raises
+        ------
+        InputError
+            For every name that is not known, with the nearest that are.
+        """
+        return self._find(self._indexes[kind], kind, names, plans, column)
+
+    def network_index(self, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
+        """Positions of names in :attr:`networks` and in the rows of :attr:`network_arrays`, as :meth:`rows`."""
+        return self._find(self._network_index, "networks", names, plans, column)
+
+    def network_tiers(self, name: str) -> np.ndarray:
+        """Rows of one network in the table ``networks``, innermost tier first; none for an unknown name."""
+        table = self.tables["networks"]
+        key = name.casefold()
+        rows = np.array([row for row, text in enumerate(table.text("network").tolist()) if text.casefold() == key])
+        return rows[np.argsort(table.number("tier")[rows])] if rows.size else np.zeros(0, dtype=np.int64)
+
+    @cached_property
+    def network_arrays(self) -> Mapping[str, np.ndarray]:
+        """Number columns of the networks, shape (networks, tiers), short ones padded with their last tier.
+
+        Blanks have the schema's defaults. ``topology`` holds positions in the schema's choices, ``num_tiers``
+        (networks,) how many tiers are real.
+        """
+        table = self.tables["networks"]
+        tiers = [self.network_tiers(name) for name in self.networks]
+        depth = max((len(rows) for rows in tiers), default=1)
+        index = np.array([[*rows, *[rows[-1]] * (depth - len(rows))] for rows in tiers], dtype=np.int64)
+        index = index.reshape(len(tiers), depth)
+        arrays: dict[str, np.ndarray] = {"num_tiers": np.array([len(rows) for rows in tiers], dtype=np.int64)}
+        for declared in table.schema.columns:
+            if declared.kind in ("number", "flag"):
+                arrays[declared.name] = table.filled(declared.name)[index]
+        choices = table_schema("networks").by_name["topology"].choices
+        codes = np.array([choices.index(text) for text in table.filled("topology").tolist()], dtype=np.int64)
+        arrays["topology"] = codes[index]
+        return MappingProxyType(arrays)
+
+    @cached_property
+    def default_networks(self) -> np.ndarray:
+        """Position in :attr:`networks` of the default network of each accelerator; -1 where it has none."""
+        return self._positions(self.tables["accelerators"].text("default_network"), self._network_index)
+
+    @cached_property
+    def price_rows(self) -> np.ndarray:
+        """Row in ``prices`` of each accelerator; -1 where it has no price."""
+        return self._positions(self.tables["accelerators"].text("accelerator"), self._indexes["prices"])
+
+    def _positions(self, names: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
+        return np.array([index.get(name.casefold(), _BLANK) for name in names.tolist()], dtype=np.int64)
+
+    def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
+        found = [index.get(name, _UNKNOWN) for name in names.tolist()]
+        if _UNKNOWN in found:
+            problems: dict[str, str] = {}
+            faults = []
+            for row, name in enumerate(names.tolist()):
+                if found[row] != _UNKNOWN:
+                    continue
+                at = index.get(name.strip().casefold(), _UNKNOWN)
+                if at == _UNKNOWN:
+                    if name not in problems:
+                        problems[name] = self._unknown(kind, name)
+                    faults.append(Fault(plans.place(row, column), problems[name]))
+                else:
+                    index[name] = found[row] = at
+            if faults:
+                raise InputError(faults)
+        return np.array(found, dtype=np.int64)
+
+    def _unknown(self, kind: str, name: str) -> str:
+        return _unknown(kind, name, self.tables[kind])
+
+
+def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
+    """Read the catalog sheets of a workbook.
+
+    Parameters
+    ----------
+    path : path-like, optional
+        Workbook; a catalog sheet that it lacks is the one of the workbook that comes with xlperf. Without a path
+        that workbook itself, which is read once.
+
+    Returns
+    -------
+    Catalog
+
+    Raises
+    ------
+    InputError
+        With every fault of the workbook, in one line each.
+    """
+    from xlperf.catalog.workbook import read_catalog_tables
+    from xlperf.resources import workbook
+
+    source = Path(path) if path is not None else workbook()
+    if path is not None and not _same_file(source, workbook()):
+        tables, faults = read_catalog_tables(source, required=False)
+        own = {table.kind: table for table in tables}
+        installed = load_catalog() if len(own) < len(CATALOG_TABLES) else None
+        merged = {**(installed.tables if installed is not None else {}), **own}
+        return _checked(merged, source.name, tuple(own), faults)
+    stamp = _stamp(source)
+    if _installed.get("stamp") != stamp or stamp is None:
+        tables, faults = read_catalog_tables(source, required=True)
+        known = {**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{table.kind: table for table in tables}}
+        _installed["catalog"] = _checked(known, source.name, CATALOG_TABLES, faults)
+        _installed["stamp"] = stamp
+    catalog = _installed["catalog"]
+    assert isinstance(catalog, Catalog)
+    return catalog
+
+
+_installed: dict[str, object] = {}
+
+
+def _stamp(path: Path) -> tuple[str, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return str(path), found.st_mtime_ns, found.st_size
+
+
+def _same_file(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)
+
+
+def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], faults: list[Fault]) -> Catalog:
+    if faults:
+        indexes = {kind: _index(table) for kind, table in tables.items()}
+        known = {str(fault) for fault in faults}
+        more = [fault for fault in catalog_faults(tables, indexes, strict) if str(fault) not in known]
+        raise InputError([*faults, *more])
+    return Catalog(tables, origin, strict)
+
+
+def catalog_faults(
+    tables: Mapping[str, Table], indexes: Mapping[str, Mapping[str, int]], strict: Iterable[str] = CATALOG_TABLES
+) -> list[Fault]:
+    """Faults between tables: names that no table has, unknown calibration constants.
+
+    Parameters
+    ----------
+    tables, indexes : mapping
+        By kind: the table, and its rows by casefolded name.
+    strict : iterable of str
+        Kinds whose references are checked.
+    """
+    faults = []
+    for kind in CATALOG_TABLES:
+        if kind not in strict:
+            continue
+        table = tables[kind]
+        for column in table.schema.columns:
+            if column.kind != "reference" or column.name not in table:
+                continue
+            for row, name in enumerate(table[column.name].tolist()):
+                if name.casefold() not in indexes[column.reference]:
+                    problem = _unknown(column.reference, name, tables[column.reference])
+                    faults.append(Fault(table.place(row, column.name), problem))
+        if kind == "calibration":
+            faults += [Fault(table.place(row, name), problem) for row, name, problem in calibration_rows(table)[1]]
+    return faults
+
+
+def _unknown(kind: str, name: str, table: Table) -> str:
+    key = table.schema.key.name
+    known = dict.fromkeys(text for text in table.text(key).tolist() if text)
+    if kind == "models":
+        known.update(dict.fromkeys(word for _, word in aliases(table)))
+    return f'unknown {key} "{name}"; {nearest(name, known)}'
+
+
+def _index(table: Table) -> dict[str, int]:
+    index = {"": _BLANK}
+    for row, name in enumerate(table.text(table.schema.key.name).tolist()):
+        index.setdefault(name.casefold(), row)
+    if table.kind == "models":
+        for row, word in aliases(table):
+            index.setdefault(word.casefold(), row)
+    return index
+
+
+def _empty(kind: str) -> Table:
+    columns = table_schema(kind).columns
+    return Table(kind, {c.name: np.zeros(0, dtype=object if c.is_text else np.float64) for c in columns})
+
+
+def _hash_table(digest: hashlib._Hash, table: Table) -> None:
+    """Feed a table to a hash: columns that hold anything by name, rows by key."""
+    keys = [text.casefold() for text in table.text(table.schema.key.name).tolist()]
+    tiers = table.number("tier").tolist() if table.kind == "networks" else [0.0] * len(keys)
+    order = np.array(sorted(range(len(keys)), key=lambda row: (keys[row], tiers[row])), dtype=np.int64)
+    digest.update(f"\x1d{table.kind}\x1d{len(keys)}".encode())
+    for name in sorted(table.columns):
+        values = table[name][order]
+        if values.dtype == object:
+            if any(values):
+                digest.update(f"\x1e{name}\x1e{chr(31).join(values.tolist())}".encode())
+        elif not np.isnan(values).all():
+            canonical = np.where(np.isnan(values), np.nan, values + 0.0)
+            digest.update(f"\x1e{name}\x1e".encode() + canonical.astype("<f8").tobytes())

@@ -1,0 +1,172 @@
+"""Reader of CSV files: each column as codes into its distinct texts, each row with its line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from xlperf.catalog.cells import Coded
+from xlperf.errors import Fault, InputError
+
+STANDARD = "-"
+SIZE_LIMIT = 2 * 2**30
+_BLOCK = 20_000
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """Header, columns and line numbers of a CSV file.
+
+    Attributes
+    ----------
+    name : str
+        Name for messages.
+    header : list of str
+        Header cells.
+    columns : list of (codes, distinct)
+        Text of each column.
+    lines : array of int64
+        Line on which each row starts, counted from 1.
+    header_line : int
+        Line of the header.
+    """
+
+    name: str
+    header: list[str]
+    columns: list[Coded]
+    lines: np.ndarray
+    header_line: int
+
+    def locate(self, row: int, position: int) -> str:
+        """Line and column of a value: ``plans.csv [line 7, tensor parallel]``."""
+        line = int(self.lines[row]) if row >= 0 else self.header_line
+        header = self.header[position].partition("(")[0].replace("_", " ").strip() if position >= 0 else ""
+        return f"{self.name} [line {line}{', ' if header else ''}{header}]"
+
+
+def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
+    """Read a CSV file, or standard input for ``-``.
+
+    Commas, semicolons or tabs separate; UTF-8, or UTF-16 as Excel's "Unicode text". Blank lines are left out.
+
+    Parameters
+    ----------
+    path : path-like
+        File.
+    name : str, optional
+        Name for messages; default: that of the file.
+
+    Raises
+    ------
+    InputError
+        In one line, when the file is missing, a folder, empty or no text, or rows are longer than the header.
+    """
+    standard = str(path) == STANDARD
+    shown = name or ("standard input" if standard else Path(path).name)
+    text = _decoded(sys.stdin.buffer.read(SIZE_LIMIT + 1) if standard else _bytes(Path(path), shown), shown)
+    first = next((line for line in text[:1_000_000].splitlines() if line.strip()), "")
+    if not first:
+        raise InputError(Fault(shown, "is empty; a header row and rows of values are meant"))
+    separator = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        return _read(reader, shown)
+    except csv.Error as error:
+        raise InputError(Fault(f"{shown} [line {reader.line_num}]", f"is no CSV: {error}")) from None
+
+
+def _bytes(path: Path, name: str) -> bytes:
+    try:
+        if path.is_dir():
+            raise InputError(Fault(name, "is a folder; a CSV file is meant"))
+        if path.stat().st_size > SIZE_LIMIT:
+            raise InputError(Fault(name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(Fault(str(path), "there is no such file")) from None
+    except OSError as error:
+        raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from None
+
+
+def _decoded(data: bytes, name: str) -> str:
+    if len(data) > SIZE_LIMIT:
+        raise InputError(Fault(name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
+    if data[:4] in (b"PK\x03\x04", b"PAR1"):
+        raise InputError(Fault(name, "is a workbook or a Parquet file; give it its ending, .xlsx or .parquet"))
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(Fault(f"{name} [line {line}]", "is not UTF-8 text; save it as CSV UTF-8")) from None
+    if "\0" in text:
+        raise InputError(Fault(name, "is no text: it holds zero bytes"))
+    return text
+
+
+def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
+    header: list[str] = []
+    header_line, end, width = 1, 0, 0
+    seen: list[dict[str, int]] = []
+    codes: list[list[np.ndarray]] = []
+    lines: list[int] = []
+    faults: list[Fault] = []
+    block: list[list[str]] = []
+
+    def flush() -> None:
+        for index, texts in enumerate(zip(*block, strict=True)):
+            known = seen[index]
+            codes[index].append(np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int32))
+        block.clear()
+
+    for row in reader:
+        start, end = end + 1, reader.line_num  # type: ignore[attr-defined]
+        if not header:
+            if any(cell.strip() for cell in row):
+                header, header_line, width = row, start, len(row)
+                seen = [{} for _ in header]
+                codes = [[] for _ in header]
+            continue
+        if len(row) != width:
+            if len(row) > width:
+                if any(cell.strip() for cell in row[width:]):
+                    problem = f"has {len(row)} values, the header has {width} columns"
+                    faults.append(Fault(f"{name} [line {start}]", problem))
+                row = row[:width]
+            elif any(cell.strip() for cell in row):
+                row = row + [""] * (width - len(row))
+            else:
+                continue
+        block.append(row)
+        lines.append(start)
+        if len(block) == _BLOCK:
+            flush()
+    flush()
+    if faults:
+        raise InputError(faults)
+    empty = np.zeros(0, dtype=np.int32)
+    columns: list[Coded] = [
+        (np.concatenate([empty, *parts]), list(known)) for parts, known in zip(codes, seen, strict=True)
+    ]
+    return _without_blank_rows(CsvFile(name, header, columns, np.array(lines, dtype=np.int64), header_line))
+
+
+def _without_blank_rows(file: CsvFile) -> CsvFile:
+    """Leave out rows of separators alone."""
+    blank = np.ones(len(file.lines), dtype=bool)
+    for codes, distinct in file.columns:
+        empties = np.array([not str(text).strip() for text in distinct or ()], dtype=bool)
+        if not empties.any():
+            return file
+        blank &= empties[codes]
+    if not blank.any():
+        return file
+    columns: list[Coded] = [(codes[~blank], distinct) for codes, distinct in file.columns]
+    return CsvFile(file.name, file.header, columns, file.lines[~blank], file.header_line)

@@ -1,0 +1,197 @@
+"""Spreadsheet packages, opened with care: bounded in size, without document types, never trusting a header."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from xml.parsers import expat
+
+from xlperf.errors import Fault, InputError
+
+PART_LIMIT = 256 * 2**20
+TOTAL_LIMIT = 512 * 2**20
+MAX_PARTS = 10_000
+_CHUNK = 2**20
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+Start = Callable[[str, dict[str, str]], None]
+End = Callable[[str], None]
+Text = Callable[[str], None]
+
+
+class Package:
+    """The parts of an .xlsx file.
+
+    Parameters
+    ----------
+    path : path-like
+        File.
+    part_limit, total_limit : int
+        Bytes that one part, and all parts read together, may unpack to. [B]
+
+    Raises
+    ------
+    InputError
+        In one line, when the file is missing, a folder, empty, no workbook, encrypted or damaged.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], part_limit: int = PART_LIMIT, total_limit: int = TOTAL_LIMIT
+    ) -> None:
+        self.path = Path(path)
+        self.name = self.path.name
+        self._part_limit = part_limit
+        self._left = total_limit
+        self._total_limit = total_limit
+        _check_file(self.path)
+        try:
+            self._zip = zipfile.ZipFile(self.path)
+            infos = self._zip.infolist()
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+            raise self.damaged() from None
+        self.parts = {info.filename.lstrip("/"): info for info in infos[:MAX_PARTS]}
+        self._folded = {name.casefold(): name for name in self.parts}
+        problem = _not_a_workbook(self.parts)
+        if len(infos) > MAX_PARTS:
+            problem = f"holds more than {MAX_PARTS:,} parts; xlperf does not open it"
+        if problem:
+            self.close()
+            raise InputError(Fault(self.name, problem))
+
+    def __enter__(self) -> Package:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._zip.close()
+
+    def damaged(self, part: str = "") -> InputError:
+        """Error for a file that cannot be understood."""
+        where = f" ({part})" if part else ""
+        return InputError(Fault(self.name, f"is damaged{where}; open it in Excel or LibreOffice and save it again"))
+
+    def has(self, part: str) -> bool:
+        """Whether the package has a part; names are compared without case."""
+        return part.casefold() in self._folded
+
+    def read(self, part: str) -> bytes:
+        """Bytes of one part, counted while they are unpacked."""
+        info = self.parts[self._folded[part.casefold()]]
+        limit = min(self._part_limit, self._left)
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            if info.file_size > limit:
+                raise self._too_large()
+            with self._zip.open(info) as stream:
+                while chunk := stream.read(_CHUNK):
+                    size += len(chunk)
+                    if size > limit:
+                        raise self._too_large()
+                    chunks.append(chunk)
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError, RuntimeError):
+            raise self.damaged(part) from None
+        except Exception as error:  # zlib.error, lzma.LZMAError: a damaged stream, whatever its method
+            if type(error).__module__ in ("zlib", "lzma", "_lzma", "bz2"):
+                raise self.damaged(part) from None
+            raise
+        self._left -= size
+        return b"".join(chunks)
+
+    def _too_large(self) -> InputError:
+        problem = (
+            f"unpacks to more than {self._part_limit >> 20} MiB in one part or {self._total_limit >> 20} MiB in all"
+        )
+        return InputError(Fault(self.name, f"{problem}; xlperf does not open it"))
+
+    def parse(self, part: str, start: Start, end: End | None = None, text: Text | None = None) -> None:
+        """Parse one part; names of elements come without their prefix.
+
+        A document type is refused wherever it stands, so that no entity is ever declared, let alone expanded.
+
+        Parameters
+        ----------
+        part : str
+            Name of the part.
+        start, end, text : callable
+            What to do at the start of an element (name, attributes), at its end, and with text.
+        """
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+
+        def refuse(*_: object) -> None:
+            problem = f"its part {part} declares a document type; xlperf does not open such files"
+            raise InputError(Fault(self.name, problem))
+
+        parser.StartDoctypeDeclHandler = refuse
+        parser.EntityDeclHandler = refuse
+        parser.StartElementHandler = lambda name, attributes: start(name.rpartition(":")[2], attributes)
+        if end is not None:
+            parser.EndElementHandler = lambda name: end(name.rpartition(":")[2])
+        if text is not None:
+            parser.CharacterDataHandler = text
+        try:
+            parser.Parse(self.read(part), True)
+        except (expat.ExpatError, UnicodeError, LookupError):
+            raise self.damaged(part) from None
+
+    def relations(self, part: str) -> dict[str, tuple[str, str]]:
+        """Relations of a part: id -> (last word of the type, name of the target part)."""
+        folder, name = posixpath.split(part)
+        source = posixpath.join(folder, "_rels", f"{name}.rels")
+        found: dict[str, tuple[str, str]] = {}
+
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            if tag == "Relationship" and attributes.get("TargetMode") != "External":
+                target = attributes.get("Target", "")
+                full = target.lstrip("/") if target.startswith("/") else posixpath.normpath(f"{folder}/{target}")
+                kind = attributes.get("Type", "").rpartition("/")[2]
+                found[attributes.get("Id", "")] = (kind, full.lstrip("/"))
+
+        if self.has(source):
+            self.parse(source, start)
+        return found
+
+
+def _check_file(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise InputError(Fault(path.name or str(path), "is a folder; a workbook (.xlsx) is meant"))
+        with path.open("rb") as stream:
+            head = stream.read(8)
+            if head == _OLE:
+                body = stream.read(64 * 2**20)
+                raise InputError(Fault(path.name, _ole_problem(body)))
+    except FileNotFoundError:
+        raise InputError(Fault(str(path), "there is no such file")) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(Fault(str(path), f"cannot be read: {reason}")) from None
+    if not head:
+        raise InputError(Fault(path.name, "is empty; a workbook (.xlsx) is meant"))
+    if not head.startswith(b"PK"):
+        raise InputError(Fault(path.name, "is no .xlsx workbook; open it in Excel or LibreOffice and save it as .xlsx"))
+
+
+def _ole_problem(body: bytes) -> str:
+    if "EncryptedPackage".encode("utf-16-le") in body:
+        return "is encrypted; save it without a password"
+    return "is an old Excel workbook (.xls); save it as .xlsx"
+
+
+def _not_a_workbook(parts: dict[str, zipfile.ZipInfo]) -> str:
+    if any(info.flag_bits & 1 for info in parts.values()):
+        return "is encrypted; save it without a password"
+    if "xl/workbook.bin" in parts:
+        return "is a binary workbook (.xlsb); save it as .xlsx"
+    if "content.xml" in parts:
+        return "is an OpenDocument file; save it as .xlsx"
+    if "[Content_Types].xml" not in parts:
+        return "is no .xlsx workbook; open it in Excel or LibreOffice and save it as .xlsx"
+    return ""

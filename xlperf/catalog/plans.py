@@ -1,0 +1,181 @@
+"""Plans from files and from ranges of cells: workbooks, CSV, Parquet, cards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from xlperf.catalog.cells import (
+    is_blank,
+    parse_coded,
+    parse_columns,
+    plan_kind,
+    table_from_columns,
+    table_from_rows,
+    table_kind,
+)
+from xlperf.catalog.csvfile import STANDARD, read_csv
+from xlperf.catalog.schema import PLAN_TABLES, results_of, split_header, table_schema
+from xlperf.catalog.table import Place, Table, nowhere
+from xlperf.catalog.workbook import raise_faults, read_plan_tables
+from xlperf.errors import Fault, InputError
+
+__all__ = [
+    "card_to_table",
+    "plan_kind",
+    "plans_from_cells",
+    "read_plans",
+    "table_from_columns",
+    "table_from_rows",
+    "table_kind",
+]
+
+_ENDINGS = (".xlsx", ".xlsm", ".csv", ".txt", ".tsv", ".parquet")
+
+
+def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
+    """Read the plans of a workbook, a CSV or Parquet file, or CSV on standard input.
+
+    Parameters
+    ----------
+    path : path-like
+        ``.xlsx`` (sheets ``training`` and ``inference``), ``.csv``, ``.parquet``, or ``-`` for standard input.
+    sheet : str, optional
+        The only sheet of a workbook to read.
+    kind : str, optional
+        ``training`` or ``inference``; default: inference where there is a prompt length.
+
+    Returns
+    -------
+    list of Table
+        One table per kind that has plans, at least one. Result columns of the file are left out.
+
+    Raises
+    ------
+    InputError
+        With every fault found.
+    """
+    ending = Path(path).suffix.casefold()
+    if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
+        tables, faults = read_plan_tables(path, sheet, kind)
+    elif sheet is not None:
+        raise InputError(Fault(Path(path).name, "has no sheets; leave the sheet out"))
+    elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
+        tables, faults = _csv_plans(path, kind)
+    elif ending == ".parquet":
+        tables, faults = _parquet_plans(Path(path), kind)
+    elif Path(path).is_dir():
+        raise InputError(Fault(str(path), "is a folder; a file of plans is meant"))
+    elif not Path(path).exists():
+        raise InputError(Fault(str(path), "there is no such file"))
+    else:
+        known = "a workbook (.xlsx), .csv or .parquet"
+        raise InputError(Fault(Path(path).name, f'plans must be {known}, got the ending "{ending}"'))
+    raise_faults(faults)
+    filled = [table for table in tables if len(table)]
+    if not filled:
+        name = "standard input" if str(path) == STANDARD else Path(path).name
+        raise InputError(Fault(name, "has no plans; fill at least one row"))
+    return filled
+
+
+def _csv_plans(path: str | os.PathLike[str], kind: str | None) -> tuple[list[Table], list[Fault]]:
+    file = read_csv(path)
+    table, faults = parse_coded(kind or plan_kind(file.header), file.header, file.columns, file.locate)
+    return [table], faults
+
+
+def _parquet_plans(path: Path, kind: str | None) -> tuple[list[Table], list[Fault]]:
+    if path.is_dir() or not path.exists():
+        raise InputError(Fault(str(path), "is a folder" if path.is_dir() else "there is no such file"))
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise InputError(Fault(path.name, "Parquet needs pyarrow: pip install xlperf[parquet]")) from None
+    try:
+        found = parquet.read_table(path)
+    except (ArrowException, OSError) as error:
+        raise InputError(Fault(path.name, f"is no Parquet file: {str(error).splitlines()[0]}")) from None
+    header = list(found.column_names)
+    columns = [np.asarray(found.column(index).to_numpy(zero_copy_only=False)) for index in range(len(header))]
+
+    def locate(row: int, position: int) -> str:
+        column = f"column {header[position]}" if position >= 0 else ""
+        return f"{path.name} [{', '.join(filter(None, [f'row {row + 1}' if row >= 0 else '', column])) or 'columns'}]"
+
+    table, faults = parse_columns(kind or plan_kind(header), header, columns, locate)
+    return [table], faults
+
+
+def card_to_table(cells: Sequence[Sequence[object]], kind: str | None = None, place: Place = nowhere) -> Table:
+    """A card, two columns of names and values, as a table of one plan.
+
+    Parameters
+    ----------
+    cells : sequence of sequence
+        Rows of (name, value); rows without a name are left out.
+    kind : str, optional
+        Kind of the plan, or of any other sheet; default: inference if there is a prompt length, else training.
+    place : callable, optional
+        As in :func:`table_from_rows`; the row is always 0.
+
+    Raises
+    ------
+    InputError
+        With every fault of the card.
+
+    >>> card_to_table([["model", "llama"], ["accelerator", "H100"], ["num accelerators", 8]])["model"]
+    array(['llama'], dtype=object)
+    """
+    named = [(row[0], row[1] if len(row) > 1 else None) for row in cells if len(row) and not is_blank(row[0])]
+    header = [name for name, _ in named]
+    return table_from_rows(kind or plan_kind(header), header, [[value for _, value in named]], place, skip_empty=False)
+
+
+def plans_from_cells(
+    cells: Sequence[Sequence[object]], header: Sequence[object] | None = None, place: Place = nowhere
+) -> Table:
+    """Plans as a worksheet function gets them: a card, a table with its header, or rows with a header given.
+
+    Parameters
+    ----------
+    cells : sequence of sequence
+        Cell values, row by row.
+    header : sequence, optional
+        Header of the cells, where they do not start with one.
+    place : callable, optional
+        As in :func:`table_from_rows`.
+
+    Returns
+    -------
+    Table
+        One row for each row of values, blank ones included.
+
+    Raises
+    ------
+    InputError
+        With every fault of the cells.
+    """
+    if header is not None:
+        return table_from_rows(plan_kind(header), header, cells, place, skip_empty=False)
+    if is_card(cells):
+        return card_to_table(cells, place=place)
+    if not cells:
+        raise InputError(Fault("", "the plan has no cells"))
+    return table_from_rows(plan_kind(cells[0]), cells[0], cells[1:], place, skip_empty=False)
+
+
+def is_card(cells: Sequence[Sequence[object]]) -> bool:
+    """Whether cells are a card: two columns, of which the first holds names of columns of plans.
+
+    >>> is_card([["model", "llama"], ["accelerator", "H100"]])
+    True
+    """
+    if not cells or any(len(row) != 2 for row in cells):
+        return False
+    names = [split_header(row[0])[0] for row in cells if isinstance(row[0], str) and row[0].strip()]
+    known = {name for kind in PLAN_TABLES for name in (*table_schema(kind).by_name, *results_of(kind).by_name)}
+    return len(names) > 1 and 2 * sum(name in known for name in names) > len(names)
