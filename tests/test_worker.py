@@ -1,0 +1,215 @@
+"""The worker and its client: exact numbers, one answer per line, time limits, crashes, an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import xlperf
+from xlperf.excel import client as client_module
+from xlperf.excel.blocks import CellError
+from xlperf.excel.client import Client, WorkerError
+from xlperf.excel.worker import answer
+
+WORKER = [sys.executable, "-P", "-m", "xlperf.excel.worker"]
+GREETING = 'print(\'{"version": "1"}\', flush=True)\n'
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def started():
+    clients = []
+
+    def start(command, **options):
+        clients.append(Client(command, **options))
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.close()
+
+
+def script(text):
+    return [sys.executable, "-c", f"import sys, os, json, time\n{text}"]
+
+
+class Echo:
+    """A session that returns its arguments."""
+
+    def call(self, name, arguments):
+        return [arguments]
+
+
+# --- the line protocol
+
+
+def test_numbers_go_there_and_back_to_the_last_bit():
+    values = [0.1, 1 / 3, 5e-324, 1.7976931348623157e308, -0.0, 2.0**53 + 2, math.inf]
+    line = json.dumps({"function": "F", "arguments": values}).encode()
+    back = json.loads(answer(Echo(), line))["rows"][0]
+    assert [value.hex() for value in back] == [value.hex() for value in values]
+
+
+def test_texts_flags_and_errors():
+    class Errors:
+        def call(self, name, arguments):
+            return [[CellError("#N/A", "why"), "µ\n\u2028", True, ""]]
+
+    line = answer(Errors(), b'{"function": "F", "arguments": []}\n')
+    assert line.count(b"\n") == 1
+    assert json.loads(line)["rows"] == [[{"error": "#N/A", "message": "why"}, "µ\n\u2028", True, ""]]
+
+
+@pytest.mark.parametrize("line", [b"", b"x\n", b"[]\n", b"{}\n", b'{"function": 1, "arguments": []}\n', b"\xff\n"])
+def test_anything_else_is_answered_with_an_error(line):
+    rows = json.loads(answer(Echo(), line))["rows"]
+    assert rows == [[{"error": "#VALUE!", "message": "the request is not one that this worker knows"}]]
+
+
+# --- the process
+
+
+def test_worker_greets_answers_and_ends_with_its_input():
+    request = b'{"function": "XLPERF_NONSENSE", "arguments": []}\n'
+    done = subprocess.run(WORKER, input=request * 2, capture_output=True, timeout=60, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines[0] == {"version": xlperf.__version__}
+    assert len(lines) == 3
+    assert lines[1]["rows"][0][0]["error"] == "#NAME?"
+    assert done.stderr == b""
+
+
+def test_worker_opens_no_port_and_has_no_more_files_than_its_pipes(started):
+    client = started(WORKER)
+    client.call("XLPERF_NONSENSE", [])
+    folder = f"/proc/{client.process_id}/fd"
+    if not os.path.isdir(folder):
+        pytest.skip("this system does not show a process's files")
+    kinds = [os.readlink(os.path.join(folder, name)).split(":")[0] for name in os.listdir(folder)]
+    assert "socket" not in kinds
+
+
+def test_what_is_printed_does_not_reach_the_host():
+    code = (
+        "import os, sys\nfrom xlperf.excel import worker\n"
+        "class Loud:\n def call(self, *a):\n  print('noise'); os.write(1, b'more'); return [[1.5]]\n"
+        "worker.Session = Loud\nworker.main()"
+    )
+    request = b'{"function": "F", "arguments": []}\n'
+    done = subprocess.run([sys.executable, "-c", code], input=request, capture_output=True, timeout=60, check=True)
+    assert [json.loads(line) for line in done.stdout.splitlines()][1] == {"rows": [[1.5]]}
+    assert b"noise" in done.stderr
+    assert b"more" in done.stderr
+
+
+# --- the client
+
+
+def test_client_calls_the_worker(started):
+    client = started(WORKER)
+    assert client.process_id is None, "started by the first call"
+    rows = client.call("XLPERF_STEP_TIME", [[["model", "x", None]], None])
+    assert rows == [[{"error": "#VALUE!", "message": "there is no plan below the header row; give header if it stands elsewhere"}]]  # fmt: skip
+    first = client.process_id
+    client.call("XLPERF_STEP_TIME", [None])
+    assert client.process_id == first
+    client.close()
+    assert client.process_id is None
+
+
+def test_client_restarts_a_worker_that_was_killed(started):
+    client = started(WORKER)
+    client.call("XLPERF_NONSENSE", [])
+    first = client.process_id
+    os.kill(first, 9)
+    assert client.call("XLPERF_NONSENSE", [])[0][0]["error"] == "#NAME?"
+    assert client.process_id not in (first, None)
+
+
+def test_a_call_that_ends_every_worker_is_an_error_with_its_last_words(started):
+    client = started(script(GREETING + "sys.stdin.readline(); sys.exit('out of memory')"))
+    with pytest.raises(WorkerError, match=r"^the worker ended during the call: out of memory$"):
+        client.call("F", [])
+
+
+def test_a_call_has_a_time_limit(started):
+    client = started(script(GREETING + "sys.stdin.readline(); time.sleep(60)"), time_limit=0.5)
+    begin = time.monotonic()
+    with pytest.raises(WorkerError, match=r"ended after 0.5 s; ask for fewer plans"):
+        client.call("F", [])
+    assert time.monotonic() - begin < 10
+    assert client.process_id is None
+
+
+def test_a_worker_that_reads_nothing_has_a_time_limit_too(started):
+    client = started(script(GREETING + "time.sleep(60)"), time_limit=0.5)
+    with pytest.raises(WorkerError, match=r"ended after 0.5 s"):
+        client.call("F", ["x" * 10_000_000])
+
+
+def test_time_limit_counts_per_call(started):
+    client = started(
+        script(GREETING + "for line in sys.stdin: time.sleep(0.2); print('{\"rows\": [[1]]}', flush=True)"),
+        time_limit=0.7,
+    )
+    assert [client.call("F", []) for _ in range(6)] == [[[1]]] * 6
+
+
+def test_worker_that_cannot_start_is_tried_once_in_a_while(started, monkeypatch):
+    client = started(["/nowhere/python", "-m", "xlperf.excel.worker"])
+    message = r"cannot be started with /nowhere/python \(No such file.*\); run `xlperf install` again"
+    with pytest.raises(WorkerError, match=message):
+        client.call("F", [])
+    monkeypatch.setattr(client_module.subprocess, "Popen", lambda *a, **k: pytest.fail("started again at once"))
+    with pytest.raises(WorkerError, match=message):
+        client.call("F", [])
+
+
+def test_an_interpreter_without_xlperf_is_said_in_words(started):
+    client = started([sys.executable, "-S", "-P", "-m", "no_such_module"])
+    with pytest.raises(WorkerError, match=r"No module named no_such_module.*run `xlperf install` again"):
+        client.call("F", [])
+
+
+@pytest.mark.parametrize("greeting", ["hello", "[1]", "{}"])
+def test_what_is_not_the_worker_is_refused(started, greeting):
+    client = started(script(f"print({greeting!r}, flush=True); time.sleep(30)"))
+    with pytest.raises(WorkerError, match="not the worker of xlperf"):
+        client.call("F", [])
+
+
+def test_worker_has_an_environment_of_its_own(started, monkeypatch, tmp_path):
+    for name in client_module.HOST_VARIABLES:
+        monkeypatch.setenv(name, str(tmp_path))
+    body = "for line in sys.stdin: print(json.dumps({'rows': [sorted(os.environ)]}), flush=True)"
+    client = started(script(GREETING + body))
+    names = client.call("F", [])[0]
+    assert not set(client_module.HOST_VARIABLES) & set(names)
+    assert "PATH" in names
+
+
+def test_the_folder_that_the_host_was_started_in_is_not_imported_from(started, monkeypatch, tmp_path):
+    (tmp_path / "xlperf").mkdir()
+    (tmp_path / "xlperf" / "__init__.py").write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    assert started(WORKER).call("XLPERF_NONSENSE", [])[0][0]["error"] == "#NAME?"
+
+
+def test_client_needs_the_standard_library_alone():
+    code = (
+        f"import runpy, sys\nrunpy.run_path({client_module.__file__!r})\n"
+        "assert not {'numpy', 'xlperf', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)

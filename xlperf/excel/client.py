@@ -1,0 +1,255 @@
+"""Calls the worker: starts it, sends one line and reads one line per call, restarts it when it dies.
+
+Standard library only and no import of xlperf: a copy of this file runs inside LibreOffice's own Python, which has no
+numpy. A request is a line of JSON ``{"function": name, "arguments": [...]}``; an answer is a line of JSON with
+``rows`` (a block of values). A cell that cannot be shown is ``{"error": "#N/A", "message": words}``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+TIME_LIMIT = 120.0
+RETRY_DELAY = 5.0
+# What an office suite sets for its own Python and libraries; it would break another interpreter.
+HOST_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONEXECUTABLE", "LD_LIBRARY_PATH", "LD_PRELOAD")
+
+
+class WorkerError(Exception):
+    """The worker cannot be started, died or took too long; the text says which and what to do."""
+
+
+def cache_folder() -> Path:
+    """Where this user's computer keeps files that can be made again, for xlperf."""
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "xlperf" / "cache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "xlperf"
+    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (chosen if chosen.is_absolute() else home / ".cache") / "xlperf"
+
+
+def worker_environment() -> dict[str, str]:
+    """The environment of the host without what it set for its own Python."""
+    return {name: value for name, value in os.environ.items() if name not in HOST_VARIABLES}
+
+
+class Client:
+    """One worker process and the calls to it; safe to use from several threads.
+
+    Parameters
+    ----------
+    command : list of str
+        How the worker is started.
+    time_limit : float
+        Longest time that one call may take; then the worker is ended. [s]
+    """
+
+    def __init__(self, command: list[str], time_limit: float = TIME_LIMIT) -> None:
+        self._command = list(command)
+        self._time_limit = time_limit
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure: tuple[float, str] | None = None
+        self._watch = threading.Condition()
+        self._deadline: float | None = None
+        self._watching = False
+        self._late = False
+
+    def call(self, function: str, arguments: list[Any]) -> list[list[Any]]:
+        """Block of values that a worksheet function returns.
+
+        Parameters
+        ----------
+        function : str
+            Its name: ``XLPERF_STEP_TIME``.
+        arguments : list
+            A scalar, None, or a list of rows each; a row is a list of numbers, texts and None.
+
+        Returns
+        -------
+        list of list
+            Rows of numbers, texts, flags and errors.
+
+        Raises
+        ------
+        WorkerError
+            Where there is no answer.
+        """
+        request = json.dumps({"function": function, "arguments": arguments}).encode("ascii") + b"\n"
+        with self._lock:
+            try:
+                answer = self._exchange(request)
+            except (OSError, EOFError):
+                if self._late:
+                    raise WorkerError(
+                        f"the worker was ended after {self._time_limit:g} s; ask for fewer plans in one call"
+                    ) from None
+                answer = self._second_try(request)  # calls change nothing, so one that was lost is made again
+        return cast("list[list[Any]]", json.loads(answer)["rows"])
+
+    def close(self) -> None:
+        """End the worker; the next call starts another."""
+        with self._lock:
+            self._end()
+
+    @property
+    def process_id(self) -> int | None:
+        """Process id of the worker that runs, if one does."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def _second_try(self, request: bytes) -> bytes:
+        try:
+            return self._exchange(request)
+        except (OSError, EOFError):
+            self._end()
+            words = "the worker ended during the call"
+            raise WorkerError(f"{words}{self._last_words()}") from None
+
+    def _exchange(self, request: bytes) -> bytes:
+        process = self._running()
+        stdin, stdout = cast("BinaryIO", process.stdin), cast("BinaryIO", process.stdout)
+        self._start_clock()
+        try:
+            stdin.write(request)
+            stdin.flush()
+            answer = stdout.readline()
+        finally:
+            self._stop_clock()
+        if not answer.endswith(b"\n"):
+            self._end()
+            raise EOFError
+        return answer
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        if self._failure is not None and time.monotonic() < self._failure[0]:
+            raise WorkerError(self._failure[1])  # a sheet of broken cells must not start a thousand processes
+        self._end()
+        log = self._log_file()
+        try:
+            with open(log, "wb") as stderr:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=worker_environment(),
+                    cwd=os.path.dirname(self._command[0]) or None,
+                    close_fds=True,
+                    creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+                )
+            greeting = self._greeting(self._process)
+        except (OSError, EOFError) as error:
+            ended = "it took too long" if self._late else "it ended at once"
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else ended
+            words = (
+                f"the worker cannot be started with {self._command[0]} ({reason}{self._last_words()}); "
+                "run `xlperf install` again"
+            )
+            self._end()
+            self._failure = (time.monotonic() + RETRY_DELAY, words)
+            raise WorkerError(words) from None
+        self._failure = None
+        if "version" not in greeting:
+            self._end()
+            raise WorkerError("what was started is not the worker of xlperf; run `xlperf install` again")
+        return self._process
+
+    def _greeting(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        """First line of the worker: its version. Whatever else comes is not the worker."""
+        self._start_clock()
+        try:
+            line = cast("BinaryIO", process.stdout).readline()
+        finally:
+            self._stop_clock()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        try:
+            greeting = json.loads(line)
+        except ValueError:
+            return {}
+        return greeting if isinstance(greeting, dict) else {}
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        try:
+            process.wait(timeout=1.0)  # it ends by itself when its input closes
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _log_file(self) -> str:
+        try:
+            folder = cache_folder()
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / "worker.log"
+            with open(path, "ab"):
+                return str(path)
+        except (OSError, RuntimeError):
+            return os.devnull
+
+    def _last_words(self) -> str:
+        try:
+            with open(self._log_file(), encoding="utf-8", errors="replace") as log:
+                lines = [line.strip() for line in log.read()[-4000:].splitlines() if line.strip()]
+        except OSError:
+            return ""
+        return f": {lines[-1][:200]}" if lines else ""
+
+    # A blocking read has no time limit of its own on pipes that all platforms share. One watching thread ends the
+    # worker when a call is overdue, which ends the read. It sleeps until the deadline and is not woken by calls that
+    # finish in time, so that a thousand short calls cost nothing.
+    def _start_clock(self) -> None:
+        with self._watch:
+            self._late = False
+            idle = self._deadline is None
+            self._deadline = time.monotonic() + self._time_limit
+            if not self._watching:
+                self._watching = True
+                threading.Thread(target=self._watchdog, name="xlperf worker watch", daemon=True).start()
+            elif idle:
+                self._watch.notify()
+
+    def _stop_clock(self) -> None:
+        with self._watch:
+            if self._deadline is not None:
+                self._deadline = float("inf")
+
+    def _watchdog(self) -> None:
+        with self._watch:
+            while True:
+                if self._deadline is None:
+                    if not self._watch.wait(timeout=60.0):
+                        self._watching = False
+                        return
+                    continue
+                left = self._deadline - time.monotonic()
+                if left == float("inf"):
+                    # Idle since: look again after one time limit, then wait to be woken.
+                    self._watch.wait(timeout=self._time_limit)
+                    if self._deadline == float("inf"):
+                        self._deadline = None
+                elif left > 0:
+                    self._watch.wait(timeout=left)
+                else:
+                    self._late = True
+                    self._deadline = None
+                    if self._process is not None:
+                        self._process.kill()

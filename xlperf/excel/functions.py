@@ -1,0 +1,133 @@
+"""The one registry of worksheet functions: names, arguments and the texts that function wizards show.
+
+Every host is generated from it: the LibreOffice add-in, the xlwings functions and the worker that computes. A new
+result column in ``schema.csv`` is a new function without another line here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from xlperf.catalog.schema import PLAN_TABLES, Column, results_of
+
+PREFIX = "XLPERF_"
+CATEGORY = "xlperf"
+HANDLE_PREFIX = "xlperf:"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a worksheet function; every argument is a cell or a range of cells."""
+
+    name: str
+    doc: str
+    optional: bool = False
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One worksheet function.
+
+    ``shape`` says what it returns: ``handle`` (a text that names a catalog), ``values`` (one value per plan, as a
+    column), ``block`` (a header row and rows below it) or ``words`` (one text per plan). ``result`` is the result
+    column that a function of shape ``values`` shows.
+    """
+
+    name: str
+    doc: str
+    arguments: tuple[Argument, ...]
+    shape: str
+    result: str = ""
+    category: str = CATEGORY
+
+
+PLAN = Argument(
+    "plan",
+    "The plan: two columns (name, value); or a table with its header row; or rows of values whose header row is "
+    "given as header.",
+)
+CATALOG = Argument("catalog", "What XLPERF_CATALOG returned; blank: the catalog that xlperf ships.", optional=True)
+HEADER = Argument("header", "Header row of the plan, if the plan does not have it itself.", optional=True)
+RESULTS = Argument(
+    "results",
+    'Which columns: a range of names or a text such as "name, step_time"; blank: every result.',
+    optional=True,
+)
+TABLES = Argument(
+    "table",
+    "A table with its header row: accelerators, networks, models, prices or calibration.",
+    repeated=True,
+)
+
+
+def _plans(kind: str) -> Argument:
+    return Argument("plans", f"A table of {kind} plans with its header row, or two columns (name, value).")
+
+
+# A result that only one kind of plan has, and the result that stands for it in the other kind.
+STAND_INS = {("inference", "cost_per_million_tokens"): "cost_per_million_output_tokens"}
+
+
+def _unit_words(column: Column) -> str:
+    if column.kind == "result-flag":
+        return "TRUE or FALSE"
+    return "text" if column.kind == "result-text" else column.unit or "-"
+
+
+def _value_doc(name: str) -> str:
+    """What a value function shows, with its unit, for the kinds of plan that have the result."""
+    said = {}
+    for kind in PLAN_TABLES:
+        column = results_of(kind).by_name.get(STAND_INS.get((kind, name), name))
+        if column is not None:
+            said[kind] = f"{column.meaning} [{_unit_words(column)}]."
+    if len(set(said.values())) == 1:
+        return f"{next(iter(said.values()))} {' and '.join(said).capitalize()} plans."
+    return " ".join(f"{kind.capitalize()}: {words}" for kind, words in said.items())
+
+
+def _value_functions() -> list[Function]:
+    names = dict.fromkeys(column.name for kind in PLAN_TABLES for column in results_of(kind).columns)
+    return [
+        Function(PREFIX + name.upper(), _value_doc(name), (PLAN, CATALOG, HEADER), "values", name) for name in names
+    ]
+
+
+@cache
+def functions() -> dict[str, Function]:
+    """Every worksheet function by name, in the order in which a wizard lists them."""
+    fixed = [
+        Function(
+            "XLPERF_CATALOG",
+            "Reads tables and returns a short text that names their content: the catalog of the other functions. A "
+            "table that is given replaces the shipped one of its kind.",
+            (TABLES,),
+            "handle",
+        ),
+        *(
+            Function(
+                PREFIX + kind.upper(),
+                f"All results of {kind} plans in one call: a header row with units, then one row per plan.",
+                (_plans(kind), RESULTS, CATALOG, HEADER),
+                "block",
+            )
+            for kind in PLAN_TABLES
+        ),
+        Function(
+            "XLPERF_EXPLAIN",
+            "The operators of one plan with FLOP, bytes, time and what the time waits for: a header row with units, "
+            "then one row per operator.",
+            (PLAN, CATALOG, HEADER),
+            "block",
+        ),
+        Function(
+            "XLPERF_CHECK",
+            "Says in words what is wrong with a plan, or with a table of the catalog, or what was assumed; ok where "
+            "there is nothing to say.",
+            (PLAN, CATALOG, HEADER),
+            "words",
+        ),
+    ]
+    return {function.name: function for function in fixed + _value_functions()}

@@ -1,0 +1,351 @@
+"""What worksheet functions compute: cells in, cells out, one evaluation per plan.
+
+A host hands over a function name and its arguments as cell values; a :class:`Session` answers with a block of cell
+values. Nothing here raises for bad input: a cell that cannot be shown is a :class:`CellError` with a code and words.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from xlperf.catalog.cells import is_blank, parse_header, shown, table_from_rows, table_kind
+from xlperf.catalog.schema import CATALOG_TABLES, results_of, split_header, table_schema, unit_of
+from xlperf.errors import Fault, InputError
+from xlperf.excel.blocks import (
+    CellError,
+    FunctionError,
+    Plans,
+    block_of,
+    chosen_columns,
+    named_place,
+    position_of,
+    read_block,
+    read_plans_of,
+    read_table,
+    words_of,
+)
+from xlperf.excel.functions import HANDLE_PREFIX, STAND_INS, Function, functions
+from xlperf.excel.handles import Block, CatalogStore, UnknownHandleError, content_of, handle_of
+
+if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
+
+MOST_ROWS_KEPT = 20_000
+MOST_CATALOGS_KEPT = 8
+RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
+
+
+class Engine:
+    """The calls that a session makes into xlperf; a test may put its own in place."""
+
+    def installed(self) -> Catalog:
+        """The catalog that xlperf ships."""
+        from xlperf.catalog.catalog import load_catalog
+
+        return load_catalog()
+
+    def evaluate(self, plans: Table, catalog: Catalog) -> Table:
+        """Results of plans."""
+        from xlperf.evaluate import evaluate
+
+        return evaluate(plans, catalog)
+
+    def explain(self, plans: Table, catalog: Catalog) -> Table:
+        """Operators of one plan."""
+        from xlperf.evaluate import explain
+
+        return explain(plans, catalog)
+
+
+@dataclass
+class Outcome:
+    """Results of plans, row by row: where they stand, or why there are none.
+
+    ``rows`` has, per plan, None for a blank one, an error, or which table of ``tables`` and which row of it.
+    """
+
+    plans: Plans
+    rows: list[tuple[int, int] | CellError | None]
+    tables: list[Table] = field(default_factory=list)
+    _columns: dict[str, list[Any]] = field(default_factory=dict)
+
+    def column(self, name: str) -> list[Any]:
+        """Cells of one result, one per plan, in the unit of the schema."""
+        if name not in self._columns:
+            cells = [shown_column(table, name) for table in self.tables]
+            self._columns[name] = [
+                cells[row[0]][row[1]] if isinstance(row, tuple) else "" if row is None else row for row in self.rows
+            ]
+        return self._columns[name]
+
+
+def shown_column(table: Table, name: str) -> list[Any]:
+    """Cells of one result column in the unit of the schema; NaN is the error ``#N/A`` with the row's reason."""
+    column = table.schema.by_name[name]
+    reasons = table.columns.get("reason")
+    values = table.columns.get(name)
+    if values is None:
+        return [CellError("#N/A", f"{column.name.replace('_', ' ')} is not computed")] * len(table)
+    if column.is_text:
+        return [str(value) for value in values]
+    if column.kind != "result-flag":
+        values = values / unit_of(column).factor
+    cells: list[Any] = values.tolist()
+    for row, value in enumerate(cells):
+        if value != value:
+            cells[row] = CellError("#N/A", str(reasons[row]) if reasons is not None else "")
+        elif column.kind == "result-flag":
+            cells[row] = bool(value)
+    return cells
+
+
+class Session:
+    """State of one host: catalogs by handle and the results of recent plans.
+
+    Parameters
+    ----------
+    store : CatalogStore, optional
+        Where tables that cells name are kept.
+    engine : Engine, optional
+        What computes.
+    """
+
+    def __init__(self, store: CatalogStore | None = None, engine: Engine | None = None) -> None:
+        self._store = store or CatalogStore()
+        self._engine = engine or Engine()
+        self._installed: Catalog | None = None
+        self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
+        self._outcomes: OrderedDict[object, Outcome] = OrderedDict()
+        self._rows_kept = 0
+
+    def call(self, name: str, arguments: Sequence[Any]) -> Block:
+        """Block of cells that a worksheet function shows.
+
+        Parameters
+        ----------
+        name : str
+            ``XLPERF_STEP_TIME`` ...
+        arguments : sequence
+            Each a cell value, None where it is left out, or a sequence of rows.
+
+        Returns
+        -------
+        list of list
+            Numbers, texts, flags and :class:`CellError`; one row and column at least.
+        """
+        function = functions().get(name)
+        try:
+            if function is None:
+                raise FunctionError("#NAME?", f"unknown function {name}; run `xlperf install` again")
+            return self._dispatch(function, arguments)
+        except FunctionError as error:
+            found = error.error
+        except InputError as error:
+            found = CellError("#VALUE!", words_of(error))
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)  # the log of the worker
+            found = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
+        return [[found.message if function is not None and function.shape == "words" else found]]
+
+    def _dispatch(self, function: Function, arguments: Sequence[Any]) -> Block:
+        if function.shape == "handle":
+            return [[self._handle(arguments)]]
+        names = [argument.name for argument in function.arguments]
+        if len(arguments) > len(names):
+            raise FunctionError("#VALUE!", f"{function.name} has {len(names)} arguments, got {len(arguments)}")
+        given = dict(zip(names, [*arguments, *[None] * (len(names) - len(arguments))], strict=True))
+        if function.name == "XLPERF_CHECK":
+            return self._check(given["plan"], given["catalog"], given["header"])
+        plans = read_block(given.get("plan", given.get("plans")), given["header"])
+        if function.shape == "values":
+            return [[cell] for cell in self._values(function.result, plans, given["catalog"])]
+        if function.name == "XLPERF_EXPLAIN":
+            return self._explain(plans, given["catalog"])
+        kind = function.name.removeprefix("XLPERF_").lower()
+        if plans.kind != kind:
+            raise FunctionError("#VALUE!", f"these are {plans.kind} plans; use XLPERF_{plans.kind.upper()}")
+        return self._block(plans, given["results"], given["catalog"])
+
+    # --- catalogs
+
+    def _handle(self, arguments: Sequence[Any]) -> str:
+        blocks = [block for block in map(block_of, arguments) if block]
+        if not blocks:
+            raise FunctionError("#VALUE!", "give XLPERF_CATALOG at least one table with its header row")
+        handle = handle_of(content_of(blocks))
+        if handle not in self._catalogs:
+            self._remember(handle, self._with_tables(self._installed_catalog(), blocks))
+        return self._store.put(blocks)
+
+    def _catalog(self, argument: Any) -> tuple[str, Catalog]:
+        cells = block_of(argument)
+        handle = cells[0][0] if cells else None
+        if is_blank(handle) or handle == 0:  # an empty cell arrives as 0 in LibreOffice
+            return "", self._installed_catalog()
+        if not isinstance(handle, str) or not handle.strip().startswith(HANDLE_PREFIX) or len(cells) > 1:
+            raise FunctionError("#VALUE!", f"catalog must be what XLPERF_CATALOG returned, got {shown(handle)}")
+        handle = handle.strip()
+        if handle not in self._catalogs:
+            try:
+                blocks = self._store.get(handle)
+            except UnknownHandleError:
+                raise FunctionError("#REF!", f"the catalog {handle} is not known here; {RECALCULATE}") from None
+            self._remember(handle, self._with_tables(self._installed_catalog(), blocks))
+        self._catalogs.move_to_end(handle)
+        return handle, self._catalogs[handle]
+
+    def _remember(self, handle: str, catalog: Catalog) -> None:
+        self._catalogs[handle] = catalog
+        while len(self._catalogs) > MOST_CATALOGS_KEPT:
+            self._catalogs.popitem(last=False)
+
+    def _installed_catalog(self) -> Catalog:
+        if self._installed is None:
+            self._installed = self._engine.installed()
+        return self._installed
+
+    @staticmethod
+    def _with_tables(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
+        tables: dict[str, Table] = {}
+        for block in blocks:
+            kind = table_kind(block[0])
+            if kind not in CATALOG_TABLES:
+                raise InputError(Fault("", "XLPERF_CATALOG takes catalog tables, got a table of plans"))
+            if kind in tables:
+                raise InputError(Fault("", f"two tables of {kind} were given to XLPERF_CATALOG"))
+            tables[kind] = read_table(kind, block[0], block[1:])
+        return catalog.with_tables(list(tables.values()))
+
+    # --- results
+
+    def _outcome(self, plans: Plans, catalog: Any) -> Outcome:
+        key, content = self._catalog(catalog)
+        # True and 1.0 are equal to Python and not to the reader of tables, so flags take part in the key as such
+        flags = tuple(
+            (row, place)
+            for row, cells in enumerate(plans.rows)
+            for place, cell in enumerate(cells)
+            if isinstance(cell, bool)
+        )
+        full_key = (key, plans, flags)
+        outcome = self._outcomes.get(full_key)
+        if outcome is not None:
+            self._outcomes.move_to_end(full_key)
+            return outcome
+        outcome = solved(plans, lambda table: self._engine.evaluate(table, content))
+        self._outcomes[full_key] = outcome
+        self._rows_kept += len(outcome.rows)
+        while self._rows_kept > MOST_ROWS_KEPT and len(self._outcomes) > 1:
+            _, dropped = self._outcomes.popitem(last=False)
+            self._rows_kept -= len(dropped.rows)
+        return outcome
+
+    def _values(self, result: str, plans: Plans, catalog: Any) -> list[Any]:
+        result = STAND_INS.get((plans.kind, result), result)
+        if result not in results_of(plans.kind).by_name:
+            words = result.replace("_", " ")
+            raise FunctionError("#VALUE!", f"{words} is no result of {plans.kind} plans")
+        return self._outcome(plans, catalog).column(result)
+
+    def _block(self, plans: Plans, results: Any, catalog: Any) -> Block:
+        columns = chosen_columns(plans, results)
+        outcome = self._outcome(plans, catalog)
+        cells = []
+        for column in columns:
+            if column.is_result:
+                cells.append(outcome.column(column.name))
+            else:
+                place = position_of(plans, column.name)
+                cells.append(["" if row[place] is None else row[place] for row in plans.rows])
+        return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
+
+    def _explain(self, plans: Plans, catalog: Any) -> Block:
+        _, content = self._catalog(catalog)
+        if len(plans.rows) != 1:
+            raise FunctionError("#VALUE!", f"XLPERF_EXPLAIN takes one plan, got {len(plans.rows)}")
+        table = self._engine.explain(read_plans_of(plans), content)
+        columns = [column for column in table.schema.columns if column.name in table]
+        # what an operator has not (the k of a norm) stays empty
+        cells = [
+            ["" if isinstance(cell, CellError) else cell for cell in shown_column(table, column.name)]
+            for column in columns
+        ]
+        return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
+
+    # --- words
+
+    def _check(self, plan: Any, catalog: Any, header: Any) -> Block:
+        block = block_of(plan)
+        if block and len(block[0]) > 2 and not block_of(header):
+            names = {split_header(cell)[0] for cell in block[0] if isinstance(cell, str)}
+            keys = {table_schema(kind).key.name for kind in CATALOG_TABLES}
+            if not {"model", "accelerator"} <= names and names & keys and table_kind(block[0]) in CATALOG_TABLES:
+                _, content = self._catalog(catalog)
+                self._with_tables(content, [block])
+                return [["ok"]]
+        plans = read_block(plan, header)
+        outcome = self._outcome(plans, catalog)
+        reasons = outcome.column("reason")
+        return [[cell.message if isinstance(cell, CellError) else _words(cell, row)]
+                for cell, row in zip(reasons, outcome.rows, strict=True)]  # fmt: skip
+
+
+def _words(reason: str, row: object) -> str:
+    return "" if row is None else reason or "ok"
+
+
+def solved(plans: Plans, evaluate: Callable[[Table], Table]) -> Outcome:
+    """Results of plans; a malformed plan is an error in its own row and leaves the others alone.
+
+    Parameters
+    ----------
+    plans : Plans
+        What the host sent.
+    evaluate : callable
+        Table of plans -> table of results; may raise InputError.
+
+    Returns
+    -------
+    Outcome
+        One entry per plan.
+    """
+    header = parse_header(plans.kind, plans.header)
+    inputs = [one.position for one in header.fields]
+    filled = [
+        number
+        for number, cells in enumerate(plans.rows)
+        if not all(position >= len(cells) or is_blank(cells[position]) for position in inputs)
+    ]
+    outcome = Outcome(plans, [None] * len(plans.rows))
+    if header.faults:
+        table_from_rows(plans.kind, plans.header, [], named_place(plans.kind, plans.header, []))  # raises them
+    dense = (
+        plans
+        if len(filled) == len(plans.rows)
+        else Plans(plans.kind, plans.header, tuple(plans.rows[n] for n in filled))
+    )
+
+    def solve(first: int, last: int) -> None:
+        try:
+            results = evaluate(read_plans_of(dense, first, last))
+        except InputError as error:
+            if last - first == 1:
+                outcome.rows[filled[first]] = CellError("#VALUE!", words_of(error))
+                return
+            middle = (first + last) // 2
+            solve(first, middle)
+            solve(middle, last)
+            return
+        outcome.tables.append(results)
+        for row in range(last - first):
+            outcome.rows[filled[first + row]] = (len(outcome.tables) - 1, row)
+
+    if filled:
+        solve(0, len(filled))
+    return outcome
