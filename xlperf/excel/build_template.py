@@ -1,0 +1,60 @@
+"""Builds ``templates/report.xlsx``: the sheets of a report with their titles, styles and print set-up, without data.
+
+Run ``python -m xlperf.excel.build_template [FILE]``; the same code gives the same bytes. A template that was changed by
+hand (fonts, colours, a logo in the header, paper size) keeps working: reports are filled into whatever stands there.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from openpyxl import Workbook
+
+from xlperf import resources
+from xlperf.excel.report_summary import SHEETS
+from xlperf.excel.save import save_workbook
+from xlperf.excel.style import add_styles, page_setup, title
+
+_PLANS = "Blue on cream: the plan. Black: computed. Amber rows do not fit in memory, red rows are refused; see reason."
+_SUBTITLES = {
+    "training": _PLANS,
+    "inference": _PLANS,
+    "step time": "Exposed time on the critical stage; parts add up to the step. Behind a plan stands its step time.",
+    "inference time": "Parts of one decode step at the mean context. Behind a plan stands its time per token.",
+    "memory": "Columns: what the fullest accelerator holds. Red line: what it has. GiB = 2^30 B.",
+    "roofline": "Best plans of the leading accelerators. Left of a ridge memory limits, right of it arithmetic.",
+    "reasons": "Refused plans first, then plans that do not fit, then plans whose numbers rest on an assumption.",
+    "assumptions": "What the numbers rest on.",
+    "accelerators": "Rows of the catalog that the plans use.",
+    "networks": "Rows of the catalog that the plans use; tier 1 is the innermost.",
+    "models": "Rows of the catalog that the plans use.",
+    "prices": "Rows of the catalog that the plans use.",
+    "calibration": "Measured and fitted constants for the generations, precisions and software of the plans.",
+}
+_TABS = {"summary": "1B3A57", "training": "0F6B6B", "inference": "0F6B6B", "reasons": "A61B1B"}
+
+
+def template_workbook() -> Workbook:
+    """The empty report."""
+    workbook = Workbook()
+    workbook.remove(workbook.worksheets[0])
+    add_styles(workbook)
+    for name in ("summary", *SHEETS):
+        sheet: Any = workbook.create_sheet(name)
+        words = "xlperf report" if name == "summary" else name.capitalize()
+        title(sheet, words, _SUBTITLES.get(name, ""))
+        sheet.sheet_properties.tabColor = _TABS.get(name, "8FA3B5")
+        sheet.sheet_view.zoomScale = 100
+        page_setup(sheet)
+    return workbook
+
+
+def main(arguments: list[str]) -> None:
+    """Write the template to the file given, or to where xlperf reads it."""
+    save_workbook(template_workbook(), Path(arguments[0]) if arguments else resources.template("report.xlsx"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
