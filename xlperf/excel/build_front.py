@@ -1,0 +1,242 @@
+"""The front sheet: what the workbook is, how to use it, two cards with live results, legend, contents, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.utils import get_column_letter, quote_sheetname
+from openpyxl.workbook.defined_name import DefinedName
+
+from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, results_of, schema, table_schema
+from xlperf.excel.build_package import Formulas
+from xlperf.excel.build_sheets import CATALOG_NAME, LOOKS, choices_of, column_validation, names_of
+from xlperf.excel.functions import PREFIX
+from xlperf.excel.style import link, number_format, page_setup, put, title
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.table import Table
+
+CATALOG_CELL = "C13"
+CARD_TOP = 17
+CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
+    "training": (
+        ("model", "Meta-Llama-3.1-70B"),
+        ("accelerator", "H100-SXM-80GB"),
+        ("num_accelerators", 64),
+        ("tensor_parallel", 8),
+        ("pipeline_parallel", 4),
+        ("virtual_pipeline", 5),
+        ("global_batch_size", 128),
+        ("micro_batch_size", 1),
+        ("sequence_length", 8192),
+        ("precision", "bf16"),
+        ("recompute", "none"),
+    ),
+    "inference": (
+        ("model", "Meta-Llama-3.1-70B"),
+        ("accelerator", "H200-SXM-141GB"),
+        ("num_accelerators", 4),
+        ("tensor_parallel", 4),
+        ("prompt_length", 1024),
+        ("output_length", 1024),
+        ("batch_size", 64),
+        ("precision", "fp8"),
+        ("kv_precision", "fp8"),
+    ),
+}
+CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
+    "training": (
+        "step_time",
+        "tokens_per_second",
+        "tokens_per_second_per_accelerator",
+        "mfu",
+        "memory",
+        "fits",
+        "cost_per_million_tokens",
+        "reason",
+    ),
+    "inference": (
+        "ttft",
+        "tpot",
+        "tokens_per_second",
+        "tokens_per_second_per_accelerator",
+        "memory",
+        "fits",
+        "cost_per_million_output_tokens",
+        "reason",
+    ),
+}
+_WORDS = (
+    "xlperf answers, for any model on any machine that a sheet describes: how long does a training step or a generated "
+    "token take, does it fit in memory, and what does a token cost."
+)
+_STEPS = (
+    "Install once: xlperf install libreoffice. Without the add-in the cells show the values of the last build.",
+    "Change a yellow cell of a card below, or of a plan on the sheets training and inference; the results follow.",
+    "Change the hardware: edit a row of accelerators, networks or prices, or add one. Units stand in the headers.",
+    "A cell that shows #N/A is a plan that cannot be; the column reason says why.",
+    "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
+)
+_CHOICES_TOP = 49
+
+
+def card(kind: str) -> list[list[Any]]:
+    """The card of a kind of plan: rows of name and value."""
+    by_name = table_schema(kind).by_name
+    return [[by_name[name].header, value] for name, value in CARDS[kind]]
+
+
+def front_sheet(
+    workbook: Workbook,
+    tables: Mapping[str, Table],
+    results: Mapping[str, Mapping[str, Any]],
+    handle: str | None,
+    formulas: Formulas,
+) -> Worksheet:
+    """Add the sheet ``start`` and the defined names of the workbook.
+
+    Parameters
+    ----------
+    workbook : openpyxl.Workbook
+        Changed in place; has our styles.
+    tables : mapping
+        Tables by kind, for their numbers of rows.
+    results : mapping
+        Cells of the cards' results by kind and name; blank where they are not known.
+    handle : str or None
+        Value of the catalog cell.
+    formulas : Formulas
+        Remembers the values of formulas.
+
+    Returns
+    -------
+    Worksheet
+        The new sheet.
+    """
+    sheet = workbook.create_sheet("start")
+    title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
+    for column, width in zip("ABCDEFGHIJ", (2, 34, 26, 3, 34, 26, 12, 12, 12, 12), strict=True):
+        sheet.column_dimensions[column].width = width
+    _wide(sheet, 4, _WORDS, 30)
+    put(sheet["B6"], "How to use it", "xlperf heading")
+    for number, words in enumerate(_STEPS, start=1):
+        _wide(sheet, 6 + number, f"{number}.  {words}", 15)
+    put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
+    given = ",".join(f"{kind}[[#All]]" for kind in CATALOG_TABLES)
+    catalog_cell: Any = sheet[CATALOG_CELL]
+    formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
+    words = "Names the content of the catalog sheets. Every result depends on it, so that an edit there is seen."
+    put(sheet[f"E{CATALOG_CELL[1:]}"], words, "xlperf note")
+    sheet.merge_cells(f"E{CATALOG_CELL[1:]}:J{CATALOG_CELL[1:]}")
+    for letters, kind in (("BC", "training"), ("EF", "inference")):
+        _card(sheet, letters, kind, results.get(kind, {}), formulas)
+    _legend(sheet, 39)
+    _contents(sheet, 39, tables)
+    _choices(workbook, sheet)
+    _names(workbook)
+    page_setup(sheet, area=f"A1:J{_CHOICES_TOP - 2}", pages_high=1)
+    return sheet
+
+
+def _wide(sheet: Worksheet, row: int, words: str, height: float) -> None:
+    put(sheet[f"B{row}"], words, "xlperf text")
+    sheet.merge_cells(f"B{row}:J{row}")
+    sheet.row_dimensions[row].height = height
+
+
+def _card(sheet: Worksheet, letters: str, kind: str, results: Mapping[str, Any], formulas: Formulas) -> None:
+    left, right = letters
+    heading = {"training": "A training run", "inference": "A served model"}[kind]
+    put(sheet[f"{left}{CARD_TOP - 2}"], heading, "xlperf heading")
+    put(sheet[f"{left}{CARD_TOP - 1}"], "name", "xlperf header")
+    put(sheet[f"{right}{CARD_TOP - 1}"], "value", "xlperf header")
+    longest = max(len(own) for own in CARDS.values())
+    for row, (name, value) in enumerate(CARDS[kind], start=CARD_TOP):
+        column = table_schema(kind).by_name[name]
+        put(sheet[f"{left}{row}"], column.header, "xlperf key")
+        cell = put(sheet[f"{right}{row}"], value, "xlperf input", number_format(column))
+        _left(cell)
+        validation = column_validation(column, f"{right}{row}")
+        if validation is not None:
+            validation.add(f"{right}{row}")
+            sheet.add_data_validation(validation)
+    area = f"${left}${CARD_TOP}:${right}${CARD_TOP + len(CARDS[kind]) - 1}"
+    top = CARD_TOP + longest
+    put(sheet[f"{left}{top}"], "result", "xlperf header result")
+    put(sheet[f"{right}{top}"], "value", "xlperf header result")
+    for row, name in enumerate(CARD_RESULTS[kind], start=top + 1):
+        column = results_of(kind).by_name[name]
+        put(sheet[f"{left}{row}"], column.header, "xlperf key")
+        function = PREFIX + ("CHECK" if name == "reason" else name.upper())
+        style = "xlperf reason" if name == "reason" else "xlperf computed"
+        cell = sheet[f"{right}{row}"]
+        inside: Any = cell
+        formulas.put(inside, f"={function}({area},{CATALOG_NAME})", results.get(name), style, number_format(column))
+        _left(cell)
+        if name == "reason":
+            sheet.row_dimensions[row].height = 26
+
+
+def _left(cell: Any) -> None:
+    cell.alignment = cell.alignment.copy(horizontal="left")
+
+
+def _legend(sheet: Worksheet, top: int) -> None:
+    put(sheet[f"E{top}"], "Colours", "xlperf heading")
+    for row, (style, sample, words) in enumerate(
+        (
+            ("xlperf header", "header", "what you give; the unit stands in parentheses, the meaning in the comment"),
+            ("xlperf header result", "header", "what xlperf computes"),
+            ("xlperf key", "name", "key of the row"),
+            ("xlperf input", "input", "change it"),
+            ("xlperf computed", "result", "computed: leave it"),
+        ),
+        start=top + 1,
+    ):
+        put(sheet[f"E{row}"], sample, style)
+        put(sheet[f"F{row}"], words, "xlperf note")
+        sheet.merge_cells(f"F{row}:J{row}")
+
+
+def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
+    put(sheet[f"B{top}"], "Sheets", "xlperf heading")
+    shown = [*PLAN_TABLES, *CATALOG_TABLES]
+    for row, kind in enumerate(shown, start=top + 1):
+        link(sheet[f"B{row}"], kind, LOOKS[kind].title)
+        put(sheet[f"C{row}"], f"{len(tables[kind])} rows", "xlperf note")
+    row = top + 1 + len(shown)
+    link(sheet[f"B{row}"], "checks", "Checks")
+
+
+def _choices(workbook: Workbook, sheet: Worksheet) -> None:
+    top = _CHOICES_TOP + 3
+    put(sheet[f"B{top - 2}"], "What the columns with a choice may hold", "xlperf heading")
+    columns = [
+        column
+        for kind in (*PLAN_TABLES, *CATALOG_TABLES)
+        for column in schema()[kind].columns
+        if column.kind == "choice"
+    ]
+    for row, column in enumerate(columns, start=top - 1):
+        put(sheet[f"B{row}"], f"{column.table}: {column.header}", "xlperf key")
+        letters = [letter for letter in _choice_letters(len(column.choices))]
+        for letter, word in zip(letters, column.choices, strict=True):
+            put(sheet[f"{letter}{row}"], word, "xlperf note")
+        reference = f"{quote_sheetname(sheet.title)}!$C${row}:${letters[-1]}${row}"
+        workbook.defined_names[choices_of(column)] = DefinedName(choices_of(column), attr_text=reference)
+
+
+def _choice_letters(count: int) -> Sequence[str]:
+    return [get_column_letter(3 + number) for number in range(count)]
+
+
+def _names(workbook: Workbook) -> None:
+    column, row = CATALOG_CELL[0], CATALOG_CELL[1:]
+    workbook.defined_names[CATALOG_NAME] = DefinedName(CATALOG_NAME, attr_text=f"start!${column}${row}")
+    for kind in ("accelerators", "networks", "models"):
+        reference = f"{kind}[{table_schema(kind).key.header}]"
+        workbook.defined_names[names_of(kind)] = DefinedName(names_of(kind), attr_text=reference)

@@ -1,0 +1,352 @@
+"""The data sheets of the workbook: catalog tables, and plans with live results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.formatting.rule import CellIsRule, FormulaRule
+from openpyxl.styles import Font, PatternFill
+from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.datavalidation import DataValidation
+from openpyxl.worksheet.table import TableColumn, TableFormula
+
+from xlperf.catalog.schema import PLAN_TABLES, Column, results_of, table_schema
+from xlperf.excel.build_package import Formulas
+from xlperf.excel.functions import PREFIX
+from xlperf.excel.style import (
+    BAD_FILL,
+    BAD_INK,
+    INPUT_FILL,
+    KEY_FILL,
+    data_rows,
+    page_setup,
+    put,
+    title,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.table import Table
+
+HEADER_ROW = 4
+SPARE_ROWS = 200
+CATALOG_NAME = "catalog"
+LIVE_RESULTS: Mapping[str, tuple[str, ...]] = {
+    "training": (
+        "step_time",
+        "tokens_per_second_per_accelerator",
+        "mfu",
+        "memory",
+        "fits",
+        "cost_per_million_tokens",
+        "reason",
+    ),
+    "inference": (
+        "ttft",
+        "tpot",
+        "tokens_per_second_per_accelerator",
+        "memory",
+        "fits",
+        "cost_per_million_output_tokens",
+        "reason",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """Words above a data sheet, and the bands over its columns: (words, first column)."""
+
+    title: str
+    subtitle: str
+    bands: tuple[tuple[str, str], ...]
+    pages_wide: int = 1
+
+
+LOOKS: Mapping[str, Look] = {
+    "training": Look(
+        "Training plans",
+        "One row is one plan: change a yellow cell and its results follow. A blank cell takes the default that the "
+        "comment of its header names.",
+        (
+            ("Model and machine", "name"),
+            ("Parallel degrees", "tensor_parallel"),
+            ("Batch", "global_batch_size"),
+            ("Numerics", "precision"),
+            ("Results", "step_time"),
+        ),
+        2,
+    ),
+    "inference": Look(
+        "Inference plans",
+        "One row is one deployment: change a yellow cell and its results follow. A blank cell takes the default that "
+        "the comment of its header names.",
+        (
+            ("Model and machine", "name"),
+            ("Parallel degrees", "tensor_parallel"),
+            ("Load", "prompt_length"),
+            ("Numerics", "precision"),
+            ("Results", "ttft"),
+        ),
+        2,
+    ),
+    "accelerators": Look(
+        "Accelerators",
+        "Dense peaks of one package; bandwidth is peak, memory is what the driver reports. Notes say what is "
+        "remembered or estimated.",
+        (
+            ("Accelerator", "accelerator"),
+            ("Silicon", "technology_node"),
+            ("Dense peak rates", "peak_flop_rate_fp32"),
+            ("Multiprocessors", "num_multiprocessors"),
+            ("Memory", "memory_type"),
+            ("Power", "thermal_design_power"),
+            ("Network", "default_network"),
+            ("Where from", "source"),
+        ),
+        2,
+    ),
+    "networks": Look(
+        "Networks",
+        "A row per network and tier, innermost first. Bandwidth is that of one accelerator in one direction; sizes "
+        "count from the inside.",
+        (("Network", "network"), ("Links", "topology"), ("Switches", "oversubscription"), ("Where from", "source")),
+    ),
+    "models": Look(
+        "Models",
+        "Shapes of the models as trained. The sheet checks compares the parameters that follow from a dense shape "
+        "with those stated.",
+        (
+            ("Model", "model"),
+            ("Shape", "num_layers"),
+            ("Make", "gated_mlp"),
+            ("Attention", "attention_type"),
+            ("Mixture of experts", "num_experts"),
+            ("Latent attention", "q_lora_rank"),
+            ("Stated", "stated_parameters"),
+            ("Where from", "source"),
+        ),
+        3,
+    ),
+    "prices": Look(
+        "Prices",
+        "A plan is costed by the rental price where there is one, else by capex over life, energy and running cost.",
+        (("Accelerator", "price"), ("Rent", "rental_price"), ("Own", "capex"), ("Where from", "source")),
+    ),
+    "calibration": Look(
+        "Calibration",
+        "Measured efficiencies: each constant with the rows that it was fitted on and its error. A constant that no "
+        "row gives has its default.",
+        (
+            ("Constant", "calibration"),
+            ("For", "family"),
+            ("Value", "value"),
+            ("Fit", "fit_set"),
+            ("Where from", "source"),
+        ),
+    ),
+}
+_BAND_FILLS = ("3C6E91", "5B7F95")
+_RESULT_BAND = "0B5353"
+
+
+def sheet_columns(kind: str) -> list[Column]:
+    """Columns of a data sheet in their order: inputs, and the live results of plans."""
+    columns = list(table_schema(kind).columns)
+    if kind in PLAN_TABLES:
+        columns += [results_of(kind).by_name[name] for name in LIVE_RESULTS[kind]]
+    return columns
+
+
+def data_sheet(
+    workbook: Workbook, table: Table, results: Mapping[str, Sequence[Any]], formulas: Formulas
+) -> Worksheet:
+    """Add the sheet of one table: title, bands, native table, drop-downs, bounds, print set-up.
+
+    Parameters
+    ----------
+    workbook : openpyxl.Workbook
+        Changed in place; has our styles.
+    table : Table
+        Rows in the units used inside.
+    results : mapping
+        Cells of the live results by name; blank where they are not known.
+    formulas : Formulas
+        Remembers the values of formulas.
+
+    Returns
+    -------
+    Worksheet
+        The new sheet.
+    """
+    kind = table.kind
+    sheet = workbook.create_sheet(kind)
+    look = LOOKS[kind]
+    columns = sheet_columns(kind)
+    inputs = [column for column in columns if not column.is_result]
+    rows = [[*row, *[None] * (len(columns) - len(inputs))] for row in data_rows(table, inputs)]
+    title(sheet, look.title, look.subtitle)
+    write_table(sheet, columns, rows, f"A{HEADER_ROW}", kind)
+    _bands(sheet, columns, look.bands)
+    _native_columns(sheet, kind, columns)
+    for offset, column in enumerate(columns, start=1):
+        letter = get_column_letter(offset)
+        if column.is_result:
+            for row in range(len(rows)):
+                cell: Any = sheet.cell(HEADER_ROW + 1 + row, offset)
+                value = results[column.name][row] if column.name in results else None
+                style, shown = cell.style, cell.number_format
+                formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
+        else:
+            first, last = HEADER_ROW + 1, HEADER_ROW + max(len(rows), 1) + SPARE_ROWS
+            validation = column_validation(column, f"{letter}{first}")
+            if validation is not None:
+                validation.add(f"{letter}{first}:{letter}{last}")
+                sheet.add_data_validation(validation)
+    _widths(sheet, columns)
+    if kind in PLAN_TABLES:
+        _alarms(sheet, columns, len(rows))
+    page_setup(sheet, HEADER_ROW, pages_wide=look.pages_wide, key_columns="A:A")
+    sheet.page_setup.paperSize = 8 if look.pages_wide > 1 else 9
+    return sheet
+
+
+def plan_formula(kind: str, result: str) -> str:
+    """Formula of a result of the plan in the same row of a table, without the equals sign.
+
+    >>> plan_formula("inference", "ttft")
+    'XLPERF_TTFT(inference[[#This Row],[name]:[mode]],catalog,inference[[#Headers],[name]:[mode]])'
+    """
+    columns = table_schema(kind).columns
+    across = f"[{columns[0].header}]:[{columns[-1].header}]"
+    function = PREFIX + ("CHECK" if result == "reason" else result.upper())
+    return f"{function}({kind}[[#This Row],{across}],{CATALOG_NAME},{kind}[[#Headers],{across}])"
+
+
+def column_validation(column: Column, first: str) -> DataValidation | None:
+    """What a cell of an input column may hold: a drop-down, or bounds of a number; None where anything goes.
+
+    Parameters
+    ----------
+    column : Column
+        An input column of the schema.
+    first : str
+        First cell that it is for.
+
+    Returns
+    -------
+    DataValidation or None
+        Without cells.
+    """
+    validation = None
+    words = ""
+    if column.kind == "reference":
+        validation = DataValidation(type="list", formula1=names_of(column.reference), allow_blank=True)
+        words = f"Choose a name of the sheet {column.reference}, or add a row there first."
+        if column.reference == "models":
+            words = "Choose a name of the sheet models, or one of its aliases."
+            validation.errorStyle = "warning"
+    elif column.kind == "choice":
+        validation = DataValidation(type="list", formula1=choices_of(column), allow_blank=True)
+        words = f"One of: {', '.join(column.choices)}."
+    elif column.kind == "flag":
+        validation = DataValidation(type="list", formula1='"yes,no"', allow_blank=True)
+        words = "yes or no."
+    elif column.kind == "number" and column.bounds:
+        test = _bounds_test(column, first)
+        validation = DataValidation(type="custom", formula1=test, allow_blank=True)
+        words = f"{column.bounds_text[0].upper()}{column.bounds_text[1:]}."
+    if validation is None:
+        return None
+    validation.errorTitle = column.header[:32]
+    validation.error = words[:255]
+    validation.showErrorMessage = True
+    return validation
+
+
+def _bounds_test(column: Column, cell: str) -> str:
+    low, high, exclusive = column.limits
+    tests = [f"ISNUMBER({cell})"]
+    if low != float("-inf"):
+        tests.append(f"{cell}{'>' if exclusive else '>='}{low:g}")
+    if high != float("inf"):
+        tests.append(f"{cell}<={high:g}")
+    within = f"AND({','.join(tests)})"
+    return f'OR({cell}="auto",{within})' if column.table in PLAN_TABLES else within
+
+
+def names_of(kind: str) -> str:
+    """Defined name of the names in a catalog table: ``accelerator_names``."""
+    return f"{table_schema(kind).key.name}_names"
+
+
+def choices_of(column: Column) -> str:
+    """Defined name of the words that a choice column may hold: ``training_precision_choices``."""
+    return f"{column.table}_{column.name}_choices"
+
+
+def _native_columns(sheet: Worksheet, kind: str, columns: Sequence[Column]) -> None:
+    native: Any = sheet.tables[kind]
+    native._initialise_columns()
+    for own, column in zip(native.tableColumns, columns, strict=True):
+        assert isinstance(own, TableColumn)
+        own.name = column.header
+        if column.is_result:
+            own.calculatedColumnFormula = TableFormula(attr_text=plan_formula(kind, column.name))
+
+
+def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[str, str]]) -> None:
+    names = [column.name for column in columns]
+    starts = [(words, names.index(first)) for words, first in bands if first in names]
+    ends = [start for _, start in starts[1:]] + [len(columns)]
+    for number, ((words, start), end) in enumerate(zip(starts, ends, strict=True)):
+        color = _RESULT_BAND if columns[start].is_result else _BAND_FILLS[number % 2]
+        for place in range(start, end):
+            cell = put(sheet.cell(HEADER_ROW - 1, place + 1), words if place == start else None, "xlperf header")
+            cell.fill = PatternFill("solid", start_color=f"FF{color}", end_color=f"FF{color}")
+            alignment: Any = cell.alignment.copy(horizontal="left", wrap_text=False)
+            cell.alignment = alignment
+    assert all(first[1] < second[1] for first, second in pairwise(starts)), "bands stand in the order of the columns"
+    sheet.row_dimensions[HEADER_ROW - 1].height = 16
+
+
+def _widths(sheet: Worksheet, columns: Sequence[Column]) -> None:
+    for offset, column in enumerate(columns, start=1):
+        letter = get_column_letter(offset)
+        if column.name in ("notes", "source", "aliases") or (column.name == "reason"):
+            sheet.column_dimensions[letter].width = {"source": 34, "aliases": 30}.get(column.name, 60)
+
+
+def _alarms(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
+    names = [column.name for column in columns]
+    first, last = HEADER_ROW + 1, HEADER_ROW + max(count, 1)
+    bad = {"fill": PatternFill(bgColor=f"FF{BAD_FILL}"), "font": Font(color=f"FF{BAD_INK}", bold=True)}
+    letter = get_column_letter(names.index("fits") + 1)
+    rule: Any = CellIsRule(operator="equal", formula=["FALSE"], **bad)
+    sheet.conditional_formatting.add(f"{letter}{first}:{letter}{last}", rule)
+    results = [offset for offset, column in enumerate(columns, start=1) if column.is_result]
+    left, right = get_column_letter(results[0]), get_column_letter(results[-1])
+    rule = FormulaRule(formula=[f"ISERROR({left}{first})"], **bad)
+    sheet.conditional_formatting.add(f"{left}{first}:{right}{last}", rule)
+
+
+__all__ = [
+    "CATALOG_NAME",
+    "HEADER_ROW",
+    "INPUT_FILL",
+    "KEY_FILL",
+    "LIVE_RESULTS",
+    "LOOKS",
+    "choices_of",
+    "column_validation",
+    "data_sheet",
+    "names_of",
+    "plan_formula",
+    "sheet_columns",
+]

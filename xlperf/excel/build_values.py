@@ -1,0 +1,73 @@
+"""Values of the formulas of the workbook, computed as the cells compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, table_schema
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+from xlperf.excel.blocks import block_of, read_block
+from xlperf.excel.build_front import CARD_RESULTS, CARDS, card
+from xlperf.excel.build_sheets import LIVE_RESULTS
+from xlperf.excel.handles import content_of, handle_of
+from xlperf.excel.session import Outcome, solved
+from xlperf.excel.style import data_rows
+
+ORIGIN = "xlperf.xlsx"
+
+
+def plan_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]:
+    """Cells of the live results of the plan sheets, by kind and name.
+
+    Parameters
+    ----------
+    tables : mapping
+        Tables by kind.
+
+    Returns
+    -------
+    dict
+        One entry per row: a number in the schema's unit, text, flag or CellError.
+    """
+    catalog = _catalog(tables)
+    found = {}
+    for kind in PLAN_TABLES:
+        if len(tables[kind]):
+            columns = table_schema(kind).columns
+            block = [[column.header for column in columns], *data_rows(tables[kind], columns)]
+            found[kind] = _cells(block, LIVE_RESULTS[kind], catalog)
+    return found
+
+
+def card_results(tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
+    """Cells of the results of the cards on the front sheet, by kind and name."""
+    catalog = _catalog(tables)
+    names = {str(name).casefold() for name in tables["models"].text("model")}
+    return {
+        kind: {name: cells[0] for name, cells in _cells(card(kind), CARD_RESULTS[kind], catalog).items()}
+        for kind in CARDS
+        if str(dict(CARDS[kind])["model"]).casefold() in names
+    }
+
+
+def catalog_handle(tables: Mapping[str, Table]) -> str:
+    """What the catalog cell shows for these tables."""
+    blocks = []
+    for kind in CATALOG_TABLES:
+        columns = table_schema(kind).columns
+        blocks.append(block_of([[column.header for column in columns], *data_rows(tables[kind], columns)]))
+    return handle_of(content_of(blocks))
+
+
+def _catalog(tables: Mapping[str, Table]) -> Catalog:
+    return Catalog.from_tables([tables[kind] for kind in CATALOG_TABLES], ORIGIN)
+
+
+def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog) -> dict[str, list[Any]]:
+    outcome: Outcome = solved(read_block(block, None), lambda plans: evaluate(plans, catalog))
+    cells = {name: outcome.column(name) for name in names}
+    cells["reason"] = [cell or "ok" if isinstance(cell, str) else cell.message for cell in cells["reason"]]
+    return cells
