@@ -18,7 +18,6 @@ from xlperf.catalog.cells import (
     table_kind,
 )
 from xlperf.catalog.csvfile import STANDARD, read_csv
-from xlperf.catalog.schema import PLAN_TABLES, results_of, split_header, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.catalog.workbook import raise_faults, read_plan_tables
 from xlperf.errors import Fault, InputError
@@ -26,7 +25,6 @@ from xlperf.errors import Fault, InputError
 __all__ = [
     "card_to_table",
     "plan_kind",
-    "plans_from_cells",
     "read_plans",
     "table_from_columns",
     "table_from_rows",
@@ -133,49 +131,3 @@ def card_to_table(cells: Sequence[Sequence[object]], kind: str | None = None, pl
     named = [(row[0], row[1] if len(row) > 1 else None) for row in cells if len(row) and not is_blank(row[0])]
     header = [name for name, _ in named]
     return table_from_rows(kind or plan_kind(header), header, [[value for _, value in named]], place, skip_empty=False)
-
-
-def plans_from_cells(
-    cells: Sequence[Sequence[object]], header: Sequence[object] | None = None, place: Place = nowhere
-) -> Table:
-    """Plans as a worksheet function gets them: a card, a table with its header, or rows with a header given.
-
-    Parameters
-    ----------
-    cells : sequence of sequence
-        Cell values, row by row.
-    header : sequence, optional
-        Header of the cells, where they do not start with one.
-    place : callable, optional
-        As in :func:`table_from_rows`.
-
-    Returns
-    -------
-    Table
-        One row for each row of values, blank ones included.
-
-    Raises
-    ------
-    InputError
-        With every fault of the cells.
-    """
-    if header is not None:
-        return table_from_rows(plan_kind(header), header, cells, place, skip_empty=False)
-    if is_card(cells):
-        return card_to_table(cells, place=place)
-    if not cells:
-        raise InputError(Fault("", "the plan has no cells"))
-    return table_from_rows(plan_kind(cells[0]), cells[0], cells[1:], place, skip_empty=False)
-
-
-def is_card(cells: Sequence[Sequence[object]]) -> bool:
-    """Whether cells are a card: two columns, of which the first holds names of columns of plans.
-
-    >>> is_card([["model", "llama"], ["accelerator", "H100"]])
-    True
-    """
-    if not cells or any(len(row) != 2 for row in cells):
-        return False
-    names = [split_header(row[0])[0] for row in cells if isinstance(row[0], str) and row[0].strip()]
-    known = {name for kind in PLAN_TABLES for name in (*table_schema(kind).by_name, *results_of(kind).by_name)}
-    return len(names) > 1 and 2 * sum(name in known for name in names) > len(names)

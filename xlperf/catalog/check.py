@@ -1,0 +1,238 @@
+"""Checks of a workbook: every fault of its sheets, and what can be read but looks doubtful."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.plans import read_plans
+from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES
+from xlperf.catalog.table import Table
+from xlperf.catalog.workbook import Workbook, raise_faults
+from xlperf.errors import Fault, InputError, nearest
+
+PRICE_AGE = 3  # years after which the price of an accelerator says little
+Test = Callable[[Catalog], Iterable[Fault]]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a check found.
+
+    Attributes
+    ----------
+    name : str
+        File.
+    failures : tuple of Fault
+        Checks that failed.
+    warnings : tuple of Fault
+        What looks doubtful.
+    counts : dict of str to int
+        Rows read, by sheet.
+    """
+
+    name: str
+    failures: tuple[Fault, ...]
+    warnings: tuple[Fault, ...]
+    counts: dict[str, int]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed; warnings do not count."""
+        return not self.failures
+
+    def lines(self) -> list[str]:
+        """A line per finding, failures first, and a line that sums up."""
+        rows = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        found = f"{len(self.failures)} failed, {len(self.warnings)} doubtful"
+        warned = [f"{fault.place}: doubtful: {fault.problem}" for fault in self.warnings]
+        return [*map(str, self.failures), *warned, f"{self.name}: {rows}; {found}"]
+
+
+def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datetime.date | None = None) -> Findings:
+    """Read all sheets of a workbook, or a file of plans, and look for what is doubtful.
+
+    Parameters
+    ----------
+    path : path-like
+        Workbook, or plans as CSV or Parquet.
+    tests : sequence of callable
+        Checks of the catalog that need equations; each gives its failures.
+    today : date, optional
+        Day from which the age of prices is counted; default: today.
+
+    Returns
+    -------
+    Findings
+
+    Raises
+    ------
+    InputError
+        With every fault of catalog and plans, when they cannot be read as they are.
+    """
+    path = Path(path)
+    if path.suffix.casefold() in (".xlsx", ".xlsm"):
+        return _workbook_findings(path, tests, today or datetime.date.today())
+    catalog, plans = load_catalog(), read_plans(path)
+    raise_faults(_plan_faults(plans, catalog))
+    return Findings(path.name, (), tuple(_plan_warnings(plans)), {table.kind: len(table) for table in plans})
+
+
+def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) -> Findings:
+    with Workbook(path) as book:
+        own = [kind for kind in CATALOG_TABLES if book.sheet(kind)]
+        planned = [kind for kind in PLAN_TABLES if book.sheet(kind)]
+        doubtful = _sheet_warnings(book)
+    if not own and not planned:
+        sheets = ", ".join((*CATALOG_TABLES, *PLAN_TABLES))
+        raise InputError(Fault(path.name, f"has none of the sheets that xlperf reads: {sheets}"))
+    faults: list[Fault] = []
+    catalog: Catalog | None = None
+    plans: list[Table] = []
+    try:
+        catalog = load_catalog(path)
+    except InputError as error:
+        faults += error.faults
+    for kind in planned:
+        try:
+            plans += read_plans(path, sheet=kind)
+        except InputError as error:
+            faults += [fault for fault in error.faults if not fault.problem.startswith("has no plans")]
+    if catalog is not None:
+        faults += _plan_faults(plans, catalog)
+    raise_faults(faults)
+    assert catalog is not None  # or its faults were raised
+    tables = [catalog.tables[kind] for kind in own]
+    for table in tables:
+        doubtful += _provenance_warnings(table, today)
+    doubtful += [warning for kind in own for warning in _WARNINGS.get(kind, _none)(catalog)]
+    doubtful += _plan_warnings(plans)
+    failures = tuple(failure for test in tests for failure in test(catalog))
+    return Findings(path.name, failures, tuple(doubtful), {table.kind: len(table) for table in [*tables, *plans]})
+
+
+def _sheet_warnings(book: Workbook) -> list[Fault]:
+    """Sheets that are not read, but nearly have the name of one that is."""
+    known = (*CATALOG_TABLES, *PLAN_TABLES)
+    faults = []
+    for sheet in book.sheets:
+        hint = nearest(sheet, known, 1)
+        if sheet.strip().casefold() not in known and hint.startswith("did you mean"):
+            missing = hint.removeprefix("did you mean ").rstrip("?")
+            if book.sheet(missing) is None:
+                faults.append(Fault(f"{book.name} [{sheet}]", f"the sheet is not read; {hint}"))
+    return faults
+
+
+def _plan_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
+    faults: list[Fault] = []
+    for table in plans:
+        for column in table.schema.columns:
+            if column.kind == "reference" and column.name in table:
+                try:
+                    catalog.rows(column.reference, table[column.name], table, column.name)
+                except InputError as error:
+                    faults += error.faults
+    return faults
+
+
+def _plan_warnings(plans: Sequence[Table]) -> list[Fault]:
+    """Plans of the same name, and plans that are the same but for their name."""
+    faults = []
+    for table in plans:
+        names: dict[str, int] = {}
+        contents: dict[tuple[object, ...], int] = {}
+        inputs = [table[column].tolist() for column in table.columns if column != "name"]
+        inputs += [mask.tolist() for mask in table.auto.values()]
+        rows = zip(*inputs, strict=True)
+        for row, (name, values) in enumerate(zip(table.text("name").tolist(), rows, strict=True)):
+            key = tuple(None if value != value else value for value in values)
+            if name and names.setdefault(name.casefold(), row) != row:
+                where = table.place(names[name.casefold()], "name")
+                faults.append(Fault(table.place(row, "name"), f'another plan is named "{name}", at {where}'))
+            if contents.setdefault(key, row) != row:
+                where = table.place(contents[key], "name")
+                faults.append(Fault(table.place(row, "name"), f"the plan is the same as that at {where}"))
+    return faults
+
+
+def _provenance_warnings(table: Table, today: datetime.date) -> list[Fault]:
+    """Rows without source or year; old prices."""
+    faults = []
+    source, year = table.text("source"), table.number("year")
+    for row, name in enumerate(table.text(table.schema.key.name).tolist()):
+        if not source[row]:
+            faults.append(Fault(table.place(row, "source"), f'"{name}" has no source'))
+        if np.isnan(year[row]):
+            faults.append(Fault(table.place(row, "year"), f'"{name}" has no year'))
+        elif table.kind == "prices" and today.year - year[row] > PRICE_AGE:
+            problem = f'the price of "{name}" is of {year[row]:g}, more than {PRICE_AGE} years ago'
+            faults.append(Fault(table.place(row, "year"), problem))
+    return faults
+
+
+def _none(_: Catalog) -> list[Fault]:
+    return []
+
+
+def _accelerator_warnings(catalog: Catalog) -> list[Fault]:
+    table = catalog.tables["accelerators"]
+    faults = []
+    rates = {name: table.number(f"peak_flop_rate_{name}") for name in ("fp32", "tf32", "bf16", "fp8", "fp4")}
+    memory, cache = table.number("memory_bandwidth"), table.number("l2_bandwidth")
+    for row, name in enumerate(table["accelerator"].tolist()):
+        for slow, fast in (("tf32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4")):
+            if rates[slow][row] > rates[fast][row]:
+                problem = f'"{name}" is faster in {slow} than in {fast}'
+                faults.append(Fault(table.place(row, f"peak_flop_rate_{fast}"), problem))
+        if memory[row] > cache[row]:
+            faults.append(Fault(table.place(row, "l2_bandwidth"), f'the L2 of "{name}" is slower than its memory'))
+        if catalog.default_networks[row] < 0:
+            problem = f'"{name}" has no default network: every plan on several of them must name one'
+            faults.append(Fault(table.place(row, "default_network"), problem))
+        if catalog.price_rows[row] < 0:
+            faults.append(Fault(table.place(row, "accelerator"), f'"{name}" has no price: its plans have no cost'))
+    return faults
+
+
+def _network_warnings(catalog: Catalog) -> list[Fault]:
+    table = catalog.tables["networks"]
+    faults = []
+    for name in catalog.networks:
+        rows = catalog.network_tiers(name)
+        for inner, outer in zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True):
+            if table["link_bandwidth"][outer] > table["link_bandwidth"][inner]:
+                problem = f'tier {table["tier"][outer]:g} of "{name}" is faster than the tier inside it'
+                faults.append(Fault(table.place(outer, "link_bandwidth"), problem))
+            if table["size"][outer] % table["size"][inner]:
+                problem = f'size of tier {table["tier"][outer]:g} of "{name}" is no multiple of the tier inside it'
+                faults.append(Fault(table.place(outer, "size"), problem))
+    return faults
+
+
+def _model_warnings(catalog: Catalog) -> list[Fault]:
+    table = catalog.tables["models"]
+    heads, hidden = table["num_attention_heads"], table["hidden_size"]
+    groups, head = table.number("num_query_groups"), table.number("head_size")
+    faults = []
+    for row, name in enumerate(table["model"].tolist()):
+        if np.isnan(head[row]) and hidden[row] % heads[row]:
+            problem = f'hidden size of "{name}" is no multiple of its attention heads; give the head size'
+            faults.append(Fault(table.place(row, "head_size"), problem))
+        if heads[row] % groups[row] > 0:
+            problem = f'attention heads of "{name}" are no multiple of its query groups'
+            faults.append(Fault(table.place(row, "num_query_groups"), problem))
+    return faults
+
+
+_WARNINGS: dict[str, Callable[[Catalog], list[Fault]]] = {
+    "accelerators": _accelerator_warnings,
+    "networks": _network_warnings,
+    "models": _model_warnings,
+}

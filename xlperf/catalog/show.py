@@ -1,0 +1,86 @@
+"""A workbook as text, one line per row, so that ``git diff`` and ``grep`` can read it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+
+from xlperf.catalog.cells import ErrorValue, Unsaved
+from xlperf.catalog.workbook import Cells, Formulas, Workbook, column_letters
+
+
+def show(path: str | os.PathLike[str]) -> str:
+    """Sheets of a workbook as text.
+
+    A line names each sheet and its Excel tables; below it every row that holds anything, cells separated by tabs,
+    formulas as formulas. The same workbook content gives the same text, whichever program saved it.
+
+    Parameters
+    ----------
+    path : path-like
+        Workbook.
+
+    Returns
+    -------
+    str
+        Lines that end in a newline each.
+
+    Raises
+    ------
+    InputError
+        In one line, when the file cannot be read.
+    """
+    lines: list[str] = []
+    with Workbook(path) as book:
+        for sheet in book.sheets:
+            formulas = Formulas()
+            cells = book.cells(sheet, formulas)
+            tables = sorted(f"{table.name} {table.reference}" for table in book.tables(sheet))
+            lines.append("\t".join([f"# {sheet}", *(f"table {table}" for table in tables)]))
+            lines += _rows(cells, _formula_texts(formulas))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _rows(cells: Cells, formulas: dict[tuple[int, int], str]) -> list[str]:
+    lines = []
+    for row in sorted(cells):
+        texts = {column: formulas.get((row, column)) or _text(value) for column, value in cells[row].items()}
+        filled = [column for column, text in texts.items() if text]
+        if filled:
+            line = "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))
+            lines.append(line)
+    return lines
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n")
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    if isinstance(value, datetime.datetime):
+        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(sep=" ")
+    if isinstance(value, ErrorValue):
+        return value.text
+    assert isinstance(value, Unsaved)
+    return f"={value.formula}"
+
+
+def _formula_texts(formulas: Formulas) -> dict[tuple[int, int], str]:
+    """Formulas as a person sees them; those that share a text are shown moved to their own cells."""
+    texts = {key: f"={text}" for key, text in formulas.text.items()}
+    texts.update({key: f"{{={text}}}" for key, text in formulas.arrays.items()})
+    masters = {index: key for key, index in formulas.shared.items() if key in formulas.text}
+    followers = {key: masters[index] for key, index in formulas.shared.items() if key not in texts and index in masters}
+    if followers:
+        from openpyxl.formula.translate import Translator
+
+        for key, master in followers.items():
+            moved = Translator(texts[master], origin=_address(master)).translate_formula(_address(key))
+            texts[key] = str(moved)
+    return texts
+
+
+def _address(key: tuple[int, int]) -> str:
+    return f"{column_letters(key[1])}{key[0]}"
