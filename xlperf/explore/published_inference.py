@@ -1,0 +1,181 @@
+"""Published inference rows -> plans: engines, batches, modes, and why a row is no plan."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.explore.published import Published, PublishedPlans
+from xlperf.explore.published_models import ModelShelf
+from xlperf.explore.published_training import Refusal, plan_table, precision_choice
+
+_ENGINES = (
+    ("nim", "nim"),
+    ("nemo", "nemo"),
+    ("tensorrt-llm", "tensorrt-llm"),
+    ("trtllm", "tensorrt-llm"),
+    ("vllm", "vllm"),
+    ("sglang", "sglang"),
+    ("turbomind", "turbomind"),
+    ("jax", "jax"),
+    ("deepseek", "deepseek"),
+)
+_OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
+
+
+def engine_of(framework: str) -> str:
+    """Serving engine, without its version, as the calibration calls it.
+
+    >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
+    ('tensorrt-llm', 'nemo', 'vllm', 'abc')
+    """
+    words = framework.casefold()
+    for start, engine in _ENGINES:
+        if words.startswith(start):
+            return engine
+    return words.split()[0] if words else ""
+
+
+def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Turn published inference rows into plans.
+
+    A serving row with one request in flight is a static batch of one; other serving rows are continuous batching at
+    their concurrency. A precision that is not stated is the one in the model's name, else 16 bits.
+
+    Parameters
+    ----------
+    published : Published
+        Rows of kind ``inference``.
+    catalog : Catalog
+        Models and accelerators.
+
+    Returns
+    -------
+    PublishedPlans
+        Plans, and why the other rows are none.
+    """
+    shelf = ModelShelf(catalog)
+    accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
+    rows: list[dict[str, object]] = []
+    index = []
+    reasons = np.full(len(published), "", dtype=object)
+    notes = np.full(len(published), "", dtype=object)
+    for row in range(len(published)):
+        try:
+            plan, said = _plan(published, row, shelf, accelerators)
+        except Refusal as refusal:
+            reasons[row] = str(refusal)
+            continue
+        rows.append(plan)
+        index.append(row)
+        notes[row] = "; ".join(said)
+    return PublishedPlans(
+        published,
+        plan_table("inference", rows, published, index),
+        np.array(index, dtype=np.int64),
+        np.full(len(rows), -1, dtype=np.int64),
+        reasons,
+        notes,
+        shelf.catalog(),
+    )
+
+
+def _plan(
+    published: Published, row: int, shelf: ModelShelf, accelerators: set[str]
+) -> tuple[dict[str, object], list[str]]:
+    text = {name: values[row] for name, values in published.text.items()}
+    number = {name: float(values[row]) for name, values in published.number.items()}
+    if text["gpu"].casefold() not in accelerators:
+        raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
+    model, note, missing = shelf.name(published, row)
+    if missing:
+        raise Refusal(missing)
+    said = [note] if note else []
+    if text["mode"].casefold().startswith("prefill") and math.isnan(number["osl"]):
+        number["osl"] = 1.0
+    for name, words in (("n_gpus", "accelerators"), ("isl", "prompt length"), ("osl", "output length"), ("tp", "tp")):
+        if math.isnan(number[name]):
+            raise Refusal(f"the {words if name != 'tp' else 'mapping'} is not stated")
+    engine = engine_of(text["framework"])
+    if not engine:
+        raise Refusal("the serving engine is not stated")
+    plan: dict[str, object] = {
+        "name": text["row_id"],
+        "model": model,
+        "accelerator": text["gpu"],
+        "num_accelerators": number["n_gpus"],
+        "software": engine,
+        "tensor_parallel": number["tp"],
+        "pipeline_parallel": _at_least_one(number["pp"]),
+        "expert_parallel": _at_least_one(number["ep"]),
+        "data_parallel_attention": _replicas(text["dp_attn"], number["tp"]),
+        "prompt_length": number["isl"],
+        "output_length": number["osl"],
+        "precision": _precision(text, said),
+        "kv_precision": _kv_precision(text),
+    }
+    _mode(plan, text, number, said)
+    return plan, said
+
+
+def _at_least_one(value: float) -> float:
+    return 1.0 if math.isnan(value) else max(value, 1.0)
+
+
+def _replicas(printed: str, tensor_parallel: float) -> float:
+    words = printed.casefold()
+    if words in ("true", "yes"):
+        return tensor_parallel
+    if words in ("", "false", "no"):
+        return 1.0
+    try:
+        return _at_least_one(float(words))
+    except ValueError:
+        raise Refusal(f'dp_attn "{printed}" is not modelled') from None
+
+
+def _precision(text: dict[str, str], said: list[str]) -> str:
+    found = precision_choice(text["precision"])
+    if found:
+        return found
+    if text["precision"]:
+        raise Refusal(f'precision "{text["precision"]}" is not modelled')
+    named = _OWN_PRECISION.search(text["model_name"]) or _OWN_PRECISION.search(text["model"])
+    found = precision_choice(named["precision"]) if named else "bf16"
+    said.append(f"precision not stated: {found} ({'in the name of the model' if named else 'as published'})")
+    return found
+
+
+def _kv_precision(text: dict[str, str]) -> str:
+    if not text["kv_precision"]:
+        return ""
+    found = precision_choice(text["kv_precision"])
+    if not found:
+        raise Refusal(f'kv_precision "{text["kv_precision"]}" is not modelled')
+    return found
+
+
+def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
+    """Set mode, batch and concurrency."""
+    mode = text["mode"].casefold()
+    batch, requests = number["batch"], number["concurrency"]
+    plan["mode"] = "static"
+    if "disagg" in mode:
+        plan["mode"], plan["concurrency"] = "disaggregated", requests
+    elif text["group"] == "static" and not math.isnan(batch):
+        plan["batch_size"] = batch
+    elif mode.startswith("serving"):
+        if requests == 1.0:
+            plan["batch_size"] = 1.0
+            said.append("one request in flight: a static batch of 1")
+        elif math.isnan(requests):
+            raise Refusal("the concurrency is not stated")
+        else:
+            plan["mode"], plan["concurrency"] = "continuous", requests
+    elif math.isnan(batch):
+        raise Refusal("the batch is not stated")
+    else:
+        plan["batch_size"] = batch
