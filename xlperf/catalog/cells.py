@@ -11,279 +11,37 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
+from xlperf.catalog.headers import Field, Header, parse_header, plan_kind, table_kind
 from xlperf.catalog.keys import key_faults
-from xlperf.catalog.schema import (
-    CATALOG_TABLES,
-    PLAN_TABLES,
-    Column,
-    TableSchema,
-    results_of,
-    schema,
-    split_header,
-    table_schema,
-    unit_of,
-)
+from xlperf.catalog.schema import CATALOG_TABLES, TableSchema, schema, split_header
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.errors import Fault, InputError, nearest
-from xlperf.units import UNITS
+from xlperf.catalog.values import BadValue, ErrorValue, Unsaved, is_blank, shown
+from xlperf.errors import Fault, InputError
+
+__all__ = [
+    "ErrorValue",
+    "Unsaved",
+    "convert",
+    "is_blank",
+    "parse_coded",
+    "parse_columns",
+    "parse_header",
+    "parse_rows",
+    "plan_kind",
+    "shown",
+    "table_from_columns",
+    "table_from_rows",
+    "table_kind",
+]
 
 Locate = Callable[[int, int], str]
 """``locate(row, position)`` says where a cell stands; row -1 is the header, position -1 the whole row."""
 
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
-_COUNTS = re.compile(
-    r"(num_\w+|\w+_(size|length|layers|rank|parallel|pipeline|stage|step)|size|tier|top_k|year|concurrency"
-    r"|links_per_peer|sliding_window)$"
-)
 _YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorValue:
-    """A cell that holds a spreadsheet error such as ``#N/A``."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unsaved:
-    """A cell that holds a formula whose value the file does not have."""
-
-    formula: str
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """What one header cell means: the column, and the factor from its unit to the unit used inside."""
-
-    position: int
-    column: Column
-    symbol: str
-    factor: float
-    low: float = -math.inf
-    high: float = math.inf
-    exclusive: bool = False
-    whole: bool = False
-
-    @property
-    def words(self) -> str:
-        """Name of the column as a person writes it."""
-        return self.column.name.replace("_", " ")
-
-    @property
-    def may_be_auto(self) -> bool:
-        """Whether the word ``auto`` may stand in place of a value."""
-        return self.column.table in PLAN_TABLES and self.column.kind in ("number", "flag", "choice")
-
-    @property
-    def expects(self) -> str:
-        """What would do, in words."""
-        column = self.column
-        if column.kind == "number":
-            low, high, _ = column.limits
-            if self.symbol != column.unit and column.bounds:
-                scale = unit_of(column).factor / self.factor
-                column = replace(column, unit=self.symbol, bounds=_scaled(column.bounds, low, high, scale))
-            elif self.symbol != column.unit:
-                column = replace(column, unit=self.symbol)
-            words = column.bounds_text
-            return words.replace("a number", "a whole number", 1) if self.whole else words
-        if column.kind == "flag":
-            return "yes or no"
-        if column.kind == "choice":
-            return f"one of {', '.join(column.choices)}"
-        return "text"
-
-
-@dataclass(frozen=True)
-class Header:
-    """The columns that a row of header cells names, and what is wrong with it: (position, problem, other position)."""
-
-    kind: str
-    fields: tuple[Field, ...]
-    unnamed: tuple[int, ...]
-    faults: tuple[tuple[int, str, int], ...]
-
-
-class _Bad(ValueError):
-    """A value that will not do; the text says why."""
-
-
-def _scaled(bounds: str, low: float, high: float, scale: float) -> str:
-    if ".." in bounds:
-        return f"{low * scale:g}..{high * scale:g}"
-    return re.sub(r"[\d.eE+-]+$", f"{low * scale:g}", bounds)
-
-
-@lru_cache(maxsize=1024)
-def is_count(column: Column) -> bool:
-    """Whether the values of a number column are whole: layers, ranks, tokens, years.
-
-    >>> from xlperf.catalog.schema import column
-    >>> is_count(column("training", "tensor_parallel")), is_count(column("prices", "life"))
-    (True, False)
-    """
-    return column.kind == "number" and unit_of(column).dimension == "-" and bool(_COUNTS.match(column.name))
-
-
-def is_blank(value: object) -> bool:
-    """Whether a cell holds nothing: None, NaN, or text without a visible character."""
-    if value is None:
-        return True
-    if isinstance(value, str):
-        return not value.strip()
-    return isinstance(value, float) and value != value
-
-
-def shown(value: object) -> str:
-    """A value as a message shows it.
-
-    >>> shown("n/a"), shown(2.5), shown(True)
-    ('"n/a"', '2.5', 'TRUE')
-    """
-    if isinstance(value, str):
-        text = " ".join(value.split())
-        return f'"{text[:57]}..."' if len(text) > 60 else f'"{text}"'
-    if isinstance(value, (bool, np.bool_)):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, ErrorValue):
-        return f"the error {value.text}"
-    if isinstance(value, datetime.datetime) and value.time() == datetime.time():
-        return f"the date {value.date().isoformat()}"
-    if isinstance(value, (datetime.date, datetime.time)):
-        return f"the date {value.isoformat()}"
-    if isinstance(value, (int, float, np.number)):
-        return f"{float(value):.15g}"
-    return f'"{str(value)[:60]}"'
-
-
-def known_units(dimension: str) -> list[str]:
-    """Unit symbols of one dimension, the plain spelling of each.
-
-    >>> known_units("request/s")
-    ['request/s']
-    """
-    return [symbol for symbol, unit in UNITS.items() if unit.dimension == dimension and symbol not in ("1", "µs")]
-
-
-# --- headers -----------------------------------------------------------------------------------------------------
-
-
-def table_kind(header: Sequence[object]) -> str:
-    """Which kind of sheet a header row belongs to: the first header names it.
-
-    A plan is of kind ``inference`` if it has a prompt length, else ``training``.
-
-    Raises
-    ------
-    InputError
-        When no kind has such a first header.
-    """
-    names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
-    for kind in CATALOG_TABLES:
-        if names and names[0] == table_schema(kind).key.name:
-            return kind
-    if {"model", "accelerator"} & set(names):
-        return plan_kind(header)
-    first = shown(next((cell for cell in header if not is_blank(cell)), ""))
-    keys = ", ".join(table_schema(kind).key.name for kind in CATALOG_TABLES)
-    raise InputError(
-        Fault("", f"the first header must name the kind of table ({keys}, or name for plans), got {first}")
-    )
-
-
-def plan_kind(header: Sequence[object]) -> str:
-    """Kind of a table of plans: ``inference`` if it has a ``prompt_length`` column, else ``training``.
-
-    >>> plan_kind(["model", "accelerator", "prompt length (-)"])
-    'inference'
-    """
-    names = {split_header(cell)[0] for cell in header if isinstance(cell, str)}
-    return "inference" if "prompt_length" in names else "training"
-
-
-def parse_header(kind: str, header: Sequence[object]) -> Header:
-    """Columns, units and faults of a header row.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema.
-    header : sequence
-        Header cells: text, or blank.
-
-    Returns
-    -------
-    Header
-        Result columns inside a plan have no field; unknown ones are faults.
-    """
-    return _parse_header(kind, tuple(cell if isinstance(cell, (str, float, int)) else _header(cell) for cell in header))
-
-
-def _header(cell: object) -> object:
-    return None if cell is None else shown(cell)
-
-
-@lru_cache(maxsize=512)
-def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
-    sheet = table_schema(kind)
-    ignored = {column.name for column in results_of(kind).columns} if kind in PLAN_TABLES else set()
-    fields: list[Field] = []
-    faults: list[tuple[int, str, int]] = []
-    unnamed: list[int] = []
-    first: dict[str, int] = {}
-    for position, cell in enumerate(header):
-        if is_blank(cell):
-            unnamed.append(position)
-            continue
-        text = cell if isinstance(cell, str) else shown(cell)
-        name, symbol = split_header(text)
-        column = sheet.by_name.get(name)
-        if column is None:
-            if name not in ignored:
-                hint = nearest(name, [*sheet.by_name, *sorted(ignored)])
-                faults.append((position, f"unknown column {shown(text)}; {hint.replace('_', ' ')}", -1))
-            continue
-        if name in first:
-            faults.append((position, f"duplicate column {shown(text)}", first[name]))
-            continue
-        first[name] = position
-        try:
-            fields.append(_field(position, column, symbol))
-        except _Bad as bad:
-            faults.append((position, str(bad), -1))
-    for column in sheet.columns:
-        if column.required and column.name not in first:
-            faults.append((-1, f'the column "{column.header}" is missing', -1))
-    return Header(kind, tuple(fields), tuple(unnamed), tuple(faults))
-
-
-def _field(position: int, column: Column, symbol: str | None) -> Field:
-    words = column.name.replace("_", " ")
-    if column.kind != "number":
-        if symbol:
-            raise _Bad(f"{words} has no unit, the header says ({symbol})")
-        return Field(position, column, "", 1.0)
-    default = unit_of(column)
-    low, high, exclusive = column.limits
-    bounds = (low * default.factor, high * default.factor, exclusive, is_count(column))
-    if not symbol:
-        return Field(position, column, column.unit, default.factor, *bounds)
-    found = UNITS.get(symbol.replace("²", "2"))
-    known = ", ".join(known_units(default.dimension))
-    if found is None:
-        raise _Bad(f"unknown unit ({symbol}) of {words}; known: {known}")
-    if found.dimension != default.dimension:
-        raise _Bad(f"{words} cannot be in {symbol}; known: {known}")
-    return Field(position, column, symbol, found.factor, *bounds)
-
-
-# --- values ------------------------------------------------------------------------------------------------------
 
 
 def convert(field: Field, value: object, from_text: bool = False) -> float | str | None:
@@ -309,14 +67,14 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
         if value[:1] in "#E" and _ERRORS.fullmatch(value):
             value = ErrorValue(value)
     if isinstance(value, Unsaved):
-        raise _Bad(
+        raise BadValue(
             f"{field.words} is a formula without a saved value;"
             " open and save it once in Excel or LibreOffice, or enter a value"
         )
     if is_blank(value):
         if field.column.required:
             remedy = f"; it must be {field.expects}" if kind in ("number", "flag", "choice") else ""
-            raise _Bad(f"{field.words} is missing{remedy}")
+            raise BadValue(f"{field.words} is missing{remedy}")
         return float("nan") if kind in ("number", "flag") else ""
     if isinstance(value, str) and field.may_be_auto and value.casefold() == "auto":
         return None
@@ -340,12 +98,12 @@ def _number(field: Field, value: object, from_text: bool) -> float:
         except ValueError:
             number = math.nan
         if not from_text and math.isfinite(number):
-            raise _Bad(f"{field.words} must be {field.expects}, got the text {shown(value)}; enter it as a number")
+            raise BadValue(f"{field.words} must be {field.expects}, got the text {shown(value)}; enter it as a number")
     if not math.isfinite(number):
-        raise _Bad(f"{field.words} must be {field.expects}, got {shown(value)}")
+        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}")
     inside = number * field.factor
     if not _within(field, inside):
-        raise _Bad(f"{field.words} must be {field.expects}, got {shown(value if from_text else number)}")
+        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value if from_text else number)}")
     return inside
 
 
@@ -361,7 +119,7 @@ def _flag(field: Field, value: object) -> float:
         return float(value)
     if isinstance(value, str) and value.casefold() in _YES:
         return _YES[value.casefold()]
-    raise _Bad(f"{field.words} must be yes or no, got {shown(value)}")
+    raise BadValue(f"{field.words} must be yes or no, got {shown(value)}")
 
 
 def _choice(field: Field, value: object) -> str:
@@ -370,7 +128,7 @@ def _choice(field: Field, value: object) -> str:
         for choice in field.column.choices:
             if choice.casefold() == spelled:
                 return choice
-    raise _Bad(f"{field.words} must be {field.expects}, got {shown(value)}")
+    raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}")
 
 
 def _text(field: Field, value: object) -> str:
@@ -382,10 +140,7 @@ def _text(field: Field, value: object) -> str:
         return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(sep=" ")
     if isinstance(value, datetime.date):
         return value.isoformat()
-    raise _Bad(f"{field.words} must be text, got {shown(value)}")
-
-
-# --- tables ------------------------------------------------------------------------------------------------------
+    raise BadValue(f"{field.words} must be text, got {shown(value)}")
 
 
 class _Collector:
@@ -444,7 +199,7 @@ def parse_rows(
             blank: float | str = "" if field.column.is_text else float("nan")
             try:
                 result = convert(field, value)
-            except _Bad as bad:
+            except BadValue as bad:
                 collector.add(row, field.position, str(bad))
                 result = blank
             if result is None:
@@ -516,7 +271,7 @@ def _expand(
     for code, value in enumerate(distinct):
         try:
             result = convert(field, value, from_text=True)
-        except _Bad as bad:
+        except BadValue as bad:
             for row in np.flatnonzero(codes == code).tolist():
                 collector.add(row, field.position, str(bad))
             result = blank

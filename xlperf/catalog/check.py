@@ -13,8 +13,9 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.plans import read_plans
 from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES
+from xlperf.catalog.sheets import Workbook
 from xlperf.catalog.table import Table
-from xlperf.catalog.workbook import Workbook, raise_faults
+from xlperf.catalog.workbook import raise_faults
 from xlperf.errors import Fault, InputError, nearest
 
 PRICE_AGE = 3  # years after which the price of an accelerator says little

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 
-from xlperf.catalog.cells import ErrorValue, Unsaved
-from xlperf.catalog.workbook import Cells, Formulas, Workbook, column_letters
+from xlperf.catalog.sheets import Cells, Formulas, Workbook, column_letters
+from xlperf.catalog.values import ErrorValue, Unsaved
 
 
 def show(path: str | os.PathLike[str]) -> str:

@@ -1,0 +1,215 @@
+"""Header cells: which column each one names, in which unit, and what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from xlperf.catalog.schema import (
+    CATALOG_TABLES,
+    PLAN_TABLES,
+    Column,
+    results_of,
+    split_header,
+    table_schema,
+    unit_of,
+)
+from xlperf.catalog.values import BadValue, is_blank, shown
+from xlperf.errors import Fault, InputError, nearest
+from xlperf.units import UNITS
+
+_COUNTS = re.compile(
+    r"(num_\w+|\w+_(size|length|layers|rank|parallel|pipeline|stage|step)|size|tier|top_k|year|concurrency"
+    r"|links_per_peer|sliding_window)$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What one header cell means: the column, and the factor from its unit to the unit used inside."""
+
+    position: int
+    column: Column
+    symbol: str
+    factor: float
+    low: float = -math.inf
+    high: float = math.inf
+    exclusive: bool = False
+    whole: bool = False
+
+    @property
+    def words(self) -> str:
+        """Name of the column as a person writes it."""
+        return self.column.name.replace("_", " ")
+
+    @property
+    def may_be_auto(self) -> bool:
+        """Whether the word ``auto`` may stand in place of a value."""
+        return self.column.table in PLAN_TABLES and self.column.kind in ("number", "flag", "choice")
+
+    @property
+    def expects(self) -> str:
+        """What would do, in words."""
+        column = self.column
+        if column.kind == "number":
+            low, high, _ = column.limits
+            if self.symbol != column.unit and column.bounds:
+                scale = unit_of(column).factor / self.factor
+                column = replace(column, unit=self.symbol, bounds=_scaled(column.bounds, low, high, scale))
+            elif self.symbol != column.unit:
+                column = replace(column, unit=self.symbol)
+            words = column.bounds_text
+            return words.replace("a number", "a whole number", 1) if self.whole else words
+        if column.kind == "flag":
+            return "yes or no"
+        if column.kind == "choice":
+            return f"one of {', '.join(column.choices)}"
+        return "text"
+
+
+@dataclass(frozen=True)
+class Header:
+    """The columns that a row of header cells names, and what is wrong with it: (position, problem, other position)."""
+
+    kind: str
+    fields: tuple[Field, ...]
+    unnamed: tuple[int, ...]
+    faults: tuple[tuple[int, str, int], ...]
+
+
+def _scaled(bounds: str, low: float, high: float, scale: float) -> str:
+    if ".." in bounds:
+        return f"{low * scale:g}..{high * scale:g}"
+    return re.sub(r"[\d.eE+-]+$", f"{low * scale:g}", bounds)
+
+
+@lru_cache(maxsize=1024)
+def is_count(column: Column) -> bool:
+    """Whether the values of a number column are whole: layers, ranks, tokens, years.
+
+    >>> from xlperf.catalog.schema import column
+    >>> is_count(column("training", "tensor_parallel")), is_count(column("prices", "life"))
+    (True, False)
+    """
+    return column.kind == "number" and unit_of(column).dimension == "-" and bool(_COUNTS.match(column.name))
+
+
+def known_units(dimension: str) -> list[str]:
+    """Unit symbols of one dimension, the plain spelling of each.
+
+    >>> known_units("request/s")
+    ['request/s']
+    """
+    return [symbol for symbol, unit in UNITS.items() if unit.dimension == dimension and symbol not in ("1", "µs")]
+
+
+def table_kind(header: Sequence[object]) -> str:
+    """Which kind of sheet a header row belongs to: the first header names it.
+
+    A plan is of kind ``inference`` if it has a prompt length, else ``training``.
+
+    Raises
+    ------
+    InputError
+        When no kind has such a first header.
+    """
+    names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
+    for kind in CATALOG_TABLES:
+        if names and names[0] == table_schema(kind).key.name:
+            return kind
+    if {"model", "accelerator"} & set(names):
+        return plan_kind(header)
+    first = shown(next((cell for cell in header if not is_blank(cell)), ""))
+    keys = ", ".join(table_schema(kind).key.name for kind in CATALOG_TABLES)
+    raise InputError(
+        Fault("", f"the first header must name the kind of table ({keys}, or name for plans), got {first}")
+    )
+
+
+def plan_kind(header: Sequence[object]) -> str:
+    """Kind of a table of plans: ``inference`` if it has a ``prompt_length`` column, else ``training``.
+
+    >>> plan_kind(["model", "accelerator", "prompt length (-)"])
+    'inference'
+    """
+    names = {split_header(cell)[0] for cell in header if isinstance(cell, str)}
+    return "inference" if "prompt_length" in names else "training"
+
+
+def parse_header(kind: str, header: Sequence[object]) -> Header:
+    """Columns, units and faults of a header row.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the sheet in the schema.
+    header : sequence
+        Header cells: text, or blank.
+
+    Returns
+    -------
+    Header
+        Result columns inside a plan have no field; unknown ones are faults.
+    """
+    return _parse_header(kind, tuple(cell if isinstance(cell, (str, float, int)) else _header(cell) for cell in header))
+
+
+def _header(cell: object) -> object:
+    return None if cell is None else shown(cell)
+
+
+@lru_cache(maxsize=512)
+def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
+    sheet = table_schema(kind)
+    ignored = {column.name for column in results_of(kind).columns} if kind in PLAN_TABLES else set()
+    fields: list[Field] = []
+    faults: list[tuple[int, str, int]] = []
+    unnamed: list[int] = []
+    first: dict[str, int] = {}
+    for position, cell in enumerate(header):
+        if is_blank(cell):
+            unnamed.append(position)
+            continue
+        text = cell if isinstance(cell, str) else shown(cell)
+        name, symbol = split_header(text)
+        column = sheet.by_name.get(name)
+        if column is None:
+            if name not in ignored:
+                hint = nearest(name, [*sheet.by_name, *sorted(ignored)])
+                faults.append((position, f"unknown column {shown(text)}; {hint.replace('_', ' ')}", -1))
+            continue
+        if name in first:
+            faults.append((position, f"duplicate column {shown(text)}", first[name]))
+            continue
+        first[name] = position
+        try:
+            fields.append(_field(position, column, symbol))
+        except BadValue as bad:
+            faults.append((position, str(bad), -1))
+    for column in sheet.columns:
+        if column.required and column.name not in first:
+            faults.append((-1, f'the column "{column.header}" is missing', -1))
+    return Header(kind, tuple(fields), tuple(unnamed), tuple(faults))
+
+
+def _field(position: int, column: Column, symbol: str | None) -> Field:
+    words = column.name.replace("_", " ")
+    if column.kind != "number":
+        if symbol:
+            raise BadValue(f"{words} has no unit, the header says ({symbol})")
+        return Field(position, column, "", 1.0)
+    default = unit_of(column)
+    low, high, exclusive = column.limits
+    bounds = (low * default.factor, high * default.factor, exclusive, is_count(column))
+    if not symbol:
+        return Field(position, column, column.unit, default.factor, *bounds)
+    found = UNITS.get(symbol.replace("²", "2"))
+    known = ", ".join(known_units(default.dimension))
+    if found is None:
+        raise BadValue(f"unknown unit ({symbol}) of {words}; known: {known}")
+    if found.dimension != default.dimension:
+        raise BadValue(f"{words} cannot be in {symbol}; known: {known}")
+    return Field(position, column, symbol, found.factor, *bounds)
