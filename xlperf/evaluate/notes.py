@@ -1,0 +1,68 @@
+"""Sentences about legal plans: what does not fit, what was assumed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.parallel.plan import Rule, broken_rules
+
+
+def gibibytes(values: Array) -> np.ndarray:
+    """Bytes as text in GiB with one decimal.
+
+    Parameters
+    ----------
+    values : Array
+        Sizes. [B]
+
+    Returns
+    -------
+    array of str
+        Text for a sentence.
+    """
+    return np.array([f"{value / 2.0**30:.1f}" for value in values.tolist()], dtype=object)
+
+
+def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.ndarray) -> list[Rule]:
+    """One note for the rows that use calibration fitted on other generations or software.
+
+    Parameters
+    ----------
+    extrapolated : list of (str, bool array)
+        Family, and the rows that have no constants of their own in it.
+    illegal : array of bool
+        Rows that get no note.
+
+    Returns
+    -------
+    list of Rule
+        At most one.
+    """
+    shown = [(family, mask) for family, mask in extrapolated if not family.endswith(("_band", "_memory"))]
+    pattern = np.zeros(len(illegal), dtype=np.int64)
+    for bit, (_, mask) in enumerate(shown):
+        pattern |= np.where(mask & ~illegal, 1 << bit, 0)
+    if not pattern.any():
+        return []
+    distinct, codes = np.unique(pattern, return_inverse=True)
+    sentences = [
+        ", ".join(dict.fromkeys(family.replace("_", " ") for bit, (family, _) in enumerate(shown) if value >> bit & 1))
+        for value in distinct.tolist()
+    ]
+    return [Rule(pattern > 0, "calibration extrapolated: {}", (np.array(sentences, dtype=object)[codes],))]
+
+
+def add_notes(reason: np.ndarray, notes: list[Rule]) -> None:
+    """Append the sentences of notes to the reasons of their rows, in place.
+
+    Parameters
+    ----------
+    reason : array of str
+        Reasons so far.
+    notes : list of Rule
+        What to add.
+    """
+    _, sentences = broken_rules(notes, len(reason))
+    for row in np.flatnonzero(sentences != ""):
+        reason[row] = f"{reason[row]}; {sentences[row]}" if reason[row] else sentences[row]
