@@ -1,0 +1,369 @@
+"""An inference plan as arrays: what a row of the sheet means for the equations, and the rules that make it legal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from xlperf.arrays import Array, array
+from xlperf.parallel.plan import Rule
+from xlperf.workload.model import Model
+
+# A block of 16 FP4 or INT4 weights shares a scale of one byte.
+_BLOCK = 0.5 + 1.0 / 16.0
+WEIGHT_SIZE = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": _BLOCK, "int4": _BLOCK}
+INPUT_SIZE = {**WEIGHT_SIZE, "int4": 2.0}
+ACTIVATION_SIZE = {name: 4.0 if name == "fp32" else 2.0 for name in WEIGHT_SIZE}
+MATRIX_PRECISION = {**{name: name for name in WEIGHT_SIZE}, "fp16": "bf16", "int4": "bf16"}
+KV_PRECISION = {name: "fp8" if name in ("fp8", "fp4") else "bf16" for name in WEIGHT_SIZE}
+
+
+@dataclass(frozen=True)
+class InferencePlan:
+    """Columns of inference plans, one entry per plan; every field has shape (rows,).
+
+    Attributes
+    ----------
+    num_accelerators : Array
+        Accelerators of the deployment. [-]
+    tensor_parallel : Array
+        Ranks that share each matrix. [-]
+    pipeline_parallel : Array
+        Stages. [-]
+    prompt_length : Array
+        Tokens of a prompt. [-]
+    output_length : Array
+        Tokens that are generated for a request. [-]
+    batch_size : Array
+        Requests that run together on the fullest replica. [-]
+    num_requests : Array
+        Requests in flight on all replicas together. [-]
+    weight_size : Array
+        Bytes of a weight of the layers, its share of the scales included. [B]
+    input_size : Array
+        Bytes of an element of the other input of a matrix product. [B]
+    activation_size : Array
+        Bytes of an activation between the products, of embeddings and of logits. [B]
+    kv_size : Array
+        Bytes of an element of the key-value cache. [B]
+    attention_size : Array
+        Bytes of an element of queries, keys and values in the attention of the prefill. [B]
+    prefill_tokens : Array
+        Tokens of one pass of the prefill at most; a longer prefill takes several passes. [-]
+    """
+
+    num_accelerators: Array
+    tensor_parallel: Array
+    pipeline_parallel: Array
+    prompt_length: Array
+    output_length: Array
+    batch_size: Array
+    num_requests: Array
+    weight_size: Array
+    input_size: Array
+    activation_size: Array
+    kv_size: Array
+    attention_size: Array
+    prefill_tokens: Array
+
+    @property
+    def num_replicas(self) -> Array:
+        """Copies of the model that serve side by side. [-]"""
+        return np.asarray(self.num_accelerators / (self.tensor_parallel * self.pipeline_parallel))
+
+
+def sizes(table: dict[str, float], precision: np.ndarray) -> Array:
+    """Look bytes per element up for a column of precisions.
+
+    Parameters
+    ----------
+    table : dict of str to float
+        One of the tables of this module. [B]
+    precision : np.ndarray
+        Names, (rows,).
+
+    Returns
+    -------
+    Array
+        NaN for a name that the table lacks. [B]
+
+    >>> sizes(WEIGHT_SIZE, np.array(["fp8", "int4"])).tolist()
+    [1.0, 0.5625]
+    """
+    return np.array([table.get(str(name), np.nan) for name in precision.tolist()], dtype=np.float64)
+
+
+def matrix_precision(precision: np.ndarray) -> np.ndarray:
+    """Precision that the matrix units compute in: keys the peak rate and the calibration of products.
+
+    Parameters
+    ----------
+    precision : np.ndarray
+        Precision of the plans, (rows,); weights in INT4 are widened to 16 bits before the product.
+
+    Returns
+    -------
+    np.ndarray
+        Object array of names: fp32 bf16 fp8 int8 fp4.
+
+    >>> matrix_precision(np.array(["int4", "fp16", "fp8"])).tolist()
+    ['bf16', 'bf16', 'fp8']
+    """
+    return np.array([MATRIX_PRECISION.get(str(name), str(name)) for name in precision.tolist()], dtype=object)
+
+
+def cache_precision(kv_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Precision of the key-value cache: as given, else FP8 with FP8 and FP4 weights, else 16 bits.
+
+    Parameters
+    ----------
+    kv_precision : np.ndarray
+        Of the plans, (rows,); "" where blank.
+    precision : np.ndarray
+        Precision of weights and products, (rows,).
+
+    Returns
+    -------
+    np.ndarray
+        Object array of names.
+
+    >>> cache_precision(np.array(["", "fp8", ""]), np.array(["fp4", "bf16", "fp16"])).tolist()
+    ['fp8', 'fp8', 'bf16']
+    """
+    pairs = zip(kv_precision.tolist(), precision.tolist(), strict=True)
+    return np.array([str(given) or KV_PRECISION.get(str(name), "bf16") for given, name in pairs], dtype=object)
+
+
+def attention_precision(kv_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Precision that attention computes in: FP8 where both products and cache are narrow floats, else 16 bits.
+
+    Parameters
+    ----------
+    kv_precision : np.ndarray
+        Precision of the cache as :func:`cache_precision` has it, (rows,).
+    precision : np.ndarray
+        Precision of weights and products, (rows,).
+
+    Returns
+    -------
+    np.ndarray
+        Object array of names: fp32 bf16 fp8.
+
+    >>> attention_precision(np.array(["fp8", "fp8", "bf16"]), np.array(["fp4", "bf16", "fp8"])).tolist()
+    ['fp8', 'bf16', 'bf16']
+    """
+    narrow = ("fp8", "fp4")
+    pairs = zip(kv_precision.tolist(), precision.tolist(), strict=True)
+    names = [
+        "fp8" if cache in narrow and name in narrow else "fp32" if name == "fp32" else "bf16" for cache, name in pairs
+    ]
+    return np.array(names, dtype=object)
+
+
+def inference_plan(
+    num_accelerators: Array,
+    tensor_parallel: Array,
+    pipeline_parallel: Array,
+    prompt_length: Array,
+    output_length: Array,
+    batch_size: Array,
+    concurrency: Array,
+    precision: np.ndarray,
+    kv_precision: np.ndarray,
+    prefill_tokens: float = 8192.0,
+) -> InferencePlan:
+    """Resolve the columns of inference plans into what the equations need.
+
+    Parameters
+    ----------
+    num_accelerators : Array
+        Accelerators of the deployment, (rows,). [-]
+    tensor_parallel : Array
+        Ranks that share each matrix, (rows,). [-]
+    pipeline_parallel : Array
+        Stages, (rows,). [-]
+    prompt_length : Array
+        Tokens of a prompt, (rows,). [-]
+    output_length : Array
+        Tokens generated for a request, (rows,). [-]
+    batch_size : Array
+        Requests that run together on a replica, (rows,); NaN: what concurrency asks for, else 1. [-]
+    concurrency : Array
+        Requests in flight over all replicas, (rows,); NaN: batch size x replicas. [-]
+    precision : np.ndarray
+        Precision of weights and products, (rows,).
+    kv_precision : np.ndarray
+        Precision of the cache, (rows,); "" where blank.
+    prefill_tokens : float, default 8192
+        Tokens of one pass of the prefill at most: what vLLM and TensorRT-LLM admit unless told otherwise. [-]
+
+    Returns
+    -------
+    InferencePlan
+        With the batch of the fullest replica and bytes per element.
+    """
+    replicas = np.maximum(array(num_accelerators) / (array(tensor_parallel) * array(pipeline_parallel)), 1.0)
+    asked = array(concurrency)
+    share = np.where(np.isnan(asked), 1.0, np.ceil(asked / replicas))
+    batch = np.where(np.isnan(array(batch_size)), share, array(batch_size))
+    cache = cache_precision(kv_precision, precision)
+    attention = attention_precision(cache, precision)
+    return InferencePlan(
+        num_accelerators=array(num_accelerators),
+        tensor_parallel=array(tensor_parallel),
+        pipeline_parallel=array(pipeline_parallel),
+        prompt_length=array(prompt_length),
+        output_length=array(output_length),
+        batch_size=batch,
+        num_requests=np.where(np.isnan(asked), batch * replicas, asked),
+        weight_size=sizes(WEIGHT_SIZE, precision),
+        input_size=sizes(INPUT_SIZE, precision),
+        activation_size=sizes(ACTIVATION_SIZE, precision),
+        kv_size=sizes(WEIGHT_SIZE, cache),
+        attention_size=sizes(WEIGHT_SIZE, attention),
+        prefill_tokens=np.full(batch.shape, prefill_tokens),
+    )
+
+
+def _fraction(values: Array) -> np.ndarray:
+    return np.asarray(values != np.floor(values))
+
+
+def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
+    """Rules that a dense model served in static batches must keep.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Degrees, lengths and batch, (rows,).
+    model : Model
+        Shapes, (rows,).
+
+    Returns
+    -------
+    list of Rule
+        Each with a sentence that says what is wrong.
+    """
+    whole = (
+        ("num accelerators", plan.num_accelerators),
+        ("tensor parallel", plan.tensor_parallel),
+        ("pipeline parallel", plan.pipeline_parallel),
+        ("prompt length", plan.prompt_length),
+        ("output length", plan.output_length),
+        ("batch size", plan.batch_size),
+        ("concurrency", plan.num_requests),
+    )
+    tensor, pipeline = plan.tensor_parallel, plan.pipeline_parallel
+    heads, groups = model.num_attention_heads, model.num_query_groups
+    ranks = tensor * pipeline
+    replicas = plan.num_replicas
+    fullest = np.ceil(plan.num_requests / np.maximum(replicas, 1.0))
+    rules = [Rule(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
+    return [
+        *rules,
+        Rule(
+            _fraction(replicas),
+            "tensor {} x pipeline {} parallel is {} ranks, which do not divide the {} accelerators of the plan",
+            (tensor, pipeline, ranks, plan.num_accelerators),
+        ),
+        Rule(
+            _fraction(heads / tensor),
+            "tensor parallel {} does not divide the {} attention heads",
+            (tensor, heads),
+        ),
+        Rule(
+            _fraction(groups / tensor) & _fraction(tensor / groups),
+            "tensor parallel {} and the {} key and value heads do not divide one another",
+            (tensor, groups),
+        ),
+        Rule(
+            _fraction(model.ffn_hidden_size / tensor),
+            "tensor parallel {} does not divide the feed-forward width {}",
+            (tensor, model.ffn_hidden_size),
+        ),
+        Rule(
+            pipeline > model.num_layers,
+            "pipeline parallel {} needs more layers than the model's {}",
+            (pipeline, model.num_layers),
+        ),
+        Rule(
+            ~_fraction(replicas) & (fullest != plan.batch_size),
+            "batch size {} does not agree with concurrency {} on {} replicas; give one of the two",
+            (plan.batch_size, plan.num_requests, replicas),
+        ),
+    ]
+
+
+def unmodelled_rules(
+    mode: np.ndarray,
+    request_rate: Array,
+    expert_parallel: Array,
+    data_parallel_attention: Array,
+    context_parallel: Array,
+) -> list[Rule]:
+    """Rules for what a plan may ask for in the sheet and the equations do not cover.
+
+    Parameters
+    ----------
+    mode : np.ndarray
+        How requests are batched, (rows,).
+    request_rate : Array
+        Requests that arrive per second, (rows,); NaN where blank. [request/s]
+    expert_parallel : Array
+        Ranks that share the experts, (rows,). [-]
+    data_parallel_attention : Array
+        Replicas of the attention layers, (rows,). [-]
+    context_parallel : Array
+        Ranks that share one prompt, (rows,). [-]
+
+    Returns
+    -------
+    list of Rule
+        Each with a sentence that says what is not modelled and what would do.
+    """
+    return [
+        Rule(
+            np.asarray(mode != "static"),
+            'mode "{}" is not modelled; use static with a batch size or concurrency',
+            (mode,),
+        ),
+        Rule(
+            ~np.isnan(array(request_rate)),
+            "request rate {} is not modelled; give a batch size or concurrency",
+            (request_rate,),
+        ),
+        Rule(np.asarray(expert_parallel > 1), "expert parallel {} is not modelled; use 1", (expert_parallel,)),
+        Rule(
+            np.asarray(data_parallel_attention > 1),
+            "data parallel attention {} is not modelled; use 1",
+            (data_parallel_attention,),
+        ),
+        Rule(np.asarray(context_parallel > 1), "context parallel {} is not modelled; use 1", (context_parallel,)),
+    ]
+
+
+def serving_warnings(plan: InferencePlan, max_sequence_length: Array) -> list[Rule]:
+    """Sentences for legal plans that a reader should know about.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Lengths, (rows,).
+    max_sequence_length : Array
+        Longest context of the models, (rows,); NaN where it is not known. [-]
+
+    Returns
+    -------
+    list of Rule
+        Not a cause to refuse the plan.
+    """
+    context = plan.prompt_length + plan.output_length
+    return [
+        Rule(
+            np.asarray(context > max_sequence_length),
+            "prompt and output are {} tokens, beyond the model's longest context of {}",
+            (context, max_sequence_length),
+        ),
+        Rule(plan.output_length == 1.0, "one output token: there is no tpot"),
+    ]
