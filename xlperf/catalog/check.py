@@ -81,7 +81,7 @@ def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datet
     if path.suffix.casefold() in (".xlsx", ".xlsm"):
         return _workbook_findings(path, tests, today or datetime.date.today())
     catalog, plans = load_catalog(), read_plans(path)
-    raise_faults(_plan_faults(plans, catalog))
+    raise_faults(name_faults(plans, catalog))
     return Findings(path.name, (), tuple(_plan_warnings(plans)), {table.kind: len(table) for table in plans})
 
 
@@ -106,7 +106,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
         except InputError as error:
             faults += [fault for fault in error.faults if not fault.problem.startswith("has no plans")]
     if catalog is not None:
-        faults += _plan_faults(plans, catalog)
+        faults += name_faults(plans, catalog)
     raise_faults(faults)
     assert catalog is not None  # or its faults were raised
     tables = [catalog.tables[kind] for kind in own]
@@ -131,7 +131,21 @@ def _sheet_warnings(book: Workbook) -> list[Fault]:
     return faults
 
 
-def _plan_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
+def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
+    """Names in plans that the catalog does not have, in the order of the tables.
+
+    Parameters
+    ----------
+    plans : sequence of Table
+        Plans of any kind.
+    catalog : Catalog
+        Where the names are looked up.
+
+    Returns
+    -------
+    list of Fault
+        One per cell; none where all names are known.
+    """
     faults: list[Fault] = []
     for table in plans:
         for column in table.schema.columns:

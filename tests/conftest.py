@@ -1,0 +1,58 @@
+"""What all tests share: reproducible examples, and the command line as a function or as a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("reproducible", deadline=None, derandomize=True)
+settings.load_profile("reproducible")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run ``xlperf ARGUMENTS`` in this process."""
+    from xlperf.cli import run
+
+    def call(*arguments: str | Path) -> Outcome:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return Outcome(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Callable[..., Outcome]:
+    """Run ``xlperf ARGUMENTS`` in a process of its own, in an empty folder."""
+
+    def call(*arguments: str | Path, stdin: str | None = None, cwd: Path | None = None) -> Outcome:
+        done = subprocess.run(
+            [sys.executable, "-m", "xlperf", *map(str, arguments)],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            cwd=cwd or tmp_path,
+            timeout=120,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return call

@@ -1,0 +1,7 @@
+"""Command line: commands, progress, messages."""
+
+from __future__ import annotations
+
+from xlperf.cli.app import main, run
+
+__all__ = ["main", "run"]

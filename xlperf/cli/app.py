@@ -1,0 +1,132 @@
+"""The command ``xlperf``: its sub-commands, and how what goes wrong becomes one line and an exit code.
+
+Nothing here or in the modules of the commands imports numpy, pandas or openpyxl before a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import click
+
+from xlperf import __version__
+from xlperf.cli.hosts import install, uninstall
+from xlperf.cli.plans import evaluate, explain, report
+from xlperf.cli.sheets import check, show
+from xlperf.errors import HostError, InputError
+
+DONE, ANSWER_NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+class _InOrder(click.Group):
+    """Commands in the order of their use rather than of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(
+    cls=_InOrder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nStart here:\n"
+    "  xlperf report -o report.xlsx      the shipped plans, computed, with charts\n"
+    "  xlperf new study.xlsx             a workbook of your own to edit\n"
+    "  xlperf report study.xlsx          ... and its report\n"
+    "\b\nExit codes: 0 done, 1 the answer is no, 2 bad input (one line per fault, naming the cell).",
+)
+@click.version_option(__version__, prog_name="xlperf", message="%(prog)s %(version)s")
+def cli() -> None:
+    """How long does a training step or a generated token take, does it fit, and what does it cost?
+
+    A plan is a row of a sheet: a model on accelerators with its parallel degrees, batch and precision. xlperf
+    computes time, memory, energy and cost of every plan from the hardware that other sheets describe.
+    """
+
+
+for _command in (report, evaluate, explain, check, show, install, uninstall):
+    cli.add_command(_command)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; what goes wrong by input or machine is said on standard error, without a traceback.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows ``xlperf``; those of the process when not given.
+
+    Returns
+    -------
+    int
+        0 done, 1 the answer is no, 2 bad input, 130 interrupted.
+    """
+    try:
+        with _termination_cleans_up():
+            code = cli.main(None if arguments is None else list(arguments), "xlperf", standalone_mode=False)
+            sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
+    except InputError as error:
+        return _say(*(str(fault) for fault in error.faults))
+    except HostError as error:
+        return _say(str(error))
+    except click.UsageError as error:
+        return _say(_usage(error))
+    except click.ClickException as error:
+        return _say(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        _say("stopped; files are as they were")
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output (head, less) has left: nobody is there to be told
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except OSError as error:
+        return _say(_system(error))
+    except MemoryError:
+        return _say("there is not enough memory for this; evaluate the plans in several files")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run())
+
+
+def _say(*lines: str) -> int:
+    for line in lines:
+        click.echo(" ".join(line.splitlines()), err=True)
+    return BAD_INPUT
+
+
+def _usage(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx is not None else "xlperf"
+    problem = error.format_message().rstrip(".")
+    return f'{command}: {problem[:1].lower()}{problem[1:]}; see "{command} --help"'
+
+
+def _system(error: OSError) -> str:
+    """Say a fault of the machine in a line: ``out.csv: no space left on device``."""
+    cause = (error.strerror or str(error) or type(error).__name__).lower()
+    names = [str(name) for name in (error.filename2, error.filename) if name is not None]
+    return f"{names[0]}: {cause}" if names else cause
+
+
+@contextmanager
+def _termination_cleans_up() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that no temporary file stays behind."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread, where signals do not arrive anyway
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

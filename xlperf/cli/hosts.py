@@ -1,0 +1,33 @@
+"""Commands that put xlperf into a spreadsheet program: ``install`` and ``uninstall``."""
+
+from __future__ import annotations
+
+import click
+
+from xlperf.cli.common import examples
+
+HOSTS = click.Choice(["libreoffice"])
+
+
+@click.command(
+    short_help="Add the XLPERF_ functions to a spreadsheet program.",
+    epilog=examples("xlperf install libreoffice"),
+)
+@click.argument("host", type=HOSTS)
+def install(host: str) -> None:
+    """Add the worksheet functions to HOST for this user; cells are computed by the environment that installs."""
+    from xlperf.excel.install import install as installed
+
+    click.echo(installed(host))
+
+
+@click.command(
+    short_help="Remove the XLPERF_ functions from a spreadsheet program.",
+    epilog=examples("xlperf uninstall libreoffice"),
+)
+@click.argument("host", type=HOSTS)
+def uninstall(host: str) -> None:
+    """Remove the worksheet functions from HOST."""
+    from xlperf.excel.install import uninstall as uninstalled
+
+    click.echo(uninstalled(host))

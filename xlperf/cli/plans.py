@@ -1,0 +1,184 @@
+"""Commands on plans: ``report``, ``evaluate``, ``explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+from xlperf.errors import Fault, InputError, nearest
+
+if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
+
+BLOCK = 16_384  # rows that are evaluated and written at a time: bounds the memory of a table of any length
+
+
+@click.command(
+    short_help="Compute the plans of a workbook and write the report workbook.",
+    epilog=examples(
+        "xlperf report -o report.xlsx                the shipped workbook",
+        "xlperf report study.xlsx -o study-report.xlsx",
+    ),
+)
+@click.argument("workbook", required=False)
+@click.option("-o", "--output", default="report.xlsx", show_default=True, metavar="OUT.xlsx", help="Report to write.")
+@click.option("--study", default="", metavar="NAME", help="Name of the study, for the title.")
+@catalog_option
+def report(workbook: str | None, output: str, study: str, catalog: str | None) -> None:
+    """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
+
+    Without WORKBOOK the shipped one is computed. The workbook itself is not changed.
+    """
+    import datetime
+
+    from xlperf.catalog.plans import read_plans
+    from xlperf.excel.report import write_report
+    from xlperf.resources import workbook as shipped
+
+    source = workbook or str(shipped())
+    check_output(output, (".xlsx",), (source,))
+    tables = read_plans(source)
+    known = _catalog(catalog, source, tables)
+    results = [result for table in tables for _, result in _evaluated(table, known, len(table))]
+    write_report(output, known, tables, results, date=datetime.date.today(), study=study)
+    click.echo(f"{output}: {_counted(tables)}")
+
+
+@click.command(
+    short_help="Compute plans and write results to .xlsx, .csv or .parquet.",
+    epilog=examples(
+        "xlperf evaluate study.xlsx -o results.xlsx",
+        "xlperf evaluate plans.csv -o results.parquet --catalog study.xlsx",
+        "cat plans.csv | xlperf evaluate - | head",
+    ),
+)
+@click.argument("plans")
+@click.option(
+    "-o",
+    "--output",
+    default=STANDARD,
+    metavar="RESULTS",
+    help="File to write: .xlsx, .csv or .parquet; - or nothing: CSV on standard output.",
+)
+@click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
+@catalog_option
+def evaluate(plans: str, output: str, sheet: str | None, catalog: str | None) -> None:
+    """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
+
+    Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. A plan that cannot
+    be has blank results and a reason.
+    """
+    from xlperf.catalog.plans import read_plans
+    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+
+    check_output(output, SUFFIXES, (plans,))
+    tables = read_plans(plans, sheet=sheet)
+    known = _catalog(catalog, plans, tables)
+    if Path(output).suffix.lower() == ".xlsx":
+        whole = [(table.kind, list(pair)) for table in tables for pair in _evaluated(table, known, len(table))]
+        write_workbook(output, whole)
+    else:
+        table = _only(tables, plans, output)
+        write_blocks(output, (parts(*pair) for pair in _evaluated(table, known, BLOCK)))
+    if output != STANDARD:
+        click.echo(f"{output}: {_counted(tables)}")
+
+
+@click.command(
+    short_help="Show the operators of one plan with FLOP, bytes, time and what bounds them.",
+    epilog=examples(
+        "xlperf explain study.xlsx --name 'llama-3.1-70b on 64 H100'",
+        "xlperf explain study.xlsx --sheet inference --row 3",
+        "xlperf explain plans.csv -o operators.csv",
+    ),
+)
+@click.argument("plans")
+@click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: the first.")
+@click.option("--name", help="Which plan, by its name.")
+@click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
+@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@catalog_option
+def explain(
+    plans: str, row: int | None, name: str | None, sheet: str | None, output: str | None, catalog: str | None
+) -> None:
+    """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step."""
+    from xlperf.catalog.plans import read_plans
+    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.terminal import text_table
+    from xlperf.evaluate import explain as explained
+
+    if output is not None:
+        check_output(output, SUFFIXES, (plans,))
+    if row is not None and name is not None:
+        raise click.UsageError("give --row or --name, not both")
+    tables = read_plans(plans, sheet=sheet)
+    table, index = _picked(tables, plans, row, name)
+    operators = explained(table, _catalog(catalog, plans, [table.take([index])]), index)
+    if output is None:
+        click.echo(text_table(parts(operators)))
+    elif Path(output).suffix.lower() == ".xlsx":
+        write_workbook(output, [("operators", [operators])])
+    else:
+        write_blocks(output, [parts(operators)])
+
+
+def _catalog(given: str | None, plans: str, tables: list[Table]) -> Catalog:
+    """The catalog that was asked for, else that of the workbook of the plans, else the shipped one.
+
+    Names that it lacks are refused for all plans at once, before any is evaluated.
+    """
+    from xlperf.catalog.catalog import load_catalog
+    from xlperf.catalog.check import name_faults
+
+    own = plans if Path(plans).suffix.lower() in (".xlsx", ".xlsm") else None
+    catalog = load_catalog(given or own)
+    faults = name_faults(tables, catalog)
+    if faults:
+        raise InputError(faults)
+    return catalog
+
+
+def _evaluated(table: Table, catalog: Catalog, block: int) -> Iterator[tuple[Table, Table]]:
+    """Plans and their results, block by block, with progress."""
+    from xlperf.evaluate import evaluate
+
+    with progress(len(table), f"{len(table):,} {table.kind} plans") as done:
+        for start in range(0, len(table), block):
+            rows = table.take(slice(start, start + block)) if len(table) > block else table
+            yield rows, evaluate(rows, catalog, done)
+
+
+def _only(tables: list[Table], plans: str, output: str) -> Table:
+    if len(tables) > 1:
+        kinds = " and ".join(f"{len(table)} {table.kind} plans" for table in tables)
+        where = "standard output" if output == STANDARD else output
+        problem = f"holds {kinds}, {where} takes one kind: give --sheet {tables[0].kind}, or an .xlsx output"
+        raise InputError(Fault(plans, problem))
+    return tables[0]
+
+
+def _picked(tables: list[Table], plans: str, row: int | None, name: str | None) -> tuple[Table, int]:
+    """The plan that --row or --name means; a row counts through one sheet, a name is looked for in all."""
+    if name is None:
+        table, index = tables[0], (row or 1) - 1
+        if index >= len(table):
+            problem = f"--row {row} is beyond the last of {len(table)} {table.kind} plans"
+            raise InputError(Fault(plans, problem))
+        return table, index
+    known: list[str] = []
+    for table in tables:
+        names = [str(value) for value in table.text("name").tolist()]
+        known += names
+        for index, found in enumerate(names):
+            if found.casefold() == name.casefold():
+                return table, index
+    raise InputError(Fault(plans, f'no plan is named "{name}"; {nearest(name, filter(None, known))}'))
+
+
+def _counted(tables: list[Table]) -> str:
+    return ", ".join(f"{len(table):,} {table.kind} plan{'s' if len(table) != 1 else ''}" for table in tables)

@@ -1,0 +1,158 @@
+"""Tables to files and terminals: CSV, Parquet and workbooks with plan columns first, then results.
+
+Values are shown in the unit of their schema column. CSV and Parquet use canonical column names; numbers keep every
+bit (shortest decimal that reads back the same). Blocks are written as they come, so that a table of any length
+needs the memory of one block.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from xlperf.cli.common import STANDARD
+from xlperf.errors import Fault, InputError
+from xlperf.files import replaced
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from xlperf.catalog.schema import Column
+    from xlperf.catalog.table import Table
+
+SUFFIXES = (".xlsx", ".csv", ".parquet", STANDARD)
+WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
+_FLAGS = {"flag": {0.0: "no", 1.0: "yes"}, "result-flag": {0.0: "FALSE", 1.0: "TRUE"}}
+
+Part = tuple["Column", "np.ndarray"]
+
+
+def parts(*tables: Table) -> list[Part]:
+    """Columns of tables of equal length side by side, with their schema."""
+    return [(table.schema.by_name[name], values) for table in tables for name, values in table.columns.items()]
+
+
+def write_blocks(path: str, blocks: Iterable[list[Part]]) -> None:
+    """Write blocks of rows, one below the other, to a CSV or Parquet file or to standard output as CSV.
+
+    Parameters
+    ----------
+    path : str
+        File that ends in .csv or .parquet, or ``-``; replaced whole when all blocks are written.
+    blocks : iterable of list of (Column, array)
+        At least one; all have the same columns.
+    """
+    if path == STANDARD:
+        _write_csv(sys.stdout, blocks)
+        return
+    with replaced(path) as temporary:
+        if temporary.suffix.lower() == ".parquet":
+            _write_parquet(temporary, blocks)
+        else:
+            with temporary.open("w", encoding="utf-8", newline="") as stream:
+                _write_csv(stream, blocks)
+
+
+def write_workbook(path: str, sheets: Iterable[tuple[str, list[Table]]]) -> None:
+    """Write tables to a workbook, one sheet for each group of tables of equal length.
+
+    Parameters
+    ----------
+    path : str
+        File that ends in .xlsx.
+    sheets : iterable of (str, list of Table)
+        Name of the sheet and the tables whose columns stand side by side.
+    """
+    from openpyxl import Workbook
+
+    from xlperf.excel.style import add_styles, data_rows, save_workbook, write_table
+
+    workbook = Workbook()
+    workbook.remove(workbook.worksheets[0])
+    add_styles(workbook)
+    for name, tables in sheets:
+        if len(tables[0]) > WORKBOOK_ROWS:
+            raise InputError(Fault(path, f"a workbook takes {WORKBOOK_ROWS:,} rows; write .csv or .parquet"))
+        sheet = workbook.create_sheet(name)
+        columns = [column for column, _ in parts(*tables)]
+        shown = [data_rows(table, [table.schema.by_name[column] for column in table.columns]) for table in tables]
+        rows = [[value for row in across for value in row] for across in zip(*shown, strict=True)]
+        write_table(sheet, columns, rows, top_left="A1")
+    save_workbook(workbook, path)
+
+
+def shown(column: Column, values: np.ndarray) -> np.ndarray:
+    """Values in the unit of the column."""
+    from xlperf.catalog.schema import unit_of
+
+    factor = unit_of(column).factor
+    return values if column.is_text or factor == 1.0 else values / factor
+
+
+def texts(column: Column, values: np.ndarray) -> list[str]:
+    """Values as CSV has them: shortest decimal that reads back the same, blank for NaN.
+
+    >>> import numpy as np
+    >>> from xlperf.catalog.schema import column
+    >>> texts(column("training_results", "step_time"), np.array([0.1, 8.0, float("nan")]))
+    ['0.1', '8', '']
+    """
+    if column.is_text:
+        return [str(value) for value in values.tolist()]
+    if column.kind in _FLAGS:
+        words = _FLAGS[column.kind]
+        return [words.get(value, "") for value in values.tolist()]
+    return [_decimal(value) for value in shown(column, values).tolist()]
+
+
+def _decimal(value: float) -> str:
+    text = repr(value)
+    if text.endswith(".0"):
+        return text[:-2]
+    return "" if text == "nan" else text
+
+
+def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
+    writer = csv.writer(stream, lineterminator="\n")
+    for number, block in enumerate(blocks):
+        if number == 0:
+            writer.writerow([column.name for column, _ in block])
+        writer.writerows(zip(*(texts(column, values) for column, values in block), strict=True))
+
+
+def _write_parquet(path: Path, blocks: Iterable[list[Part]]) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError:
+        raise InputError(
+            Fault("pyarrow", "is not installed, Parquet needs it: pip install 'xlperf[parquet]'")
+        ) from None
+
+    writer = None
+    try:
+        for block in blocks:
+            arrays = [_arrow(pa, column, values) for column, values in block]
+            if writer is None:
+                fields = [
+                    pa.field(column.name, values.type, metadata={"unit": column.unit or "-"})
+                    for (column, _), values in zip(block, arrays, strict=True)
+                ]
+                schema = pa.schema(fields)
+                writer = pq.ParquetWriter(path, schema)
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _arrow(pa: Any, column: Column, values: np.ndarray) -> Any:
+    """A column as Arrow has it: text as a dictionary, flags as bool, blanks as null."""
+    if column.is_text:
+        return pa.array(values, type=pa.string(), mask=values == "").dictionary_encode()
+    if column.kind in _FLAGS:
+        return pa.array(values == 1.0, mask=values != values)
+    return pa.array(shown(column, values), from_pandas=True)

@@ -1,0 +1,43 @@
+"""Commands on workbooks: ``check``, ``show``, ``new``."""
+
+from __future__ import annotations
+
+import click
+
+from xlperf.cli.common import examples
+
+
+@click.command(
+    short_help="Check a workbook: every fault of its sheets, and what looks doubtful.",
+    epilog=examples("xlperf check study.xlsx", "xlperf check          the shipped workbook"),
+)
+@click.argument("workbook", required=False)
+def check(workbook: str | None) -> int:
+    """Read all sheets of WORKBOOK and say what is wrong with them, a line per fault with sheet and cell.
+
+    Exit code 2 where a sheet cannot be read as it is, 1 where it can but a check fails (a model whose computed
+    parameters are not the stated ones), 0 where all is well.
+    """
+    from xlperf.catalog.check import check as checked
+    from xlperf.explore.consistency import parameter_faults
+    from xlperf.resources import workbook as shipped
+
+    found = checked(workbook or shipped(), [parameter_faults])
+    for line in found.lines():
+        click.echo(line)
+    return 0 if found.ok else 1
+
+
+@click.command(
+    short_help="Print a workbook as text, for git diff and grep.",
+    epilog=examples(
+        "xlperf show study.xlsx",
+        "git config diff.xlperf.textconv 'xlperf show'      then git diff shows what changed in a cell",
+    ),
+)
+@click.argument("file")
+def show(file: str) -> None:
+    """Print the sheets of FILE as text: one line per row of data, headers and formulas as they stand."""
+    from xlperf.catalog.show import show as shown
+
+    click.echo(shown(file), nl=False)
