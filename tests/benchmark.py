@@ -18,7 +18,8 @@ PLANS = 100_000
 SEED = 2024
 ONE_PLAN = """
 import statistics, sys, time
-from xlperf import evaluate, load_catalog, read_plans
+from xlperf import load_catalog, read_plans
+from xlperf.evaluate import evaluate
 catalog = load_catalog()
 plans = read_plans(sys.argv[1])[0]
 times = []

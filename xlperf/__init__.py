@@ -1,7 +1,8 @@
 """xlperf: performance, memory and cost of training and serving large language models, from a spreadsheet.
 
-A *plan* is a row: a model on accelerators with its parallel degrees, batch and precision. :func:`evaluate`
-turns a table of plans into a table of results; :func:`read_plans` and :func:`load_catalog` read the sheets.
+A *plan* is a row: a model on accelerators with its parallel degrees, batch and precision.
+:func:`xlperf.evaluate.evaluate` turns a table of plans into a table of results; :func:`read_plans` and
+:func:`load_catalog` read the sheets.
 Names are imported when they are first used, so that ``import xlperf`` costs nothing.
 """
 
@@ -19,8 +20,6 @@ _PUBLIC = {
     "Catalog": "xlperf.catalog.catalog",
     "load_catalog": "xlperf.catalog.catalog",
     "read_plans": "xlperf.catalog.plans",
-    "evaluate": "xlperf.evaluate",
-    "explain": "xlperf.evaluate",
 }
 
 __all__ = [
@@ -29,8 +28,6 @@ __all__ = [
     "Table",
     "XlperfError",
     "__version__",
-    "evaluate",
-    "explain",
     "load_catalog",
     "read_plans",
 ]
