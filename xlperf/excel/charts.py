@@ -266,8 +266,7 @@ def horizontal_bars(
     chart.gapWidth = 45
     _axis(chart.x_axis, "")
     chart.x_axis.scaling.orientation = "maxMin"
-    if not show_labels:
-        chart.x_axis.tickLblPos = "none"
+    chart.x_axis.delete = not show_labels
     _axis(chart.y_axis, axis_title, number, lines=True)
     chart.y_axis.crosses = "max"
     chart.y_axis.tickLblPos = "nextTo"
@@ -275,7 +274,7 @@ def horizontal_bars(
     if most is not None:
         chart.y_axis.scaling.max = most
     longest = max((len(str(value)) for value in labels.values), default=0)
-    left = min(0.165 * longest + 0.6, 0.45 * size[0]) if show_labels else 0.6
+    left = min(0.175 * longest + 0.7, 0.45 * size[0]) if show_labels else 0.6
     _plot(chart, left, 1.2, 0.6, 2.4)
     return chart
 
@@ -291,7 +290,7 @@ def columns_with_line(
     size: tuple[float, float] = (30.0, 15.0),
     most: float | None = None,
 ) -> BarChart:
-    """Stacked columns with one line across them: what is needed, and what there is.
+    """Stacked columns with a line series over them, a dash at each column: what is needed, and what there is.
 
     Parameters
     ----------
@@ -335,17 +334,19 @@ def columns_with_line(
         chart.y_axis.scaling.max = most
     above: Any = LineChart()
     series = _series(line.header, labels, line.values)
-    series.graphicalProperties = GraphicalProperties(ln=LineProperties(solidFill=line.colour, w=22225))
+    series.graphicalProperties = GraphicalProperties(ln=LineProperties(noFill=True))
+    apart = (size[0] - 3.2) / max(len(labels.values), 1) / 2.54 * 72
     series.marker = Marker(
         symbol="dash",
-        size=9,
+        size=round(min(max(0.55 * apart, 5), 40)),
         spPr=GraphicalProperties(solidFill=line.colour, ln=LineProperties(solidFill=line.colour)),
     )
     series.smooth = False
     above.series.append(series)
     above.y_axis.axId = chart.y_axis.axId
     above.x_axis.axId = chart.x_axis.axId
-    combined: Any = chart + above
+    combined: Any = chart
+    combined += above
     longest = max((len(str(value)) for value in labels.values), default=0)
     _plot(combined, 2.6, 1.2, 0.6, min(0.135 * longest + 0.8, 0.45 * size[1]) + 0.9)
     return chart

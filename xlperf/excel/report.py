@@ -179,7 +179,7 @@ def _plan_sheet(sheet: Worksheet, group: Plans) -> None:
     for row, name in zip(rows, group.names, strict=True):
         row[0] = name
     columns = [*inputs, *outputs, *reason]
-    area = write_table(sheet, columns, rows, f"A{_TOP}", group.kind)
+    area = write_table(sheet, columns, rows, f"A{_TOP}", group.kind, fitted=True)
     letters = {column.name: get_column_letter(i) for i, column in enumerate(columns, start=1)}
     body = area.replace(f"A{_TOP}:", f"A{_TOP + 1}:")
     first = letters[group.outputs[0].name]
@@ -188,7 +188,8 @@ def _plan_sheet(sheet: Worksheet, group: Plans) -> None:
         _shade(sheet, body, f"AND(ISLOGICAL({fits}),NOT({fits}))", style.WARN_FILL, style.WARN_INK)
     _shade(sheet, body, f"ISBLANK(${first}{_TOP + 1})", style.BAD_FILL, style.BAD_INK)
     wide = sum(sheet.column_dimensions[letter].width for letter in letters.values())
-    page_setup(sheet, _TOP, pages_wide=max(1, round(wide / 175)), key_columns="A:A")
+    pages = max(1, round(wide / 175))
+    page_setup(sheet, _TOP, area=area, pages_wide=pages, key_columns="A:A", heading=f"{group.kind.capitalize()} plans")
 
 
 def _shade(sheet: Worksheet, area: str, formula: str, fill: str, ink: str) -> None:

@@ -11,7 +11,7 @@ from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
 from xlperf.excel.report_breakdown import extra_column
 from xlperf.excel.report_data import GOOD, REFUSED, TOO_LARGE, Plans, Report, is_filled, listed, plural
-from xlperf.excel.style import data_rows, page_setup, put, table_name, write_table
+from xlperf.excel.style import data_rows, page_setup, put, write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -90,9 +90,11 @@ def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
     """
     table = used_rows(report, kind)
     columns = [column for column in table.schema.columns if is_filled(table, column)] or [table.schema.key]
-    write_table(sheet, columns, data_rows(table, columns), f"A{_TOP}", kind)
+    area = write_table(sheet, columns, data_rows(table, columns), f"A{_TOP}", kind)
     wide = sum(sheet.column_dimensions[cell.column_letter].width for cell in sheet[_TOP])
-    page_setup(sheet, _TOP, pages_wide=max(1, round(wide / 190)), key_columns="A:A")
+    pages = max(1, round(wide / 190))
+    words = f"{kind.capitalize()} used"
+    page_setup(sheet, _TOP, area=area, pages_wide=pages, key_columns="A:A", heading=words)
 
 
 def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
@@ -134,17 +136,9 @@ def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
             shown = f"{name}, tier {tiers[i]:g}" if kind == "networks" else str(name)
             texts = [str(table.text(text)[i]) for text in ("kind", "source", "notes")]
             rows.append([shown, kind, texts[0], int(year) if year == year else None, texts[1], texts[2]])
-    write_table(sheet, columns, rows, f"A{row + 1}", "rows_used", freeze=None, widths=False)
-    for line in range(row + 2, row + 2 + len(rows)):
-        longest = max(
-            -(-len(str(sheet.cell(line, column).value or "")) // width) for column, width in ((1, 42), (5, 56), (6, 56))
-        )
-        sheet.row_dimensions[line].height = 13.0 * max(1, longest) + 3
-        for column in (1, 5, 6):
-            cell: Any = sheet.cell(line, column)
-            cell.alignment = cell.alignment.copy(wrap_text=True)
-    for letter, width in zip("ABCDEFG", (44, 14, 12, 8, 60, 60, 2), strict=True):
+    for letter, width in zip("ABCDEFG", (44, 14, 12, 9, 60, 60, 2), strict=True):
         sheet.column_dimensions[letter].width = width
+    write_table(sheet, columns, rows, f"A{row + 1}", "rows_used", freeze=None, widths=False)
     sheet.freeze_panes = f"A{_TOP}"
     page_setup(sheet, row + 1)
 
@@ -199,11 +193,9 @@ def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
                 cells = [group.names[i], group.kind, i + 1, model, accelerator, _WORDS[state], reasons[i]]
                 rows.append((order.index(state), cells))
     rows.sort(key=lambda row: row[0])
-    write_table(sheet, columns, [cells for _, cells in rows], f"A{_TOP}", table_name("reasons"), widths=False)
-    for letter, width in zip("ABCDEFG", (46, 11, 7, 22, 20, 19, 90), strict=True):
+    for letter, width in zip("ABCDEFG", (46, 12, 8, 22, 20, 19, 90), strict=True):
         sheet.column_dimensions[letter].width = width
-    for line, (_, cells) in enumerate(rows, start=_TOP + 1):
-        sheet.row_dimensions[line].height = 12.5 * max(1, -(-len(str(cells[-1])) // 92)) + 3
+    write_table(sheet, columns, [cells for _, cells in rows], f"A{_TOP}", "reasons", widths=False)
     if not rows:
         put(sheet.cell(_TOP + 1, 1), "No plan has a reason: all are legal and fit.", "xlperf text")
     page_setup(sheet, _TOP)

@@ -30,10 +30,11 @@ _SHARE_WIDTH, _SIDE_WIDTH, _GAP = 20.5, 12.5, 0.3
 
 @dataclass(frozen=True)
 class _Field:
-    """A column of the table under the charts: what it is, and its values."""
+    """A column of the table under the charts: what it is, its values, and its colour in the charts."""
 
     column: Column
     values: Sequence[Any]
+    colour: str
 
 
 def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Column:
@@ -112,14 +113,20 @@ def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
     for group in groups:
         rows = _shown(group)
         parts = [
-            _field(group, rows, part.name) for part in group.parts("memory_", "memory_reserved", "memory_capacity")
+            _Field(
+                extra_column(part.name.removeprefix("memory_"), part.unit, part.meaning),
+                _listed(group.number(part.name)[rows]),
+                colour(part.name, place),
+            )
+            for place, part in enumerate(group.parts("memory_", "memory_reserved", "memory_capacity"))
         ]
         reserve = group.number("memory_reserved")[rows] - group.number("memory")[rows]
         if np.isfinite(reserve).any():
-            column = extra_column("memory_reserve", "GiB", "What the allocator and the runtime keep beside the plan")
-            parts.append(_Field(column, _listed(np.maximum(reserve, 0.0))))
+            column = extra_column("reserve", "GiB", "What the allocator and the runtime keep beside the plan")
+            parts.append(_Field(column, _listed(np.maximum(reserve, 0.0)), colour("memory_reserve")))
         flags = group.results.number("fits")[rows]
-        fits = _Field(group.results.schema.by_name["fits"], [bool(flag) if flag == flag else None for flag in flags])
+        states = [bool(flag) if flag == flag else None for flag in flags]
+        fits = _Field(group.results.schema.by_name["fits"], states, colour("other"))
         fields = [*parts, _field(group, rows, "memory_capacity"), fits]
         block = _Block(sheet, group, _names(group, rows), fields, top)
         block.memory_charts(f"{group.kind.capitalize()}: memory of the fullest accelerator", len(parts))
@@ -140,7 +147,7 @@ def _listed(values: np.ndarray) -> list[Any]:
 
 
 def _field(group: Plans, rows: np.ndarray, name: str) -> _Field:
-    return _Field(group.results.schema.by_name[name], _listed(group.number(name)[rows]))
+    return _Field(group.results.schema.by_name[name], _listed(group.number(name)[rows]), colour(name))
 
 
 def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[_Field]:
@@ -150,9 +157,17 @@ def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[
     for part in group.parts("time_"):
         share = group.number(part.name)[rows] / total
         rest = rest - np.nan_to_num(share)
-        fields.append(_Field(extra_column(part.name, "%", f"Share of the {of}. {part.meaning}"), _listed(100 * share)))
+        fields.append(
+            _Field(
+                extra_column(part.name.removeprefix("time_"), "%", f"Share of the {of}. {part.meaning}"),
+                _listed(100 * share),
+                colour(part.name, len(fields)),
+            )
+        )
     if (np.abs(rest) > 0.002).any():
-        fields.append(_Field(extra_column("other", "%", f"Share of the {of} in no part"), _listed(100 * rest)))
+        fields.append(
+            _Field(extra_column("other", "%", f"Share of the {of} in no part"), _listed(100 * rest), colour("other"))
+        )
     return fields
 
 
@@ -180,11 +195,13 @@ class _Block:
         for row in range(self.top, self.header_row):
             self.sheet.row_dimensions[row].height = 15.0
         key = extra_column("plan", "", f"Plan of the sheet {self.group.kind}", "name")
+        self.sheet.column_dimensions["A"].width = 54
         rows = [list(row) for row in zip(self.labels, *(field.values for field in self.fields), strict=True)]
         name = f"{self.sheet.title}_{self.group.kind}".replace(" ", "_")
         columns = [key, *(field.column for field in self.fields)]
-        write_table(self.sheet, columns, rows, f"A{self.header_row}", name, freeze=None)
-        self.sheet.column_dimensions["A"].width = 52
+        write_table(self.sheet, columns, rows, f"A{self.header_row}", name, freeze=None, fitted=True)
+        if self.top != _TOP:
+            self.sheet.row_breaks.append(Break(id=self.top - 1))
         for page in range(1, len(self.pages) + 1):
             self.sheet.row_breaks.append(Break(id=self.top + page * self.chart_rows - 1))
 
@@ -193,7 +210,7 @@ class _Block:
 
     def _part(self, position: int, page: tuple[int, int]) -> Part:
         header = Cells(self.sheet, position + 2, self.header_row, self.header_row)
-        return Part(header, self._cells(position + 2, page), colour(self.fields[position].column.name, position))
+        return Part(header, self._cells(position + 2, page), self.fields[position].colour)
 
     def _place(self, chart: Any, page: int, left: float) -> None:
         row = self.top + page * self.chart_rows

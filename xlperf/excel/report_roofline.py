@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -125,8 +126,9 @@ def roofline_sheet(sheet: Worksheet, report: Report) -> None:
     header = _TOP + int(np.ceil(_HEIGHT / CM_PER_ROW)) + 2
     for row in range(_TOP, header):
         sheet.row_dimensions[row].height = 15.0
-    write_table(sheet, [key, *columns, rate], rows, f"A{header}", "operators", freeze=None)
-    sheet.column_dimensions["A"].width = 44
+    sheet.column_dimensions["A"].width = 46
+    write_table(sheet, [key, *columns, rate], rows, f"A{header}", "operators", freeze=None, fitted=True)
+    sheet.row_breaks.append(Break(id=header - 1))
     names = [column.name for column in columns]
     x_column, y_column = names.index("arithmetic_intensity") + 2, len(columns) + 2
     _chart(sheet, report, spans, header, x_column, y_column, len(rows))

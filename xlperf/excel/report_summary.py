@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from openpyxl.styles import Alignment, Font
+from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import Column
 from xlperf.excel import style
@@ -28,12 +29,12 @@ _TABLES = {
 }
 SHEETS = {
     "training": "Every training plan with every result",
-    "step time": "Where the time of a training step goes, plan by plan",
+    "step time": "Where the time of a training step goes",
     "inference": "Every inference plan with every result",
-    "inference time": "Where the time of a decode step and of a request goes",
-    "memory": "Memory by part against the memory of the accelerator",
-    "roofline": "Operators of the best plans against the roofs of their accelerators",
-    "reasons": "Plans that are refused, do not fit or rest on an assumption, and why",
+    "inference time": "Where the time of a decode step goes",
+    "memory": "Memory by part against what there is",
+    "roofline": "Operators of the best plans against their roofs",
+    "reasons": "Why plans are refused or do not fit",
     "assumptions": "Version, catalog, definitions, and every catalog row used with its source",
     "accelerators": "Accelerators used",
     "networks": "Networks used, tier by tier",
@@ -53,7 +54,7 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
     report : Report
         What is reported.
     """
-    for letter, width in zip("ABCDEFGHIJ", (19, 34, 22, 13, 13, 13, 13, 13, 13, 13), strict=True):
+    for letter, width in zip("ABCDEFGHIJ", (19, 44, 20, 13, 13, 13, 13, 13, 13, 13), strict=True):
         sheet.column_dimensions[letter].width = width
     row = _tiles(sheet, report, 4) + 1
     row = _heading(sheet, row, "Key findings")
@@ -64,20 +65,28 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
         sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=_LAST)
         sheet.row_dimensions[row].height = 13.5 * -(-len(finding.words) // _ACROSS) + 4
         row += 1
+    sheet.row_breaks.append(Break(id=row - 1))
     for group in report.groups:
         if len(group.where(GOOD)):
             row = _heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
             row = _top(sheet, group, row)
-    row = _heading(sheet, row + 1, "Sheets of this report")
-    for name in sheet.parent.sheetnames if sheet.parent is not None else ():
-        if name in SHEETS:
-            link(sheet.cell(row, 1), name, name)
-            put(sheet.cell(row, 2), SHEETS[name], "xlperf text")
-            sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=_LAST)
-            row += 1
+    _links(sheet, _heading(sheet, row + 1, "Sheets of this report"))
     sheet.freeze_panes = "A4"
     page_setup(sheet)
-    sheet.print_title_rows = "1:2"
+    sheet.print_title_rows = "1:3"
+
+
+def _links(sheet: Worksheet, row: int) -> None:
+    """Links to the other sheets, in two columns."""
+    inside: Any = sheet
+    names = [name for name in inside.parent.sheetnames if name in SHEETS]
+    half = -(-len(names) // 2)
+    for i, name in enumerate(names):
+        line, column = (row + i, 1) if i < half else (row + i - half, 3)
+        link(sheet.cell(line, column), name, name)
+        put(sheet.cell(line, column + 1), SHEETS[name], "xlperf text")
+        if column == 3:
+            sheet.merge_cells(start_row=line, start_column=4, end_row=line, end_column=_LAST)
 
 
 def _heading(sheet: Worksheet, row: int, words: str) -> int:
@@ -129,15 +138,17 @@ def _top(sheet: Worksheet, group: Plans, row: int) -> int:
     ]
     good = group.where(GOOD)
     models, accelerators = group.plans.text("model"), group.plans.text("accelerator")
+    order = distinct([str(model) for model in models])
     pairs = distinct([f"{models[r]}\n{accelerators[r]}" for r in good])
+    pairs.sort(key=lambda pair: order.index(pair.split("\n")[0]))
     rows: list[Sequence[Any]] = []
     for pair in pairs[:_TOP_ROWS]:
         top = best(group, rate, np.array([r for r in good if f"{models[r]}\n{accelerators[r]}" == pair]))
         if top is not None:
             values = [float(group.number(column.name)[top]) for column in results]
             count = int(group.plans.number("num_accelerators", 1.0)[top])
-            rows.append([models[top], short(group.names[top], 36), accelerators[top], count, *values])
-    write_table(sheet, columns, rows, f"A{row}", f"best_{group.kind}", freeze=None, widths=False)
+            rows.append([models[top], short(group.names[top], 44), accelerators[top], count, *values])
+    write_table(sheet, columns, rows, f"A{row}", f"best_{group.kind}", freeze=None, widths=False, fitted=True)
     sheet.row_dimensions[row].height = 54
     row += len(rows) + 1
     if len(pairs) > _TOP_ROWS:

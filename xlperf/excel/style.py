@@ -32,6 +32,7 @@ __all__ = [
     "cell_value",
     "column_width",
     "data_rows",
+    "fitted_format",
     "link",
     "number_format",
     "page_setup",
@@ -77,6 +78,7 @@ STYLES = (
 )
 
 _COUNT = "#,##0"
+_WIDEST = {"reason": 70, "notes": 60, "source": 60}
 _FORMATS = {
     "%": "0.0",
     "s": "[=0]0;[<10]0.0000;#,##0.00",
@@ -118,6 +120,7 @@ _BY_NAME = {
     "power_usage_effectiveness": "0.00",
     "oversubscription": "0.0#",
 }
+_TOP_STYLES = ("xlperf text", "xlperf note")
 _FORMULA_START = ("=", "+", "-", "@")
 
 
@@ -145,6 +148,33 @@ def number_format(column: Column) -> str:
     return _FORMATS.get(column.unit, "[<10]0.00##;#,##0.0")
 
 
+def fitted_format(column: Column, shown: Iterable[Any]) -> str:
+    """Number format of a result column with as many decimals as its values ask for, so that points stand in a line.
+
+    Parameters
+    ----------
+    column : Column
+        A column of the schema.
+    shown : iterable
+        Its values as cells show them.
+
+    Returns
+    -------
+    str
+        An Excel number format: three figures of the middle value, and powers of ten where that would show nothing.
+
+    >>> from xlperf.catalog.schema import column
+    >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
+    '[=0]0;[<0.05]0.0E+00;#,##0.0'
+    """
+    numbers = sorted(abs(v) for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and v)
+    if not column.is_result or column.unit in ("", "-", "%") or not numbers:
+        return number_format(column)
+    decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 2])), 0), 4)
+    digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
+    return f"[=0]0;[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"
+
+
 def _font(size: float = 10, color: str = INK, bold: bool = False, italic: bool = False, under: bool = False) -> Font:
     return Font(
         name=FONT, size=size, color=color, bold=bold, italic=italic, underline="single" if under else None, family=2
@@ -162,8 +192,7 @@ def _named(
     style.font = font
     if fill:
         style.fill = _fill(fill)
-    vertical = "center" if "header" in name else "top"
-    style.alignment = Alignment(horizontal=align, vertical=vertical, wrap_text=wrap)
+    style.alignment = Alignment(horizontal=align, vertical="top" if name in _TOP_STYLES else "center", wrap_text=wrap)
     if rule:
         style.border = Border(bottom=Side(style="hair", color=f"FF{RULE}"))
     style.protection = Protection(locked="input" not in name)
@@ -327,7 +356,7 @@ def column_width(column: Column, shown: Iterable[Any] = (), most: float = 34) ->
     width = max(width, math.ceil(len(column.header) / 3) + 3.0)
     text = [len(value) for value in shown if isinstance(value, str)]
     if text:
-        width = max(width, min(max(text) * 1.08 + 1.5, most))
+        width = max(width, min(max(text) * (1.15 if column.kind == "name" else 1.05) + 3.0, most))
     return max(width, 9.0)
 
 
@@ -376,6 +405,7 @@ def write_table(
     *,
     freeze: int | None = 1,
     widths: bool = True,
+    fitted: bool = False,
 ) -> str:
     """Write a native table whose headers say the unit and whose header comments say the meaning.
 
@@ -395,6 +425,8 @@ def write_table(
         Columns that stay in sight beside the header; None freezes nothing.
     widths : bool
         Whether to set column widths.
+    fitted : bool
+        Whether the decimals of results are chosen by the values (:func:`fitted_format`) or by the unit alone.
 
     Returns
     -------
@@ -404,6 +436,7 @@ def write_table(
     letter, top = coordinate_from_string(top_left)
     left = column_index_from_string(letter)
     deepest = 1
+    across: list[float] = []
     for offset, column in enumerate(columns):
         cell = put(
             sheet.cell(top, left + offset),
@@ -412,14 +445,25 @@ def write_table(
         )
         cell.comment = _comment(column)
         if widths:
-            width = column_width(column, (row[offset] for row in rows), 60 if column.name == "reason" else 34)
+            width = column_width(column, (row[offset] for row in rows), _WIDEST.get(column.name, 48))
             sheet.column_dimensions[get_column_letter(left + offset)].width = width
-        across = sheet.column_dimensions[get_column_letter(left + offset)].width or 9.0
-        deepest = max(deepest, _lines(column.header, across - 3.0))
+        across.append(sheet.column_dimensions[get_column_letter(left + offset)].width or 9.0)
+        deepest = max(deepest, _lines(column.header, across[-1] - 3.0))
     sheet.row_dimensions[top].height = 13.5 * deepest + 8
+    if fitted:
+        formats = [fitted_format(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
+    else:
+        formats = [number_format(column) for column in columns]
     for down, row in enumerate(rows or [[None] * len(columns)], start=top + 1):
+        tallest = 1
         for offset, (column, value) in enumerate(zip(columns, row, strict=True)):
-            put(sheet.cell(down, left + offset), value, _style(column, offset), number_format(column))
+            cell = put(sheet.cell(down, left + offset), value, _style(column, offset), formats[offset])
+            if isinstance(value, str):
+                lines = _lines(value, across[offset] * 1.02 - 2.0)
+                tallest = max(tallest, lines)
+                cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=lines > 1)
+        if tallest > 1:
+            sheet.row_dimensions[down].height = 13.0 * tallest + 3
     bottom = top + max(len(rows), 1)
     area = f"{letter}{top}:{get_column_letter(left + len(columns) - 1)}{bottom}"
     if name != "":
@@ -440,10 +484,14 @@ def _style(column: Column, offset: int) -> str:
 
 
 def _lines(text: str, across: float) -> int:
+    """Lines that a text takes in a column when it wraps at words, or inside those too long for a line."""
+    across = max(across, 1.0)
     lines, room = 1, across
     for word in text.split():
         if len(word) > room and room < across:
             lines, room = lines + 1, across
+        while len(word) > across:
+            lines, word = lines + 1, word[int(across) :]
         room -= len(word) + 1
     return lines
 
@@ -495,6 +543,7 @@ def page_setup(
     pages_high: int = 0,
     key_columns: str | None = None,
     landscape: bool = True,
+    heading: str = "",
 ) -> None:
     """Set a sheet up for print: A4, fitted to the width, header rows repeated, page numbers.
 
@@ -512,6 +561,8 @@ def page_setup(
         Columns that every page repeats where it is more than one page wide: ``A:A``.
     landscape : bool
         Orientation.
+    heading : str
+        Title in the page header, for sheets whose print area leaves their own title out.
     """
     sheet.page_setup.orientation = "landscape" if landscape else "portrait"
     sheet.page_setup.paperSize = 9
@@ -527,6 +578,10 @@ def page_setup(
         sheet.print_title_cols = key_columns
     if area is not None:
         sheet.print_area = area
+    if heading:
+        header: Any = sheet.oddHeader
+        header.left.text = f'&"{FONT},Bold"&14{heading.replace("&", "&&")}'
+        margins.top = 0.75
     footer: Any = sheet.oddFooter
     footer.left.text = "&8xlperf"
     footer.center.text = "&8&A"
