@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.formatting.rule import FormulaRule
-from openpyxl.styles import Font, PatternFill
+from openpyxl.styles import Alignment, Font, PatternFill
 from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, Column, results_of, table_schema
 from xlperf.excel.blocks import CellError
@@ -274,12 +275,12 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         )
     for kind in (*CATALOG_TABLES, *PLAN_TABLES):
         needed = [column for column in table_schema(kind).columns if column.required]
+        blanks = "+".join(f"COUNTBLANK({_reference(column)})" for column in needed)
         checks.append(
             Check(
                 f"Blank cells of {kind} that must hold something",
-                "+".join(f"COUNTBLANK({_reference(column)})" for column in needed),
-                sum(row[column.name] is None for row in rows[kind] for column in needed)
-                + (len(needed) if not rows[kind] else 0),
+                f"IF(COUNTA({_reference(needed[0])})=0,0,{blanks})",
+                sum(row[column.name] is None for row in rows[kind] for column in needed),
             )
         )
     for kind in (*CATALOG_TABLES, *PLAN_TABLES):
@@ -298,7 +299,7 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
             ),
             Check(
                 f"Plans of {kind} that do not fit in memory",
-                f"SUMPRODUCT(ISLOGICAL({kind}[{fits.header}])*({kind}[{fits.header}]=FALSE))",
+                f"COUNTIF({kind}[{fits.header}],FALSE)",
                 _count(own.get(fits.name), lambda cell: cell is False),
             ),
         ]
@@ -339,14 +340,23 @@ def _finish(
     rows: tuple[int, int],
     count: int,
 ) -> None:
-    sheet.column_dimensions["A"].width = 5
-    sheet.column_dimensions["B"].width = 66
+    sheet.column_dimensions["A"].width = 6
+    sheet.column_dimensions["B"].width = 68
     for letter in (*letters.values(), *after):
-        sheet.column_dimensions[letter].width = 11
+        sheet.column_dimensions[letter].width = 13
+    for row in range(_TOP, _TOP + count):
+        _cell(sheet, f"D{row}").alignment = Alignment(horizontal="center")
+    for row in range(rows[0], rows[1] + 1):
+        for name, letter in letters.items():
+            if table_schema("models").by_name[name].kind != "number":
+                _cell(sheet, f"{letter}{row}").alignment = Alignment(horizontal="center")
+        _cell(sheet, f"{after[3]}{row}").alignment = Alignment(horizontal="center")
     bad = {"fill": PatternFill(bgColor=f"FF{BAD_FILL}"), "font": Font(color=f"FF{BAD_INK}", bold=True)}
     rule: Any = FormulaRule(formula=[f'$D{_TOP}="look"'], **bad)
     sheet.conditional_formatting.add(f"B{_TOP}:D{_TOP + count - 1}", rule)
     rule = FormulaRule(formula=[f'${after[3]}{rows[0]}="differs"'], **bad)
     sheet.conditional_formatting.add(f"B{rows[0]}:{after[3]}{rows[1]}", rule)
     sheet.freeze_panes = f"C{_TOP}"
-    page_setup(sheet, _TOP - 1, key_columns="A:B")
+    page_setup(sheet)
+    sheet.page_setup.paperSize = 8
+    sheet.row_breaks.append(Break(id=model_top - 2))

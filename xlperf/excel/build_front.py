@@ -119,7 +119,7 @@ def front_sheet(
     """
     sheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
-    for column, width in zip("ABCDEFGHIJ", (2, 34, 26, 3, 34, 26, 12, 12, 12, 12), strict=True):
+    for column, width in zip("ABCDEFGHIJ", (2, 46, 27, 3, 46, 27, 16, 12, 12, 12), strict=True):
         sheet.column_dimensions[column].width = width
     _wide(sheet, 4, _WORDS, 30)
     put(sheet["B6"], "How to use it", "xlperf heading")
@@ -131,20 +131,20 @@ def front_sheet(
     formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
     words = "Names the content of the catalog sheets. Every result depends on it, so that an edit there is seen."
     put(sheet[f"E{CATALOG_CELL[1:]}"], words, "xlperf note")
-    sheet.merge_cells(f"E{CATALOG_CELL[1:]}:J{CATALOG_CELL[1:]}")
+    sheet.merge_cells(f"E{CATALOG_CELL[1:]}:G{CATALOG_CELL[1:]}")
     for letters, kind in (("BC", "training"), ("EF", "inference")):
         _card(sheet, letters, kind, results.get(kind, {}), formulas)
     _legend(sheet, 39)
     _contents(sheet, 39, tables)
     _choices(workbook, sheet)
     _names(workbook)
-    page_setup(sheet, area=f"A1:J{_CHOICES_TOP - 2}", pages_high=1)
+    page_setup(sheet, area=f"A1:G{_CHOICES_TOP - 2}", pages_high=1)
     return sheet
 
 
 def _wide(sheet: Worksheet, row: int, words: str, height: float) -> None:
     put(sheet[f"B{row}"], words, "xlperf text")
-    sheet.merge_cells(f"B{row}:J{row}")
+    sheet.merge_cells(f"B{row}:G{row}")
     sheet.row_dimensions[row].height = height
 
 
@@ -199,7 +199,7 @@ def _legend(sheet: Worksheet, top: int) -> None:
     ):
         put(sheet[f"E{row}"], sample, style)
         put(sheet[f"F{row}"], words, "xlperf note")
-        sheet.merge_cells(f"F{row}:J{row}")
+        sheet.merge_cells(f"F{row}:G{row}")
 
 
 def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:

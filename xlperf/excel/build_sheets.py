@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.formatting.rule import CellIsRule, FormulaRule
-from openpyxl.styles import Font, PatternFill
+from openpyxl.styles import Alignment, Font, PatternFill
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.table import TableColumn, TableFormula
@@ -19,8 +19,6 @@ from xlperf.excel.functions import PREFIX
 from xlperf.excel.style import (
     BAD_FILL,
     BAD_INK,
-    INPUT_FILL,
-    KEY_FILL,
     data_rows,
     page_setup,
     put,
@@ -154,6 +152,7 @@ LOOKS: Mapping[str, Look] = {
 }
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"
+_LONG_TEXT = {"source": 44.0, "aliases": 36.0, "notes": 64.0, "reason": 64.0, "fit_set": 36.0}
 
 
 def sheet_columns(kind: str) -> list[Column]:
@@ -209,11 +208,10 @@ def data_sheet(
             if validation is not None:
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
-    _widths(sheet, columns)
+    _arranged(sheet, columns, len(rows))
     if kind in PLAN_TABLES:
         _alarms(sheet, columns, len(rows))
-    page_setup(sheet, HEADER_ROW, pages_wide=look.pages_wide, key_columns="A:A")
-    sheet.page_setup.paperSize = 8 if look.pages_wide > 1 else 9
+    _print_setup(sheet, look, columns, len(rows))
     return sheet
 
 
@@ -316,11 +314,45 @@ def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[st
     sheet.row_dimensions[HEADER_ROW - 1].height = 16
 
 
-def _widths(sheet: Worksheet, columns: Sequence[Column]) -> None:
+def _arranged(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
+    """Widths that show names whole, text apart from the numbers before it, long text wrapped."""
+    deepest = 1
     for offset, column in enumerate(columns, start=1):
         letter = get_column_letter(offset)
-        if column.name in ("notes", "source", "aliases") or (column.name == "reason"):
-            sheet.column_dimensions[letter].width = {"source": 34, "aliases": 30}.get(column.name, 60)
+        cells: list[Any] = [sheet.cell(HEADER_ROW + 1 + row, offset) for row in range(max(count, 1))]
+        width = sheet.column_dimensions[letter].width
+        longest = max((len(cell.value) for cell in cells if isinstance(cell.value, str)), default=0)
+        if column.name in _LONG_TEXT:
+            width = _LONG_TEXT[column.name]
+        elif column.is_text and not column.is_result:
+            width = max(width, 1.1 * longest + 3.0)
+        sheet.column_dimensions[letter].width = width
+        if column.is_text or column.kind == "flag":
+            own = Alignment(horizontal="left", vertical="top", indent=1, wrap_text=column.name in _LONG_TEXT)
+            for cell in cells:
+                cell.alignment = own
+        deepest = max(deepest, _lines(column.header, width - 2.0))
+    sheet.row_dimensions[HEADER_ROW].height = 13.0 * deepest + 6.0
+
+
+def _lines(text: str, across: float) -> int:
+    lines, room = 1, across
+    for word in text.split():
+        if len(word) > room and room < across:
+            lines, room = lines + 1, across
+        room -= len(word) + 1
+    return lines
+
+
+def _print_setup(sheet: Worksheet, look: Look, columns: Sequence[Column], count: int) -> None:
+    last = f"{get_column_letter(len(columns))}{HEADER_ROW + max(count, 1)}"
+    area = f"A{HEADER_ROW - 1}:{last}"
+    page_setup(sheet, HEADER_ROW, area=area, pages_wide=look.pages_wide, key_columns="A:A")
+    sheet.print_title_rows = f"{HEADER_ROW - 1}:{HEADER_ROW}"
+    sheet.page_setup.paperSize = 8 if len(columns) > 20 else 9
+    sheet.page_margins.top = 0.8
+    header: Any = sheet.oddHeader
+    header.left.text = f"&14&B{look.title}"
 
 
 def _alarms(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
@@ -339,8 +371,6 @@ def _alarms(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
 __all__ = [
     "CATALOG_NAME",
     "HEADER_ROW",
-    "INPUT_FILL",
-    "KEY_FILL",
     "LIVE_RESULTS",
     "LOOKS",
     "choices_of",
