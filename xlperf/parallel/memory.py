@@ -62,13 +62,11 @@ def optimizer_element_size(adam: Numeric, element_size: Numeric, state_size: Num
     return np.asarray((1.0 + array(adam) + master) * state)
 
 
-def layer_activation_size(
+def attention_activation_size(
     tokens: Numeric,
     hidden_size: Numeric,
     projected_size: Numeric,
     attention_size: Numeric,
-    ffn_hidden_size: Numeric,
-    gated_mlp: Numeric,
     score_elements: Numeric,
     dropout: Numeric,
     tensor_parallel: Numeric,
@@ -76,14 +74,14 @@ def layer_activation_size(
     element_size: Numeric,
     mask_size: Numeric,
 ) -> Array:
-    r"""Activations that one layer keeps for its backward pass, without recomputation.
+    r"""Activations that one attention block keeps for its backward pass.
 
     .. math::
 
-        S = e n \left(\frac{4 h}{t_s} + \frac{w + o + (2 + \gamma) f}{t}\right)
-        + \delta \mu \frac{2 n h}{t_s} + (e (1 + \delta) + \delta \mu) A
+        S = e n \left(\frac{2 h}{t_s} + \frac{w + o}{t}\right) + \delta \mu \frac{n h}{t_s}
+        + (e (1 + \delta) + \delta \mu) A
 
-    With a = g, o = h, f = 4 h, e = 2, mu = 1, dropout and standard attention: s b h (10 + 24 / t + 5 a s / (h t)).
+    With w = 3 h, o = h, e = 2, mu = 1, dropout, standard attention and one rank: 11 s b h + 5 a s^2 b + 2 s b h.
 
     Parameters
     ----------
@@ -95,10 +93,6 @@ def layer_activation_size(
         Width w of queries, keys and values together. [-]
     attention_size : numeric
         Width o of the output of the attention. [-]
-    ffn_hidden_size : numeric
-        Width f of the feed-forward layer. [-]
-    gated_mlp : numeric
-        Gamma: 1 with a gate matrix. [-]
     score_elements : numeric
         Attention scores A that the rank keeps; 0 with flash attention. [-]
     dropout : numeric
@@ -115,18 +109,115 @@ def layer_activation_size(
     Returns
     -------
     size : numeric
-        Bytes of one layer and micro-batch. [B]
+        Bytes of one block and micro-batch. [B]
 
     References
     ----------
     .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
-       arXiv:2205.05198, equations 1 to 4.
+       arXiv:2205.05198, section 4.1 and equations 1 to 4.
     """
     split = array(tensor_parallel)
     shared = np.where(array(sequence_parallel) > 0.0, split, 1.0)
-    element, count = array(element_size), array(tokens)
+    element, count, hidden = array(element_size), array(tokens), array(hidden_size)
     mask = array(dropout) * array(mask_size)
-    stream = 4.0 * array(hidden_size) / shared
-    inner = array(projected_size) + array(attention_size) + (2.0 + array(gated_mlp)) * array(ffn_hidden_size)
-    kept = element * count * (stream + inner / split) + mask * 2.0 * count * array(hidden_size) / shared
+    inner = (array(projected_size) + array(attention_size)) / split
+    kept = element * count * (2.0 * hidden / shared + inner) + mask * count * hidden / shared
     return np.asarray(kept + (element * (1.0 + array(dropout)) + mask) * array(score_elements))
+
+
+def mlp_activation_size(
+    tokens: Numeric,
+    hidden_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+    dropout: Numeric,
+    tensor_parallel: Numeric,
+    sequence_parallel: Numeric,
+    element_size: Numeric,
+    mask_size: Numeric,
+) -> Array:
+    r"""Activations that one dense feed-forward block keeps for its backward pass.
+
+    .. math:: S = e n \left(\frac{2 h}{t_s} + \frac{(2 + \gamma) f}{t}\right) + \delta \mu \frac{n h}{t_s}
+
+    With f = 4 h, e = 2, mu = 1, dropout, no gate and one rank: 19 s b h + 2 s b h.
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens n of a micro-batch. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    ffn_hidden_size : numeric
+        Width f of the feed-forward layer. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix. [-]
+    dropout : numeric
+        Delta: 1 where dropout is applied and its mask is kept. [-]
+    tensor_parallel : numeric
+        Ranks t that share each matrix. [-]
+    sequence_parallel : numeric
+        1 where norms and residuals are split over them too: t_s is then t, else 1. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    mask_size : numeric
+        Bytes mu of an element of a dropout mask. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one block and micro-batch. [B]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, section 4.1 and equations 1 to 4.
+    """
+    split = array(tensor_parallel)
+    shared = np.where(array(sequence_parallel) > 0.0, split, 1.0)
+    element, count, hidden = array(element_size), array(tokens), array(hidden_size)
+    inner = (2.0 + array(gated_mlp)) * array(ffn_hidden_size) / split
+    mask = array(dropout) * array(mask_size)
+    return np.asarray(element * count * (2.0 * hidden / shared + inner) + mask * count * hidden / shared)
+
+
+def expert_activation_size(
+    sent_tokens: Numeric,
+    received_tokens: Numeric,
+    hidden_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+    element_size: Numeric,
+) -> Array:
+    r"""Activations that the routed experts of one rank keep for the backward pass of a layer.
+
+    .. math:: S = e \left(n_s h + n_r (h + (2 + \gamma) f)\right)
+
+    Parameters
+    ----------
+    sent_tokens : numeric
+        Copies n_s of tokens whose expert outputs come back to the rank. [-]
+    received_tokens : numeric
+        Copies n_r of tokens that its experts see. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    ffn_hidden_size : numeric
+        Width f of an expert on the rank. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one layer and micro-batch. [B]
+
+    References
+    ----------
+    .. [1] D. Liu et al., "MoE parallel folding", 2025, arXiv:2504.14960 (token dispatcher: permuted inputs and
+       outputs are kept).
+    """
+    inner = array(hidden_size) + (2.0 + array(gated_mlp)) * array(ffn_hidden_size)
+    elements = array(sent_tokens) * array(hidden_size) + array(received_tokens) * inner
+    return np.asarray(array(element_size) * elements)

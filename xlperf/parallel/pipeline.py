@@ -126,3 +126,65 @@ def in_flight_micro_batches(
     extra = np.where(chunks > 1.0, (stages - 1.0) / (stages * chunks), 0.0)
     held = np.where(array(gpipe) > 0.0, array(num_micro_batches), stages * (1.0 + extra))
     return np.asarray(np.minimum(array(num_micro_batches), held))
+
+
+def zero_bubble_time(
+    forward_time: Numeric, backward_time: Numeric, weight_gradient_time: Numeric, pipeline_parallel: Numeric
+) -> Array:
+    r"""Idle time of a stage under ZB-H1: weight gradients fill the drain of the pipeline.
+
+    .. math:: t = (p - 1) (F + B - W)
+
+    Parameters
+    ----------
+    forward_time : numeric
+        Forward pass F of one micro-batch on one stage. [s]
+    backward_time : numeric
+        Gradient B by the inputs, of one micro-batch on one stage. [s]
+    weight_gradient_time : numeric
+        Gradient W by the weights. [s]
+    pipeline_parallel : numeric
+        Stages p. [-]
+
+    Returns
+    -------
+    time : numeric
+        Idle time per step, at least 0. [s]
+
+    References
+    ----------
+    .. [1] P. Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv:2401.10241, table 1.
+    """
+    idle = array(forward_time) + array(backward_time) - array(weight_gradient_time)
+    return np.asarray((array(pipeline_parallel) - 1.0) * np.maximum(idle, 0.0))
+
+
+def dualpipe_bubble_time(
+    overlapped_time: Numeric, backward_time: Numeric, weight_gradient_time: Numeric, pipeline_parallel: Numeric
+) -> Array:
+    r"""Idle time of a stage under DualPipe: two directions, forward and backward passes run together.
+
+    .. math:: t = \left(\frac{p}{2} - 1\right) (F\&B + B - 3 W)
+
+    Parameters
+    ----------
+    overlapped_time : numeric
+        One forward and one full backward pass that run together, F&B. [s]
+    backward_time : numeric
+        Full backward pass B of one micro-batch on one stage. [s]
+    weight_gradient_time : numeric
+        Gradient W by the weights. [s]
+    pipeline_parallel : numeric
+        Stages p. [-]
+
+    Returns
+    -------
+    time : numeric
+        Idle time per step, at least 0. [s]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, table 2.
+    """
+    idle = array(overlapped_time) + array(backward_time) - 3.0 * array(weight_gradient_time)
+    return np.asarray(np.maximum(array(pipeline_parallel) / 2.0 - 1.0, 0.0) * np.maximum(idle, 0.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +12,11 @@ from xlperf.arrays import Array
 from xlperf.workload.model import Model
 
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0.0, 1.0, 2.0
+SCHEDULES = ("1f1b", "interleaved", "gpipe", "zero-bubble", "dualpipe")
+GPIPE, ZERO_BUBBLE, DUALPIPE = 2.0, 3.0, 4.0
+CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
+RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
+DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,24 @@ class TrainingPlan:
         Stages. [-]
     virtual_pipeline : Array
         Model chunks per stage. [-]
-    gpipe : Array
-        1 where all forward passes run before the first backward pass. [-]
+    schedule : Array
+        Code of the order of passes: position in SCHEDULES. [-]
+    context_parallel : Array
+        Ranks that share a sequence. [-]
+    context_method : Array
+        Code of how they exchange keys and values: position in CONTEXT_METHODS. [-]
+    expert_parallel : Array
+        Ranks that share the experts. [-]
+    expert_tensor_parallel : Array
+        Ranks that share one expert. [-]
+    expert_imbalance : Array
+        Tokens of the fullest expert rank over the mean. [-]
+    dispatch_size : Array
+        Bytes of an element sent to experts. [B]
+    tensor_stride, context_stride, data_stride, stage_stride : Array
+        Distance of neighbouring ranks of a group. [-]
+    expert_stride, expert_tensor_stride, expert_data_stride : Array
+        The same for the groups of the experts. [-]
     data_parallel : Array
         Replicas. [-]
     zero_stage : Array
@@ -61,7 +82,20 @@ class TrainingPlan:
     sequence_parallel: Array
     pipeline_parallel: Array
     virtual_pipeline: Array
-    gpipe: Array
+    schedule: Array
+    context_parallel: Array
+    context_method: Array
+    expert_parallel: Array
+    expert_tensor_parallel: Array
+    expert_imbalance: Array
+    dispatch_size: Array
+    tensor_stride: Array
+    context_stride: Array
+    data_stride: Array
+    stage_stride: Array
+    expert_stride: Array
+    expert_tensor_stride: Array
+    expert_data_stride: Array
     data_parallel: Array
     zero_stage: Array
     global_batch_size: Array
@@ -81,8 +115,24 @@ class TrainingPlan:
 
     @property
     def tokens(self) -> Array:
-        """Tokens of one micro-batch. [-]"""
-        return np.asarray(self.micro_batch_size * self.sequence_length)
+        """Tokens of one micro-batch on one rank of the context. [-]"""
+        return np.asarray(self.micro_batch_size * self.sequence_length / self.context_parallel)
+
+    @property
+    def gpipe(self) -> Array:
+        """1 where all forward passes run before the first backward pass. [-]"""
+        return np.asarray(self.schedule == GPIPE, dtype=np.float64)
+
+    @property
+    def shards(self) -> Array:
+        """Ranks that hold the same weights outside the experts: replicas x context. [-]"""
+        return np.asarray(self.data_parallel * self.context_parallel)
+
+    @property
+    def expert_shards(self) -> Array:
+        """Ranks that hold the same experts. [-]"""
+        ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
+        return np.asarray(ranks / (self.expert_parallel * self.expert_tensor_parallel))
 
     @property
     def layers_divisor(self) -> Array:
@@ -134,8 +184,32 @@ def _fraction(values: Array) -> np.ndarray:
     return np.asarray(values != np.floor(values))
 
 
+def group_strides(order: str, sizes: Mapping[str, Array]) -> dict[str, Array]:
+    """Distance of neighbouring ranks of each group when groups take neighbouring accelerators in an order.
+
+    Parameters
+    ----------
+    order : str
+        Dimensions from the innermost, joined by hyphens: ``tp-cp-ep-dp-pp``. [-]
+    sizes : mapping of str to Array
+        Ranks of each dimension, (rows,); a dimension that is missing has one. [-]
+
+    Returns
+    -------
+    dict of str to Array
+        Dimension -> stride, (rows,). [-]
+    """
+    strides: dict[str, Array] = {}
+    distance = np.ones_like(next(iter(sizes.values())))
+    for name in order.split("-"):
+        if name in sizes:
+            strides[name] = distance
+            distance = distance * sizes[name]
+    return strides
+
+
 def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
-    """Rules that a dense training plan must keep.
+    """Rules that a training plan must keep.
 
     Parameters
     ----------
@@ -155,11 +229,16 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         ("pipeline parallel", plan.pipeline_parallel),
         ("virtual pipeline", plan.virtual_pipeline),
         ("data parallel", plan.data_parallel),
+        ("context parallel", plan.context_parallel),
+        ("expert parallel", plan.expert_parallel),
+        ("expert tensor parallel", plan.expert_tensor_parallel),
         ("global batch size", plan.global_batch_size),
         ("micro batch size", plan.micro_batch_size),
         ("sequence length", plan.sequence_length),
     )
-    ranks = plan.tensor_parallel * plan.pipeline_parallel * plan.data_parallel
+    ranks = plan.tensor_parallel * plan.pipeline_parallel * plan.data_parallel * plan.context_parallel
+    experts = model.num_experts
+    dense = experts <= 0
     chunks = plan.layers_divisor
     heads = model.num_attention_heads
     per_replica = plan.global_batch_size / (plan.data_parallel * plan.micro_batch_size)
@@ -167,8 +246,75 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     rules += [
         Rule(
             ranks != plan.num_accelerators,
-            "tensor {} x pipeline {} x data {} parallel is {} ranks, not the {} accelerators of the plan",
-            (plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel, ranks, plan.num_accelerators),
+            "tensor {} x context {} x pipeline {} x data {} parallel is {} ranks, not the {} accelerators of the plan",
+            (
+                plan.tensor_parallel,
+                plan.context_parallel,
+                plan.pipeline_parallel,
+                plan.data_parallel,
+                ranks,
+                plan.num_accelerators,
+            ),
+        ),
+        Rule(
+            dense & ((plan.expert_parallel > 1) | (plan.expert_tensor_parallel > 1)),
+            "the model has no experts: expert parallel {} and expert tensor parallel {} must be 1",
+            (plan.expert_parallel, plan.expert_tensor_parallel),
+        ),
+        Rule(
+            ~dense & _fraction(experts / plan.expert_parallel),
+            "expert parallel {} does not divide the {} experts",
+            (plan.expert_parallel, experts),
+        ),
+        Rule(
+            ~dense & _fraction(plan.expert_shards),
+            "expert parallel {} x expert tensor parallel {} does not divide the {} ranks of a pipeline stage",
+            (
+                plan.expert_parallel,
+                plan.expert_tensor_parallel,
+                plan.tensor_parallel * plan.context_parallel * plan.data_parallel,
+            ),
+        ),
+        Rule(
+            (plan.expert_parallel > 1) & (plan.tensor_parallel > 1) & (plan.sequence_parallel < 1),
+            "expert parallel {} with tensor parallel {} needs sequence parallel",
+            (plan.expert_parallel, plan.tensor_parallel),
+        ),
+        Rule(
+            ~dense & _fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel),
+            "expert tensor parallel {} does not divide the width {} of an expert",
+            (plan.expert_tensor_parallel, model.expert_ffn_hidden_size),
+        ),
+        Rule(
+            (plan.context_parallel > 1) & _fraction(plan.sequence_length / (2.0 * plan.context_parallel)),
+            "context parallel {} needs a sequence length ({}) that is a multiple of twice as much",
+            (plan.context_parallel, plan.sequence_length),
+        ),
+        Rule(
+            (plan.context_method == ULYSSES)
+            & (plan.context_parallel > 1)
+            & _fraction(model.num_query_groups / (plan.tensor_parallel * plan.context_parallel)),
+            "ulysses context parallel {} x tensor parallel {} does not divide the {} key and value heads",
+            (plan.context_parallel, plan.tensor_parallel, model.num_query_groups),
+        ),
+        Rule(
+            (plan.schedule == ZERO_BUBBLE) & (plan.virtual_pipeline > 1),
+            "the zero-bubble schedule has no virtual pipeline, plan asks for {}",
+            (plan.virtual_pipeline,),
+        ),
+        Rule(
+            (plan.schedule == DUALPIPE) & (_fraction(plan.pipeline_parallel / 2.0) | (plan.virtual_pipeline > 1)),
+            "dualpipe needs an even number of stages and no virtual pipeline, plan has {} and {}",
+            (plan.pipeline_parallel, plan.virtual_pipeline),
+        ),
+        Rule(
+            (plan.schedule == DUALPIPE) & (per_replica < 2.0 * plan.pipeline_parallel),
+            "dualpipe needs at least twice as many micro-batches ({}) as stages ({})",
+            (per_replica, plan.pipeline_parallel),
+        ),
+        Rule(
+            (plan.flash_attention < 1) & ((model.latent_attention > 0) | (plan.context_parallel > 1)),
+            "standard attention is not modelled with latent attention or context parallel: use flash",
         ),
         Rule(
             _fraction(heads / plan.tensor_parallel),

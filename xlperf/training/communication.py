@@ -1,4 +1,4 @@
-"""Collectives of a training step."""
+"""Collectives of a training step: one call each, with its bytes."""
 
 from __future__ import annotations
 
@@ -6,33 +6,53 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, ceil_div
 from xlperf.network.collectives import collective_time
-from xlperf.parallel.plan import TrainingPlan
+from xlperf.parallel.plan import ALL_GATHER, RING, ULYSSES
+from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import Setting, columns
 
 
-def _stride(plan: TrainingPlan) -> tuple[Array, Array]:
-    """Distance of neighbouring data-parallel and pipeline ranks."""
-    return plan.tensor_parallel, plan.tensor_parallel * plan.data_parallel
+class Collective(NamedTuple):
+    """One call of a collective operation, (rows,): its operation, seconds and bytes."""
+
+    operation: str
+    time: Array
+    message_size: Array
 
 
 class Communication(NamedTuple):
-    """Seconds and bytes of the collectives of a plan, (rows,); tensor-parallel ones per layer and direction."""
+    """Collectives of a plan, each (rows,); those of layers per block and direction.
 
-    tensor_reduce: Array
-    tensor_gather: Array
-    tensor_scatter: Array
-    stage_transfer: Array
-    gradient_reduce: Array
-    weight_gather: Array
-    tensor_message: Array
-    stage_message: Array
-    gradient_message: Array
-    weight_message: Array
+    ``tensor_*`` of the activations between blocks, ``context_*`` of keys and values (one ring step, one gathering,
+    one exchange), ``expert_exchange`` one dispatch or combination, ``expert_*`` within an expert's tensor-parallel
+    group, ``stage_transfer`` between stages, the others of gradients and weights once per step.
+    """
+
+    tensor_reduce: Collective
+    tensor_gather: Collective
+    tensor_scatter: Collective
+    context_step: Collective
+    context_gather: Collective
+    context_exchange: Collective
+    expert_exchange: Collective
+    expert_gather: Collective
+    expert_scatter: Collective
+    stage_transfer: Collective
+    gradient_reduce: Collective
+    weight_gather: Collective
+    expert_gradient_reduce: Collective
+    expert_weight_gather: Collective
 
 
-def communication_of(setting: Setting, parameters: Array) -> Communication:
+def _call(setting: Setting, operation: str, *calls: tuple[Array, Array, Array]) -> list[Collective]:
+    """Several calls of one operation, (message size, group size, stride) each, timed together."""
+    message, group, stride = (columns(*values) for values in zip(*calls, strict=True))
+    time = collective_time(operation, message, group, stride, setting.network, setting.constants[operation])
+    return [Collective(operation, time[:, index], message[:, index]) for index in range(len(calls))]
+
+
+def communication_of(setting: Setting, parameters: Array, expert_parameters: Array) -> Communication:
     """Time and size of every collective of a step.
 
     Parameters
@@ -40,47 +60,116 @@ def communication_of(setting: Setting, parameters: Array) -> Communication:
     setting : Setting
         Model, network, plan and calibration. [-]
     parameters : Array
-        Parameters of the fullest stage on one tensor-parallel rank, (rows,). [-]
+        Parameters of the fullest stage on one rank, routed experts apart, (rows,). [-]
+    expert_parameters : Array
+        Parameters of its routed experts, (rows,). [-]
 
     Returns
     -------
     Communication
         Seconds and bytes, (rows,). [s, B]
     """
-    plan, network, constants = setting.plan, setting.network, setting.constants
-    data_stride, stage_stride = _stride(plan)
-    tensor_message = plan.tokens * setting.model.hidden_size * plan.element_size
-    stage_message = tensor_message / plan.tensor_parallel
-    gradient_message = parameters * plan.gradient_size
-    weight_message = parameters * plan.element_size
-    group = columns(plan.tensor_parallel, plan.data_parallel)
-    stride = columns(np.ones_like(data_stride), data_stride)
-    reduce = collective_time(
-        "all_reduce", columns(tensor_message, gradient_message), group, stride, network, constants["all_reduce"]
-    )
-    gather = collective_time(
-        "all_gather", columns(tensor_message, weight_message), group, stride, network, constants["all_gather"]
-    )
-    scatter = collective_time(
-        "reduce_scatter", columns(tensor_message, gradient_message), group, stride, network, constants["reduce_scatter"]
-    )
-    transfer = collective_time(
+    model, plan = setting.model, setting.plan
+    tensor, context = plan.tensor_parallel, plan.context_parallel
+    stream = plan.tokens * model.hidden_size * plan.element_size
+    tensor_call = (stream, tensor, plan.tensor_stride)
+    shards_stride = np.minimum(plan.context_stride, plan.data_stride)
+    gradients = (parameters * plan.gradient_size, plan.shards, shards_stride)
+    weights = (parameters * plan.element_size, plan.shards, shards_stride)
+
+    heads = ceil_div(model.num_attention_heads, tensor)
+    groups = np.where(model.latent_attention > 0, heads, ceil_div(model.num_query_groups, tensor))
+    pair = model.qk_head_size + model.v_head_size
+    keys_and_values = plan.tokens * groups * pair * plan.element_size
+    queries_and_output = plan.tokens * heads * pair * plan.element_size
+    context_call = (context, plan.context_stride)
+
+    if setting.architecture.experts:
+        routed, _, _ = routed_tokens(setting)
+        copies = routed * model.top_k * model.hidden_size
+        exchange_call = (copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
+        expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
+        expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)
+        shards = (plan.expert_shards, plan.expert_data_stride)
+        expert_gradients = (expert_parameters * plan.gradient_size, *shards)
+        expert_weights = (expert_parameters * plan.element_size, *shards)
+        gathers = _call(
+            setting, "all_gather", tensor_call, weights, (keys_and_values * context, *context_call), expert_call,
+            expert_weights,
+        )  # fmt: skip
+        scatters = _call(setting, "reduce_scatter", tensor_call, gradients, expert_call, expert_gradients)
+        reduces = _call(setting, "all_reduce", tensor_call, gradients, expert_gradients)
+        exchanges = _call(
+            setting, "all_to_all", (queries_and_output + keys_and_values, *context_call), exchange_call
+        )
+    else:
+        none = Collective("", np.zeros_like(stream), np.zeros_like(stream))
+        gathers = _call(setting, "all_gather", tensor_call, weights, (keys_and_values * context, *context_call))
+        gathers += [none, none]
+        scatters = [*_call(setting, "reduce_scatter", tensor_call, gradients), none, none]
+        reduces = [*_call(setting, "all_reduce", tensor_call, gradients), none]
+        exchanges = [*_call(setting, "all_to_all", (queries_and_output + keys_and_values, *context_call)), none]
+    transfers = _call(
+        setting,
         "point_to_point",
-        stage_message[:, None],
-        plan.pipeline_parallel[:, None],
-        stage_stride[:, None],
-        network,
-        constants["point_to_point"],
+        (stream / tensor, plan.pipeline_parallel, plan.stage_stride),
+        (keys_and_values, *context_call),
     )
+    sharded = plan.zero_stage > 0
+
+    def either(scatter: Collective, reduce: Collective) -> Collective:
+        return scatter._replace(time=np.where(sharded, scatter.time, reduce.time))
+
+    def if_sharded(gather: Collective) -> Collective:
+        return gather._replace(time=np.where(sharded, gather.time, 0.0))
+
     return Communication(
-        tensor_reduce=reduce[:, 0],
-        tensor_gather=gather[:, 0],
-        tensor_scatter=scatter[:, 0],
-        stage_transfer=transfer[:, 0],
-        gradient_reduce=np.where(plan.zero_stage > 0, scatter[:, 1], reduce[:, 1]),
-        weight_gather=np.where(plan.zero_stage > 0, gather[:, 1], 0.0),
-        tensor_message=tensor_message,
-        stage_message=stage_message,
-        gradient_message=gradient_message,
-        weight_message=weight_message,
+        tensor_reduce=reduces[0],
+        tensor_gather=gathers[0],
+        tensor_scatter=scatters[0],
+        context_step=transfers[1],
+        context_gather=gathers[2],
+        context_exchange=exchanges[0],
+        expert_exchange=exchanges[1],
+        expert_gather=gathers[3],
+        expert_scatter=scatters[2],
+        stage_transfer=transfers[0],
+        gradient_reduce=either(scatters[1], reduces[1]),
+        weight_gather=if_sharded(gathers[1]),
+        expert_gradient_reduce=either(scatters[3], reduces[2]),
+        expert_weight_gather=if_sharded(gathers[4]),
     )
+
+
+def context_time(setting: Setting, communication: Communication, forward_core: Array, backward_core: Array) -> Array:
+    """Exposed context-parallel communication of one attention block, forward and backward.
+
+    A ring hides each exchange behind the attention of the block that is already there; gathering and Ulysses'
+    exchanges are waited for. The backward pass moves keys, values and their gradients.
+
+    Parameters
+    ----------
+    setting : Setting
+        Plan, (rows,). [-]
+    communication : Communication
+        Collectives, (rows,). [s]
+    forward_core, backward_core : Array
+        Attention proper of one layer, (rows,). [s]
+
+    Returns
+    -------
+    Array
+        Time that the rank waits, forward and backward, (rows, 2). [s]
+    """
+    plan = setting.plan
+    size = plan.context_parallel
+    step = communication.context_step.time
+    steps = size - 1.0
+    ring = columns(
+        steps * np.maximum(step - forward_core / size, 0.0), steps * np.maximum(2.0 * step - backward_core / size, 0.0)
+    )
+    gather = columns(communication.context_gather.time, 2.0 * communication.context_gather.time)
+    exchange = columns(communication.context_exchange.time, communication.context_exchange.time)
+    method = plan.context_method[:, None]
+    chosen = np.where(method == RING, ring, np.where(method == ALL_GATHER, gather, exchange))
+    return np.where(((size > 1) & (plan.context_method <= ULYSSES))[:, None], chosen, 0.0)

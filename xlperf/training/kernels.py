@@ -1,6 +1,13 @@
-"""Kernels of a training step: one layer, the embedding and the head, for one micro-batch."""
+"""Kernels of a training step: the blocks of a layer, the embedding and the head, for one micro-batch.
+
+A part stands at a *place*: ``attention`` (projections of every layer), ``core`` and ``local core`` (attention proper
+of the layers that attend to everything, or within a window), ``mlp`` and ``moe`` (dense and mixture-of-experts
+feed-forward layers), ``embedding`` and ``head``.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -9,121 +16,248 @@ from xlperf.hardware.kernels import attention_backward_time, attention_time, gem
 from xlperf.training.setting import WORD, Part, Setting, columns
 from xlperf.workload.operators import (
     Gemms,
+    Vectors,
     attention_gemms,
+    attention_projections,
+    attention_vectors,
     backward_gemms,
-    backward_vectors,
     cast_traffic,
-    forward_vectors,
-    layer_gemms,
+    expert_gemms,
+    joined,
     logits_gemm,
+    mlp_gemms,
+    mlp_vectors,
+    router_gemm,
 )
+
+LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe")
+CORES = ("core", "local core")
+
+
+@dataclass
+class _Collected:
+    """Operators of one precision, timed in one call and handed out again as parts."""
+
+    marks: list[tuple[str, str, int]] = field(default_factory=list)
+    gemms: list[Gemms] = field(default_factory=list)
+    output: list[Array] = field(default_factory=list)
+
+    def add(self, phase: str, place: str, gemms: Gemms, output_size: Array) -> None:
+        self.marks.append((phase, place, len(gemms.names)))
+        self.gemms.append(gemms)
+        self.output.append(np.broadcast_to(output_size[:, None], gemms.n.shape))
+
+    def add_with_gradients(self, place: str, gemms: Gemms, output_size: Array, gradient_size: Array) -> None:
+        self.add("forward", place, gemms, output_size)
+        backward = backward_gemms(gemms)
+        half = len(gemms.names)
+        size = np.repeat(columns(output_size, 2.0 * gradient_size), half, axis=-1)
+        self.marks.append(("backward", place, 2 * half))
+        self.gemms.append(backward)
+        self.output.append(size)
+
+    def parts(self, setting: Setting, wide: bool) -> list[Part]:
+        whole = joined(*self.gemms)
+        element = (setting.plan.element_size if wide else setting.plan.product_size)[:, None]
+        device = setting.wide_device if wide else setting.device
+        constants = setting.constants["gemm_wide" if wide else "gemm"]
+        output = np.concatenate(self.output, axis=-1)
+        time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
+        calls = np.where(whole.batch > 0.0, 1.0, 0.0)
+        time = np.where(whole.batch > 0.0, time, 0.0)
+        found, start = [], 0
+        for (phase, place, count), gemms in zip(self.marks, self.gemms, strict=True):
+            cut = slice(start, start + count)
+            found.append(Part(phase, "gemm", gemms.names, place, calls[:, cut], time[:, cut], gemms, wide=wide))
+            start += count
+        return found
+
+
+def _local_shape(setting: Setting, length: Array) -> tuple[Array, Array, Array, Array]:
+    """Sequences, queries, keys and causality that have the pairs of a window or a chunk, per sequence."""
+    model = setting.model
+    window = np.minimum(model.window, length)
+    keys = np.where(model.chunked > 0, window, window * (1.0 - window / (2.0 * length)))
+    return length / window, window, keys, model.chunked
+
+
+def _core_parts(setting: Setting) -> list[Part]:
+    model, plan = setting.model, setting.plan
+    heads = ceil_div(model.num_attention_heads, plan.tensor_parallel)
+    groups = ceil_div(model.num_query_groups, plan.tensor_parallel)
+    if setting.architecture.latent_attention:
+        groups = heads
+    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
+    length = plan.sequence_length
+    sequences = plan.micro_batch_size / plan.context_parallel
+    ones = np.ones_like(length)
+    shapes = [("core", sequences, length, length, ones)]
+    if setting.architecture.local_attention:
+        count, queries, keys, causal = _local_shape(setting, length)
+        shapes.append(("local core", sequences * count, queries, keys, causal))
+    parts = []
+    flash = plan.flash_attention[:, None]
+    for place, batch, queries, keys, causal in shapes:
+        shape = tuple(
+            values[:, None]
+            for values in (batch, heads, groups, queries, keys, head_size, causal, plan.element_size)
+        )
+        gemms = Gemms(
+            ("flash attention",), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None]
+        )
+        forward = attention_time(setting.wide_device, setting.constants["attention"], *shape)
+        backward = attention_backward_time(setting.wide_device, setting.constants["attention_backward"], *shape)
+        parts.append(Part("forward", "attention", ("flash attention",), place, flash, forward, gemms, wide=True))
+        parts.append(
+            Part("backward", "attention_backward", ("flash attention gradient",), place, flash, backward, gemms,
+                 wide=True)
+        )  # fmt: skip
+    return parts
+
+
+def _standard_scores(setting: Setting) -> Array:
+    plan = setting.plan
+    heads = ceil_div(setting.model.num_attention_heads, plan.tensor_parallel)
+    pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
+    return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * heads * pairs)
+
+
+def routed_tokens(setting: Setting) -> tuple[Array, Array, Array]:
+    """Tokens that a rank routes, copies of tokens that its experts see, and experts that it holds.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model and plan, (rows,). [-]
+
+    Returns
+    -------
+    tuple of Array
+        Tokens, copies over all experts of the fullest rank, experts of a rank, each (rows,). [-]
+    """
+    model, plan = setting.model, setting.plan
+    routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
+    experts = model.num_experts / plan.expert_parallel
+    copies = routed * model.top_k * plan.expert_tensor_parallel * plan.expert_imbalance
+    return routed, copies, experts
+
+
+def _gemm_parts(setting: Setting) -> list[Part]:
+    model, plan = setting.model, setting.plan
+    tokens, tensor, element, gradient = plan.tokens, plan.tensor_parallel, plan.element_size, plan.gradient_size
+    latent = setting.architecture.latent_attention
+    narrow, wide = _Collected(), _Collected()
+    narrow.add_with_gradients("attention", attention_projections(model, tokens, tensor, latent), element, gradient)
+    narrow.add_with_gradients("mlp", mlp_gemms(model, tokens, model.ffn_hidden_size / tensor, "mlp"), element, gradient)
+    wide.add_with_gradients("head", logits_gemm(model, tokens, tensor), element, gradient)
+    if setting.architecture.experts:
+        routed, copies, experts = routed_tokens(setting)
+        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        narrow.add_with_gradients("moe", expert_gemms(model, copies / experts, experts, ffn), element, gradient)
+        shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
+        present = np.broadcast_to(np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)[:, None], shared.n.shape)
+        shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
+        narrow.add_with_gradients("moe", shared, element, gradient)
+        wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
+    if bool((plan.flash_attention < 1).any()):
+        present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(tokens), 2))
+        scores = attention_gemms(model, plan.micro_batch_size / plan.context_parallel, plan.sequence_length, tensor)
+        scores = scores._replace(batch=scores.batch * present)
+        wide.add_with_gradients("core", scores, element, 0.5 * element)
+    return narrow.parts(setting, wide=False) + wide.parts(setting, wide=True)
+
+
+def _vector_parts(setting: Setting) -> list[Part]:
+    model, plan = setting.model, setting.plan
+    tokens, tensor, sequence, element = plan.tokens, plan.tensor_parallel, plan.sequence_parallel, plan.element_size
+    latent = setting.architecture.latent_attention
+    scores = _standard_scores(setting)
+    groups: list[tuple[str, str, Vectors, float]] = []
+    for phase in ("forward", "backward"):
+        backward = phase == "backward"
+        found = attention_vectors(model, tokens, scores, tensor, sequence, element, latent, backward)
+        core = [index for index, name in enumerate(found.names) if name.startswith(("softmax", "attention dropout"))]
+        rest = [index for index in range(len(found.names)) if index not in core]
+        groups.append((phase, "attention", _some(found, rest), 1.0))
+        groups.append((phase, "core", _some(found, core), 1.0))
+        inner = tokens * model.ffn_hidden_size / tensor
+        none = np.zeros_like(inner)
+        dense = mlp_vectors(model, tokens, inner, none, tensor, sequence, element, backward)
+        groups.append((phase, "mlp", dense, 1.0))
+        if setting.architecture.experts:
+            _, copies, _ = routed_tokens(setting)
+            inner = (
+                copies * model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+                + tokens * model.shared_ffn_hidden_size / tensor
+            )
+            moved = copies / plan.expert_tensor_parallel * model.hidden_size
+            mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, backward)
+            groups.append((phase, "moe", mixture, 1.0))
+    for phase, name in (("forward", "casts"), ("backward", "casts of gradients")):
+        for place, gemms in _cast_inputs(setting):
+            turned = gemms if phase == "forward" else gemms._replace(k=gemms.n)
+            count = float(len(gemms.names))
+            traffic = cast_traffic(turned, plan.product_size, element)[:, None] / count
+            groups.append((phase, place, Vectors((name,), traffic), count))
+    vocab = tokens * ceil_div(model.vocab_size, tensor)
+    outside = (
+        ("forward", "embedding", "embedding", 2.0 * tokens * model.hidden_size * element),
+        ("forward", "head", "cross-entropy", vocab * (element + 5.0 * WORD)),
+        ("backward", "head", "cross-entropy gradient", vocab * (element + 3.0 * WORD)),
+    )
+    groups += [(phase, place, Vectors((name,), traffic[:, None]), 1.0) for phase, place, name, traffic in outside]
+
+    traffic = np.concatenate([vectors.traffic for _, _, vectors, _ in groups], axis=-1)
+    time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
+    present = np.where(traffic > 0.0, 1.0, 0.0)
+    parts, start = [], 0
+    for phase, place, vectors, count in groups:
+        cut = slice(start, start + len(vectors.names))
+        calls = count * present[:, cut]
+        parts.append(Part(phase, "vector", vectors.names, place, calls, time[:, cut], None, vectors.traffic, wide=True))
+        start = cut.stop
+    return parts
+
+
+def _cast_inputs(setting: Setting) -> list[tuple[str, Gemms]]:
+    """Products whose inputs are cast to the narrow precision, by place; two calls each."""
+    model, plan = setting.model, setting.plan
+    tokens, tensor = plan.tokens, plan.tensor_parallel
+    if not bool((plan.product_size < plan.element_size).any()):
+        return []
+    found = [
+        ("attention", attention_projections(model, tokens, tensor, setting.architecture.latent_attention)),
+        ("mlp", mlp_gemms(model, tokens, model.ffn_hidden_size / tensor, "mlp")),
+    ]
+    if setting.architecture.experts:
+        _, copies, experts = routed_tokens(setting)
+        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        found.append(("moe", expert_gemms(model, copies / experts, experts, ffn)))
+    return found
+
+
+def _some(vectors: Vectors, index: list[int]) -> Vectors:
+    return Vectors(tuple(vectors.names[position] for position in index), vectors.traffic[:, index])
 
 
 def kernel_parts(setting: Setting) -> list[Part]:
-    """Kernels of one layer, of the embedding and of the head, for one micro-batch."""
-    model, plan, constants = setting.model, setting.plan, setting.constants
-    tokens, tensor = plan.tokens, plan.tensor_parallel
-    element, product = plan.element_size[:, None], plan.product_size[:, None]
-    ones = np.ones_like(tokens)[:, None]
-    flash = plan.flash_attention[:, None]
+    """Kernels of every block of a layer, of the embedding and of the head, for one micro-batch.
 
-    forward = layer_gemms(model, tokens, tensor)
-    backward = backward_gemms(forward)
-    count = len(forward.names)
-    linear = Gemms(
-        forward.names + backward.names,
-        *(np.concatenate(pair, axis=-1) for pair in zip(forward[1:], backward[1:], strict=True)),
-    )
-    output = np.concatenate(
-        [np.broadcast_to(element, (len(tokens), 2 * count)), np.repeat(2.0 * plan.gradient_size[:, None], count, 1)], 1
-    )
-    time = gemm_time(setting.device, constants["gemm"], linear.m, linear.n, linear.k, linear.batch, product, output)
-    calls = np.ones_like(time)
+    Parameters
+    ----------
+    setting : Setting
+        Model, devices, plan and calibration. [-]
 
-    head = logits_gemm(model, tokens, tensor)
-    head_backward = backward_gemms(head)
-    scores = attention_gemms(model, plan.micro_batch_size, plan.sequence_length, tensor)
-    scores_backward = backward_gemms(scores)
-    wide = Gemms(
-        head.names + head_backward.names + scores.names + scores_backward.names,
-        *(
-            np.concatenate(parts, axis=-1)
-            for parts in zip(head[1:], head_backward[1:], scores[1:], scores_backward[1:], strict=True)
-        ),
-    )
-    wide_time = gemm_time(
-        setting.wide_device, constants["gemm_wide"], wide.m, wide.n, wide.k, wide.batch, element, element
-    )
-    standard = np.broadcast_to(1.0 - flash, (len(tokens), 2))
-
-    heads = ceil_div(model.num_attention_heads, tensor)[:, None]
-    groups = ceil_div(model.num_query_groups, tensor)[:, None]
-    length = plan.sequence_length[:, None]
-    shape = (plan.micro_batch_size[:, None], heads, groups, length, length, model.head_size[:, None], ones, element)
-    fused = attention_time(setting.wide_device, constants["attention"], *shape)
-    fused_backward = attention_backward_time(setting.wide_device, constants["attention_backward"], *shape)
-    fused_gemms = Gemms(("flash attention",), length * ones, length * ones, model.head_size[:, None], shape[0] * heads)
-
-    kept = (1.0 - plan.flash_attention) * plan.micro_batch_size * heads[:, 0] * plan.sequence_length**2
-    arguments = (model, tokens, kept, tensor, plan.sequence_parallel, plan.element_size)
-    vectors, gradients = forward_vectors(*arguments), backward_vectors(*arguments)
-    cast = cast_traffic(forward, plan.product_size, plan.element_size)
-    cast_backward = cast_traffic(Gemms(forward.names, forward.m, forward.k, forward.n, forward.batch),
-                                 plan.product_size, plan.element_size)  # fmt: skip
-    vocab = tokens * ceil_div(model.vocab_size, tensor)
-    stream = tokens * model.hidden_size
-    extra = columns(
-        cast,
-        cast_backward,
-        2.0 * stream * plan.element_size,
-        vocab * (plan.element_size + 5.0 * WORD),
-        vocab * (3.0 * WORD + plan.element_size),
-    )
-    traffic = np.concatenate([vectors.traffic, gradients.traffic, extra], axis=-1)
-    calls_per_pass = np.array([2.0, 2.0] + [1.0] * 4 + [2.0, 2.0] + [1.0] * 5 + [4.0, 4.0] + [1.0] * 3)
-    vector_calls = np.where(traffic > 0.0, calls_per_pass, 0.0)
-    one_call = traffic / calls_per_pass
-    vector = vector_time(setting.device, constants["vector"], one_call, 0.0)
-    first, second = len(vectors.names), len(vectors.names) + len(gradients.names)
-
-    def gemm_part(phase: str, place: str, gemms: Gemms, times: Array, calls_: Array, start: int, stop: int) -> Part:
-        columns = slice(start, stop)
-        cut = Gemms(gemms.names[columns], *(values[:, columns] for values in gemms[1:]))
-        return Part(phase, "gemm", cut.names, place, calls_[:, columns], times[:, columns], cut)
-
-    def vector_part(phase: str, place: str, names: tuple[str, ...], start: int) -> Part:
-        columns = slice(start, start + len(names))
-        return Part(
-            phase, "vector", names, place, vector_calls[:, columns], vector[:, columns], None, one_call[:, columns]
-        )
-
-    everywhere = np.ones_like(wide_time)
-    both = np.concatenate([everywhere[:, :3], standard, standard, standard], axis=-1)
-    core = "attention"
-    return [
-        gemm_part("forward", "layer", linear, time, calls, 0, count),
-        gemm_part("backward", "layer", linear, time, calls, count, 3 * count),
-        gemm_part("forward", core, wide, wide_time, both, 3, 5),
-        gemm_part("backward", "layer", wide, wide_time, both, 5, 9),
-        Part("forward", "attention", ("flash attention",), core, flash, fused, fused_gemms),
-        Part(
-            "backward", "attention_backward", ("flash attention gradient",), "layer", flash, fused_backward, fused_gemms
-        ),
-        vector_part("forward", "layer", vectors.names[:4], 0),
-        vector_part("forward", core, vectors.names[4:], 4),
-        vector_part("backward", "layer", gradients.names, first),
-        vector_part("forward", "layer", ("casts",), second),
-        vector_part("backward", "layer", ("casts of gradients",), second + 1),
-        gemm_part("forward", "head", wide, wide_time, both, 0, 1),
-        gemm_part("backward", "head", wide, wide_time, both, 1, 3),
-        vector_part("forward", "embedding", ("embedding",), second + 2),
-        vector_part("forward", "head", ("cross-entropy",), second + 3),
-        vector_part("backward", "head", ("cross-entropy gradient",), second + 4),
-    ]
+    Returns
+    -------
+    list of Part
+        With calls per block and seconds per call. [s]
+    """
+    return _gemm_parts(setting) + _core_parts(setting) + _vector_parts(setting)
 
 
-def phase_time(parts: list[Part], phase: str, *places: str) -> Array:
-    """Time of the parts of one phase at some places, one pass.
+def phase_time(parts: list[Part], phase: str, place: str, only: str = "") -> Array:
+    """Time of the parts of one phase at a place, one pass.
 
     Parameters
     ----------
@@ -131,12 +265,17 @@ def phase_time(parts: list[Part], phase: str, *places: str) -> Array:
         Kernels. [-]
     phase : str
         forward or backward. [-]
-    *places : str
-        layer, attention, embedding or head. [-]
+    place : str
+        attention, core, local core, mlp, moe, embedding or head. [-]
+    only : str, default ""
+        Only operators whose name ends so. [-]
 
     Returns
     -------
     Array
-        Sum over the operators, (rows,). [s]
+        Sum over the operators, (rows,); 0.0 where there are none. [s]
     """
-    return np.asarray(sum(part.total_time for part in parts if part.phase == phase and part.place in places))
+    times = [
+        part.time_of(only) for part in parts if part.phase == phase and part.place == place
+    ]
+    return np.asarray(sum(times)) if times else np.zeros(())

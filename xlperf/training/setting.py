@@ -12,7 +12,7 @@ from xlperf.arrays import Array, total
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import TrainingPlan
-from xlperf.workload.model import Model
+from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 
 WORD = 4.0
@@ -29,16 +29,24 @@ class Part(NamedTuple):
     phase: str
     family: str
     names: tuple[str, ...]
-    place: str  # "layer", "embedding" or "head"
+    place: str
     calls: Array
     time: Array
     gemms: Gemms | None = None
     traffic: Array | None = None
+    wide: bool = False
 
     @property
     def total_time(self) -> Array:
         """Time of one pass, (rows,). [s]"""
         return total(self.calls * self.time)
+
+    def time_of(self, ending: str) -> Array:
+        """Time of one pass of the operators whose name ends so; all of them for "", (rows,). [s]"""
+        if not ending:
+            return self.total_time
+        index = [position for position, name in enumerate(self.names) if name.endswith(ending)]
+        return total(self.calls[:, index] * self.time[:, index]) if index else 0.0 * self.total_time
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class Setting:
     network: Network
     plan: TrainingPlan
     constants: Constants
+    architecture: Architecture
 
 
 def columns(*values: Array) -> Array:

@@ -13,13 +13,46 @@ import numpy as np
 from xlperf.arrays import Array, total
 from xlperf.hardware.kernels import vector_time
 from xlperf.parallel.memory import optimizer_element_size
-from xlperf.parallel.pipeline import last_stage_layers, pipeline_bubble_time, stage_layers
-from xlperf.parallel.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
-from xlperf.training.communication import Communication, communication_of
+from xlperf.parallel.pipeline import (
+    dualpipe_bubble_time,
+    last_stage_layers,
+    pipeline_bubble_time,
+    stage_layers,
+    zero_bubble_time,
+)
+from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
+from xlperf.training.communication import Communication, communication_of, context_time
 from xlperf.training.kernels import kernel_parts, phase_time
-from xlperf.training.memory import layer_and_head_parameters, memory_of
+from xlperf.training.memory import memory_of, mixture_layers, rank_parameters
 from xlperf.training.setting import WORD, Part, Setting
-from xlperf.workload.transformer import attention_flop, layer_matrix_parameters, training_flop_per_token
+from xlperf.workload.parameters import matrix_parameters
+from xlperf.workload.transformer import attention_flop, training_flop_per_token
+
+FORWARD, BACKWARD = 0, 1
+
+
+class Counts(NamedTuple):
+    """How often the critical stage runs each place per micro-batch, (rows,). [-]"""
+
+    layers: Array
+    global_layers: Array
+    local_layers: Array
+    dense: Array
+    mixtures: Array
+    head: Array
+    embedding: Array
+
+    def at(self, place: str) -> Array:
+        """Count of a place of :mod:`xlperf.training.kernels`. [-]"""
+        return {
+            "attention": self.layers,
+            "core": self.global_layers,
+            "local core": self.local_layers,
+            "mlp": self.dense,
+            "moe": self.mixtures,
+            "head": self.head,
+            "embedding": self.embedding,
+        }[place]
 
 
 class Step(NamedTuple):
@@ -28,11 +61,139 @@ class Step(NamedTuple):
     parts: list[Part]
     communication: Communication
     results: dict[str, Array]
-    layers: Array
-    head: Array
-    embedding: Array
+    counts: Counts
     optimizer_traffic: Array
     optimizer_time: Array
+
+
+class _Stage(NamedTuple):
+    """Times of one micro-batch on one stage, (rows,). [s]"""
+
+    forward: Array
+    backward: Array
+    again: Array
+    weight_gradients: Array
+    tensor: Array
+    context: Array
+    expert: Array
+    waiting: Array
+
+    @property
+    def time(self) -> Array:
+        shown = (self.forward, self.backward, self.again, self.tensor, self.context, self.expert, self.waiting)
+        return total(np.stack(np.broadcast_arrays(*shown), axis=-1))
+
+
+class _Blocks(NamedTuple):
+    """Times of one block, (rows,), by place: kernels forward and backward, weight gradients, communication. [s]"""
+
+    forward: dict[str, Array]
+    backward: dict[str, Array]
+    weight_gradients: dict[str, Array]
+    tensor: Array
+    context_forward: Array
+    context_backward: Array
+    expert: Array
+    shared: Array
+
+
+_PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding")
+
+
+def _blocks(setting: Setting, parts: list[Part], communication: Communication) -> _Blocks:
+    software = {name: values[:, 0] for name, values in setting.constants["training_software"].items()}
+    slowdown = software["kernel_slowdown"]
+    forward = {place: slowdown * phase_time(parts, "forward", place) for place in _PLACES}
+    backward = {place: slowdown * phase_time(parts, "backward", place) for place in _PLACES}
+    weights = {place: slowdown * phase_time(parts, "backward", place, "weight gradient") for place in _PLACES}
+    split = setting.plan.sequence_parallel > 0
+    visible = 1.0 - software["tensor_parallel_overlap"]
+    pair = communication.tensor_gather.time + communication.tensor_scatter.time
+    context = context_time(setting, communication, forward["core"], backward["core"])
+    return _Blocks(
+        forward,
+        backward,
+        weights,
+        visible * np.where(split, pair, communication.tensor_reduce.time),
+        context[:, FORWARD],
+        context[:, BACKWARD],
+        2.0 * communication.expert_exchange.time
+        + communication.expert_gather.time
+        + communication.expert_scatter.time,
+        np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0),
+    )
+
+
+def _counts(setting: Setting, layers: Array, mixtures: Array, head: Array, embedding: Array) -> Counts:
+    model = setting.model
+    local = layers * model.num_local_layers / model.num_layers
+    return Counts(layers, layers - local, local, layers - mixtures, mixtures, head, embedding)
+
+
+def _stage(setting: Setting, blocks: _Blocks, counts: Counts) -> _Stage:
+    plan = setting.plan
+    host = setting.constants["training_software"]["layer_overhead_time"][:, 0]
+    full = plan.recompute == RECOMPUTE_FULL
+    selective = plan.recompute == RECOMPUTE_SELECTIVE
+
+    def summed(times: dict[str, Array], places: tuple[str, ...]) -> Array:
+        return np.asarray(sum(counts.at(place) * times[place] for place in places))
+
+    layer_places = _PLACES[:5]
+    layer_forward, layer_backward = summed(blocks.forward, layer_places), summed(blocks.backward, layer_places)
+    core = summed(blocks.forward, ("core", "local core"))
+    again = np.where(full, layer_forward, np.where(selective, core, 0.0))
+    passes = np.where(full, 3.0, 2.0)
+    once = counts.layers + counts.dense + counts.mixtures * blocks.shared
+    tensor = blocks.tensor * (passes * once + counts.head + counts.embedding)
+    context = counts.layers * ((passes - 1.0) * blocks.context_forward + blocks.context_backward)
+    expert = counts.mixtures * passes * blocks.expert
+    layers = np.maximum(counts.layers, 1.0)
+    forward_busy = (layer_forward + blocks.tensor * once) / layers
+    backward_busy = (layer_backward + blocks.tensor * once) / layers
+    idle = np.maximum(host - forward_busy, 0.0) * (passes - 1.0) + np.maximum(host - backward_busy, 0.0)
+    return _Stage(
+        forward=layer_forward + summed(blocks.forward, ("head", "embedding")),
+        backward=layer_backward + summed(blocks.backward, ("head", "embedding")),
+        again=again,
+        weight_gradients=summed(blocks.weight_gradients, _PLACES),
+        tensor=tensor,
+        context=context,
+        expert=expert,
+        waiting=counts.layers * idle,
+    )
+
+
+def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
+    plan = setting.plan
+    stages, chunks = plan.pipeline_parallel, plan.virtual_pipeline
+    whole = stage.time + transfer
+    share = 0.5 * (stage.tensor + stage.context + stage.expert + transfer)
+    forward = stage.forward + share
+    backward = stage.backward + stage.again + stage.waiting + share
+    weights = np.minimum(stage.weight_gradients, backward)
+    filled = zero_bubble_time(forward, backward - weights, weights, stages)
+    both = dualpipe_bubble_time(forward + backward, backward, weights, stages)
+    plain = pipeline_bubble_time(whole, stages, chunks)
+    return np.where(plan.schedule == ZERO_BUBBLE, filled, np.where(plan.schedule == DUALPIPE, both, plain))
+
+
+def _data_parallel_time(setting: Setting, communication: Communication, stage: _Stage) -> Array:
+    """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch."""
+    plan = setting.plan
+    window = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
+    sharded = plan.zero_stage > 2
+    repeats = np.where(sharded, plan.num_micro_batches, 1.0)
+    reduce = communication.gradient_reduce.time + communication.expert_gradient_reduce.time
+    gather = communication.weight_gather.time + communication.expert_weight_gather.time
+    behind_backward = reduce + np.where(sharded, gather, 0.0)
+    return np.asarray(
+        repeats
+        * (
+            np.maximum(behind_backward - window * (stage.backward + stage.again), 0.0)
+            + np.maximum(gather - window * stage.forward, 0.0)
+        )
+    )
 
 
 def step(setting: Setting) -> Step:
@@ -49,104 +210,78 @@ def step(setting: Setting) -> Step:
         Pieces and results; ``results`` has the columns of ``training_results`` that are physics. [s, B]
     """
     model, plan = setting.model, setting.plan
-    software = {name: values[:, 0] for name, values in setting.constants["training_software"].items()}
-    parts = kernel_parts(setting)
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
-    slowdown = software["kernel_slowdown"]
-    core = slowdown * phase_time(parts, "forward", "attention")
-    forward = slowdown * phase_time(parts, "forward", "layer") + core
-    backward = slowdown * phase_time(parts, "backward", "layer")
-    full = plan.recompute == RECOMPUTE_FULL
-    again = np.where(full, forward, np.where(plan.recompute == RECOMPUTE_SELECTIVE, core, 0.0))
-
-    layer_parameters, embedding_parameters, head_parameters = layer_and_head_parameters(model, plan)
+    parts = kernel_parts(setting)
     full_layers = stage_layers(model.num_layers, stages, chunks)
     last_layers = last_stage_layers(model.num_layers, stages, chunks)
-    parameters = full_layers * layer_parameters + embedding_parameters + np.where(stages < 2, head_parameters, 0.0)
-    communication = communication_of(setting, parameters)
+    full_mixtures = mixture_layers(model, full_layers, stages, first=False)
+    last_mixtures = mixture_layers(model, last_layers, stages, first=False)
+    single = np.where(stages < 2, 1.0, 0.0)
 
-    split = plan.sequence_parallel > 0
-    visible = 1.0 - software["tensor_parallel_overlap"]
-    once = visible * np.where(
-        split, communication.tensor_gather + communication.tensor_scatter, communication.tensor_reduce
+    held = rank_parameters(model, plan)
+    dense = full_layers - full_mixtures
+    parameters = (
+        full_layers * held.attention
+        + dense * held.mlp
+        + full_mixtures * np.where(model.num_experts > 0, held.shared, 0.0)
+        + held.embedding
+        + single * held.head
     )
-    passes = np.where(full, 3.0, 2.0)
-    tensor = 2.0 * passes * once
-    host = software["layer_overhead_time"]
-    waiting = np.maximum(host - forward - 2.0 * once, 0.0) * (passes - 1.0) + np.maximum(
-        host - backward - 2.0 * once, 0.0
-    )
+    experts = full_mixtures * held.experts
+    communication = communication_of(setting, parameters, experts)
+    blocks = _blocks(setting, parts, communication)
 
-    head_forward = slowdown * phase_time(parts, "forward", "head")
-    head_backward = slowdown * phase_time(parts, "backward", "head")
-    embedding = slowdown * phase_time(parts, "forward", "embedding")
-    layer_time = forward + backward + again + tensor + waiting
-    head_time = head_forward + head_backward + once
-    embedding_time = embedding + once
-    is_last = last_layers * layer_time + head_time > full_layers * layer_time + embedding_time
-    has_head = np.where(is_last | (stages < 2), 1.0, 0.0)
-    has_embedding = np.where(is_last & (stages > 1), 0.0, 1.0)
-    layers = np.where(is_last & (stages > 1), last_layers, full_layers)
+    ones, none = np.ones_like(single), np.zeros_like(single)
+    full = _stage(setting, blocks, _counts(setting, full_layers, full_mixtures, single, ones))
+    last = _stage(setting, blocks, _counts(setting, last_layers, last_mixtures, ones, single))
+    middle = _stage(setting, blocks, _counts(setting, full_layers, full_mixtures, none, none))
+    is_last = (last.time > full.time) & (stages > 1)
+    counts = Counts(*(np.where(is_last, b, a) for a, b in zip(
+        _counts(setting, full_layers, full_mixtures, single, ones),
+        _counts(setting, last_layers, last_mixtures, ones, single), strict=True)))  # fmt: skip
+    critical = _Stage(*(np.where(is_last, b, a) for a, b in zip(full, last, strict=True)))
 
-    transfer = np.where(stages > 1, 2.0 * chunks * communication.stage_transfer, 0.0)
-    stage_time = full_layers * layer_time + transfer
-    bubble = pipeline_bubble_time(stage_time, stages, chunks)
+    transfer = np.where(stages > 1, 2.0 * chunks * communication.stage_transfer.time, 0.0)
+    bubble = _bubble(setting, middle, transfer)
+    data = _data_parallel_time(setting, communication, full)
 
-    window = software["data_parallel_overlap"]
-    forward_window = window * (full_layers * forward + head_forward)
-    backward_window = window * (full_layers * (backward + again) + head_backward)
-    sharded = plan.zero_stage > 2
-    repeats = np.where(sharded, batches, 1.0)
-    gathers = np.where(sharded, 2.0, 1.0) * communication.weight_gather
-    data = repeats * (
-        np.maximum(communication.gradient_reduce + np.where(sharded, 0.5, 0.0) * gathers - backward_window, 0.0)
-        + np.maximum(np.where(sharded, 0.5, 1.0) * gathers - forward_window, 0.0)
-    )
-
-    owners = np.where(plan.zero_stage > 0, plan.data_parallel, 1.0)
+    owners = np.where(plan.zero_stage > 0, plan.shards, 1.0)
+    expert_owners = np.where(plan.zero_stage > 0, plan.expert_shards, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD)
     touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
-    cleared = np.where(plan.zero_stage > 1, owners, 1.0)
-    optimizer_traffic = parameters * (touched / owners + plan.gradient_size / cleared)
+    sharded = plan.zero_stage > 1
+    cleared = plan.gradient_size * (
+        parameters / np.where(sharded, owners, 1.0) + experts / np.where(sharded, expert_owners, 1.0)
+    )
+    optimizer_traffic = touched * (parameters / owners + experts / expert_owners) + cleared
     optimizer = vector_time(setting.device, setting.constants["vector"], optimizer_traffic[:, None], 0.0)[:, 0]
 
     times = {
-        "time_forward": batches * (layers * forward + has_head * head_forward + has_embedding * embedding),
-        "time_backward": batches * (layers * backward + has_head * head_backward),
-        "time_recompute": batches * layers * again,
-        "time_tensor_parallel": batches * (layers * tensor + (has_head + has_embedding) * once),
-        "time_context_parallel": np.zeros_like(batches),
-        "time_expert_parallel": np.zeros_like(batches),
+        "time_forward": batches * critical.forward,
+        "time_backward": batches * critical.backward,
+        "time_recompute": batches * critical.again,
+        "time_tensor_parallel": batches * critical.tensor,
+        "time_context_parallel": batches * critical.context,
+        "time_expert_parallel": batches * critical.expert,
         "time_pipeline_communication": batches * transfer,
         "time_pipeline_bubble": bubble,
         "time_data_parallel": data,
         "time_optimizer": optimizer,
-        "time_overhead": batches * layers * waiting,
+        "time_overhead": batches * critical.waiting,
     }
-    step_time = total(np.stack(list(times.values()), axis=-1))
-    flop = training_flop_per_token(
-        model.num_layers,
-        layer_matrix_parameters(
-            model.hidden_size,
-            model.num_attention_heads,
-            model.num_query_groups,
-            model.head_size,
-            model.ffn_hidden_size,
-            model.gated_mlp,
-        ),
-        model.hidden_size,
-        model.vocab_size,
-        model.num_attention_heads,
-        model.head_size,
-        plan.sequence_length,
-    )
+    step_time = total(np.stack(np.broadcast_arrays(*times.values()), axis=-1))
     scores = model.num_layers * attention_flop(
-        1.0, model.num_attention_heads, 1.0, plan.sequence_length, model.head_size
+        1.0, model.num_attention_heads, 1.0, plan.sequence_length, 0.5 * (model.qk_head_size + model.v_head_size)
     )
+    met = matrix_parameters(model, experts_per_token=True)
+    flop = training_flop_per_token(met, scores)
     head_flop = 2.0 * model.hidden_size * model.vocab_size
-    recomputed = np.where(full, flop / 3.0 - head_flop, np.where(plan.recompute == RECOMPUTE_SELECTIVE, scores, 0.0))
-    tokens = plan.global_batch_size * plan.sequence_length
-    rate = tokens / step_time
+    recomputed = np.where(
+        plan.recompute == RECOMPUTE_FULL,
+        flop / 3.0 - head_flop,
+        np.where(plan.recompute == RECOMPUTE_SELECTIVE, scores, 0.0),
+    )
+    rate = plan.global_batch_size * plan.sequence_length / step_time
     per_accelerator = rate / plan.num_accelerators
     peak = setting.device.peak_flop_rate[:, 0]
     results = {
@@ -159,4 +294,4 @@ def step(setting: Setting) -> Step:
         "hfu": per_accelerator * (flop + recomputed) / peak,
         **memory_of(setting),
     }
-    return Step(parts, communication, results, layers, has_head, has_embedding, optimizer_traffic, optimizer)
+    return Step(parts, communication, results, counts, optimizer_traffic, optimizer)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from xlperf.arrays import Array
 
 
 @dataclass(frozen=True)
 class Model:
-    """Columns of dense decoder models, one entry per plan; every field has shape (rows,).
+    """Columns of decoder models, one entry per plan; every field has shape (rows,).
 
     Attributes
     ----------
@@ -45,6 +48,36 @@ class Model:
         1 where queries and keys are normalised per head. [-]
     dropout : Array
         1 where dropout masks are applied and kept in training. [-]
+    latent_attention : Array
+        1 where queries, keys and values are compressed (MLA). [-]
+    q_lora_rank : Array
+        Rank of the query compression; 0 where queries are not compressed. [-]
+    kv_lora_rank : Array
+        Rank of the key and value compression; 0 without. [-]
+    qk_rope_head_size : Array
+        Width of the part of queries and keys that carries the position, MLA only. [-]
+    qk_head_size : Array
+        Width of a query and of a key head. [-]
+    v_head_size : Array
+        Width of a value head. [-]
+    num_local_layers : Array
+        Layers that attend within a window or a chunk. [-]
+    window : Array
+        Tokens of that window; infinite where all layers attend to everything. [-]
+    chunked : Array
+        1 where the window is a chunk (tokens attend within their own chunk), 0 where it slides. [-]
+    num_moe_layers : Array
+        Layers whose feed-forward layer is a mixture of experts. [-]
+    moe_layer_step : Array
+        Every how many layers one is a mixture; 1: all after the leading dense ones. [-]
+    num_experts : Array
+        Routed experts of such a layer; 0 in dense models. [-]
+    top_k : Array
+        Experts that each token visits. [-]
+    expert_ffn_hidden_size : Array
+        Width of one expert. [-]
+    shared_ffn_hidden_size : Array
+        Width of the experts that every token visits, together. [-]
     """
 
     num_layers: Array
@@ -63,3 +96,36 @@ class Model:
     bias_all: Array
     query_key_norm: Array
     dropout: Array
+    latent_attention: Array
+    q_lora_rank: Array
+    kv_lora_rank: Array
+    qk_rope_head_size: Array
+    qk_head_size: Array
+    v_head_size: Array
+    num_local_layers: Array
+    window: Array
+    chunked: Array
+    num_moe_layers: Array
+    moe_layer_step: Array
+    num_experts: Array
+    top_k: Array
+    expert_ffn_hidden_size: Array
+    shared_ffn_hidden_size: Array
+
+    @property
+    def num_dense_layers(self) -> Array:
+        """Layers with a dense feed-forward layer. [-]"""
+        return np.asarray(self.num_layers - self.num_moe_layers)
+
+    @property
+    def num_global_layers(self) -> Array:
+        """Layers that attend to the whole sequence. [-]"""
+        return np.asarray(self.num_layers - self.num_local_layers)
+
+
+class Architecture(NamedTuple):
+    """Structure that plans evaluated together share: what operators their layers have at all."""
+
+    latent_attention: bool
+    experts: bool
+    local_attention: bool

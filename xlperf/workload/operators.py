@@ -68,6 +68,136 @@ def layer_gemms(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
     return Gemms(("qkv", "attention output", "mlp up", "mlp down"), m, n, k, np.ones_like(n))
 
 
+def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Gemms:
+    """Matrix products with weights of one attention block in the forward pass, on one tensor-parallel rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    tensor_parallel : Array
+        Ranks that share the heads, (rows,). [-]
+    latent : bool
+        Multi-head latent attention: compressions are computed whole on every rank. [-]
+
+    Returns
+    -------
+    Gemms
+        qkv and attention output; or compressions, expansions and attention output. [-]
+    """
+    heads = ceil_div(model.num_attention_heads, tensor_parallel)
+    hidden = model.hidden_size
+    if not latent:
+        groups = ceil_div(model.num_query_groups, tensor_parallel)
+        n = _stack((heads + 2.0 * groups) * model.head_size, hidden)
+        k = _stack(hidden, heads * model.head_size)
+        names: tuple[str, ...] = ("qkv", "attention output")
+        batch = np.ones_like(n)
+    else:
+        queries, rank = heads * model.qk_head_size, model.q_lora_rank
+        nope = model.qk_head_size - model.qk_rope_head_size
+        compressed = np.where(rank > 0.0, rank, hidden)
+        n = _stack(
+            compressed,
+            queries,
+            model.kv_lora_rank + model.qk_rope_head_size,
+            heads * (nope + model.v_head_size),
+            hidden,
+        )
+        k = _stack(hidden, compressed, hidden, model.kv_lora_rank, heads * model.v_head_size)
+        names = ("query compression", "query expansion", "key and value compression", "key and value expansion",
+                 "attention output")  # fmt: skip
+        one = np.ones_like(rank)
+        batch = _stack(np.where(rank > 0.0, 1.0, 0.0), one, one, one, one)
+    return Gemms(names, np.broadcast_to(tokens[:, None], n.shape), n, k, batch)
+
+
+def mlp_gemms(model: Model, tokens: Array, ffn_size: Array, name: str) -> Gemms:
+    """The two products of a feed-forward layer.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    ffn_size : Array
+        Width of the layer on one rank, (rows,). [-]
+    name : str
+        What the layer is called. [-]
+
+    Returns
+    -------
+    Gemms
+        Up (with the gate) and down. [-]
+    """
+    n = _stack((1.0 + model.gated_mlp) * ffn_size, model.hidden_size)
+    k = _stack(model.hidden_size, ffn_size)
+    return Gemms((f"{name} up", f"{name} down"), np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
+
+
+def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array, ffn_size: Array) -> Gemms:
+    """The two grouped products of the routed experts of one rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens_per_expert : Array
+        Tokens that one expert sees, (rows,). [-]
+    experts_per_rank : Array
+        Experts that the rank holds: products of one grouped call, (rows,). [-]
+    ffn_size : Array
+        Width of an expert on one rank, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        Up (with the gate) and down. [-]
+    """
+    pair = mlp_gemms(model, tokens_per_expert, ffn_size, "experts")
+    return pair._replace(batch=np.broadcast_to(experts_per_rank[:, None], pair.n.shape))
+
+
+def router_gemm(model: Model, tokens: Array) -> Gemms:
+    """Scores of the experts for every token.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens that the rank routes, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        One product. [-]
+    """
+    n = model.num_experts[:, None]
+    ones = np.ones_like(n)
+    return Gemms(("router",), tokens[:, None] * ones, n, model.hidden_size[:, None] * ones, ones)
+
+
+def joined(*groups: Gemms) -> Gemms:
+    """Products of several groups side by side.
+
+    Parameters
+    ----------
+    *groups : Gemms
+        In order. [-]
+
+    Returns
+    -------
+    Gemms
+        One group. [-]
+    """
+    names = tuple(name for group in groups for name in group.names)
+    return Gemms(names, *(np.concatenate(values, axis=-1) for values in zip(*(g[1:] for g in groups), strict=True)))
+
+
 def logits_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
     """Output projection, vocabulary split over the tensor-parallel ranks.
 
@@ -143,15 +273,24 @@ def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, ten
     )
 
 
-def forward_vectors(
+def _rotated(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Array:
+    heads = ceil_div(model.num_attention_heads, tensor_parallel)
+    if latent:
+        return np.asarray(tokens * (heads + 1.0) * model.qk_rope_head_size)
+    return np.asarray(tokens * (heads + ceil_div(model.num_query_groups, tensor_parallel)) * model.head_size)
+
+
+def attention_vectors(
     model: Model,
     tokens: Array,
     score_elements: Array,
     tensor_parallel: Array,
     sequence_parallel: Array,
     element_size: Array,
+    latent: bool,
+    backward: bool,
 ) -> Vectors:
-    """Kernels of one layer in the forward pass that are not matrix products.
+    """Kernels of one attention block that are not matrix products.
 
     Parameters
     ----------
@@ -167,40 +306,59 @@ def forward_vectors(
         1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
     element_size : Array
         Bytes of an activation, (rows,). [B]
+    latent : bool
+        Multi-head latent attention: heads are assembled from compressed parts. [-]
+    backward : bool
+        The gradients of these kernels instead. [-]
 
     Returns
     -------
     Vectors
-        Norms, residual additions with dropout, rotary embedding, activation function, softmax, its dropout. [B]
+        Norm, residual addition with dropout, rotary embedding, softmax, its dropout; backward also biases. [B]
     """
     shared = np.where(sequence_parallel > 0, tensor_parallel, 1.0)
     stream = tokens * model.hidden_size / shared
-    heads = ceil_div(model.num_attention_heads, tensor_parallel)
-    groups = ceil_div(model.num_query_groups, tensor_parallel)
-    rotated = tokens * (heads + groups) * model.head_size
-    hidden = tokens * model.ffn_hidden_size / tensor_parallel
+    rotated = _rotated(model, tokens, tensor_parallel, latent)
     mask = model.dropout
-    traffic = _stack(
-        4.0 * stream * element_size,
-        stream * (6.0 * element_size + 2.0 * mask),
-        2.0 * (model.rotary + model.query_key_norm) * rotated * element_size,
-        (2.0 + model.gated_mlp) * hidden * element_size,
-        2.0 * score_elements * element_size,
+    heads = ceil_div(model.num_attention_heads, tensor_parallel)
+    compressed = (model.q_lora_rank + model.kv_lora_rank) * tokens
+    assembled = tokens * heads * (2.0 * model.qk_head_size + model.v_head_size) if latent else 0.0 * tokens
+    if not backward:
+        columns = (
+            (2.0 * stream + 2.0 * compressed) * element_size,
+            stream * (3.0 * element_size + mask),
+            2.0 * ((model.rotary + model.query_key_norm) * rotated + assembled) * element_size,
+            2.0 * score_elements * element_size,
+            mask * score_elements * (2.0 * element_size + 1.0),
+        )
+        return Vectors(("attention norm", "attention residual", "rotary embedding", "softmax", "attention dropout"),
+                       _stack(*columns))  # fmt: skip
+    groups = ceil_div(model.num_query_groups, tensor_parallel)
+    projected = tokens * (heads + 2.0 * groups) * model.head_size
+    columns = (
+        (3.0 * stream + 3.0 * compressed) * element_size,
+        stream * (element_size + mask * (2.0 * element_size + 1.0)),
+        2.0 * ((model.rotary + 1.5 * model.query_key_norm) * rotated + assembled) * element_size,
+        3.0 * score_elements * element_size,
         mask * score_elements * (2.0 * element_size + 1.0),
+        (model.bias_qkv * projected + model.bias_all * stream) * element_size,
     )
-    names = ("norms", "residual and dropout", "rotary embedding", "activation", "softmax", "attention dropout")
-    return Vectors(names, traffic)
+    names = ("attention norm gradient", "attention residual gradient", "rotary embedding gradient", "softmax gradient",
+             "attention dropout gradient", "attention bias gradients")  # fmt: skip
+    return Vectors(names, _stack(*columns))
 
 
-def backward_vectors(
+def mlp_vectors(
     model: Model,
     tokens: Array,
-    score_elements: Array,
+    inner_elements: Array,
+    copied_elements: Array,
     tensor_parallel: Array,
     sequence_parallel: Array,
     element_size: Array,
+    backward: bool,
 ) -> Vectors:
-    """Kernels of one layer in the backward pass that are not matrix products.
+    """Kernels of one feed-forward block, dense or of experts, that are not matrix products.
 
     Parameters
     ----------
@@ -208,47 +366,46 @@ def backward_vectors(
         Shapes, (rows,). [-]
     tokens : Array
         Tokens of one pass, (rows,). [-]
-    score_elements : Array
-        Attention scores kept in memory, (rows,): heads x queries x keys with standard attention, else 0. [-]
+    inner_elements : Array
+        Elements that the activation function puts out, (rows,): tokens x width, over all experts of the rank. [-]
+    copied_elements : Array
+        Elements of the copies of tokens that are sent to experts, (rows,); 0 in a dense block. [-]
     tensor_parallel : Array
         Ranks that share each matrix, (rows,). [-]
     sequence_parallel : Array
         1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
     element_size : Array
         Bytes of an activation, (rows,). [B]
+    backward : bool
+        The gradients of these kernels instead. [-]
 
     Returns
     -------
     Vectors
-        The gradients of the kernels of :func:`forward_vectors`, and those of the biases. [B]
+        Norm, residual addition with dropout, activation function, moves of tokens to and from experts. [B]
     """
     shared = np.where(sequence_parallel > 0, tensor_parallel, 1.0)
     stream = tokens * model.hidden_size / shared
-    heads = ceil_div(model.num_attention_heads, tensor_parallel)
-    groups = ceil_div(model.num_query_groups, tensor_parallel)
-    rotated = tokens * (heads + groups) * model.head_size
-    hidden = tokens * model.ffn_hidden_size / tensor_parallel
     mask = model.dropout
-    projected = tokens * (heads + 2.0 * groups) * model.head_size
-    traffic = _stack(
-        6.0 * stream * element_size,
-        stream * (2.0 * element_size + mask * (4.0 * element_size + 2.0)),
-        2.0 * (model.rotary + 1.5 * model.query_key_norm) * rotated * element_size,
-        (3.0 + 2.0 * model.gated_mlp) * hidden * element_size,
-        3.0 * score_elements * element_size,
-        mask * score_elements * (2.0 * element_size + 1.0),
-        (model.bias_qkv * projected + model.bias_all * (hidden + 2.0 * stream)) * element_size,
+    moved = 4.0 * copied_elements * element_size
+    if not backward:
+        columns = (
+            2.0 * stream * element_size,
+            stream * (3.0 * element_size + mask),
+            (2.0 + model.gated_mlp) * inner_elements * element_size,
+            moved,
+        )
+        return Vectors(("mlp norm", "mlp residual", "activation", "moves of tokens"), _stack(*columns))
+    columns = (
+        3.0 * stream * element_size,
+        stream * (element_size + mask * (2.0 * element_size + 1.0)),
+        (3.0 + 2.0 * model.gated_mlp) * inner_elements * element_size,
+        moved,
+        model.bias_all * (inner_elements + stream) * element_size,
     )
-    names = (
-        "norms gradient",
-        "residual and dropout gradient",
-        "rotary embedding gradient",
-        "activation gradient",
-        "softmax gradient",
-        "attention dropout gradient",
-        "bias gradients",
-    )
-    return Vectors(names, traffic)
+    names = ("mlp norm gradient", "mlp residual gradient", "activation gradient", "moves of tokens gradient",
+             "mlp bias gradients")  # fmt: skip
+    return Vectors(names, _stack(*columns))
 
 
 def cast_traffic(gemms: Gemms, element_size: Array, storage_size: Array) -> Array:
@@ -271,5 +428,5 @@ def cast_traffic(gemms: Gemms, element_size: Array, storage_size: Array) -> Arra
     Array
         Traffic of the casts of one layer, (rows,); 0 where both precisions are the same. [B]
     """
-    elements = np.ascontiguousarray(gemms.m * gemms.k).sum(axis=-1)
+    elements = np.ascontiguousarray(gemms.m * gemms.k * gemms.batch).sum(axis=-1)
     return np.where(element_size < storage_size, elements * (storage_size + 2.0 * element_size), 0.0)

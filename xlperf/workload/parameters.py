@@ -6,18 +6,126 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.workload.model import Model
-from xlperf.workload.transformer import embedding_parameters, layer_matrix_parameters, layer_vector_parameters
+from xlperf.workload.transformer import (
+    embedding_parameters,
+    expert_parameters,
+    latent_attention_parameters,
+    layer_matrix_parameters,
+    layer_vector_parameters,
+)
 
 
-def parameter_count(model: Model) -> Array:
-    r"""Parameters of dense models: layers, embeddings, output projection and the last norm.
-
-    .. math:: P = L (P_{matrices} + P_{vectors}) + P_{embedding} + (1 + \lambda) h
+def attention_matrix_parameters(model: Model) -> Array:
+    """Weights of the attention matrices of one layer.
 
     Parameters
     ----------
     model : Model
         Shapes, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Plain or latent attention, (rows,). [-]
+    """
+    plain = layer_matrix_parameters(
+        model.hidden_size, model.num_attention_heads, model.num_query_groups, model.head_size, 0.0, 0.0
+    )
+    latent = latent_attention_parameters(
+        model.hidden_size,
+        model.num_attention_heads,
+        model.q_lora_rank,
+        model.kv_lora_rank,
+        model.qk_head_size,
+        model.qk_rope_head_size,
+        model.v_head_size,
+    )
+    return np.where(model.latent_attention > 0, latent, plain)
+
+
+def layer_small_parameters(model: Model) -> Array:
+    """Scales and biases of one layer with a dense feed-forward layer.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Norms, biases, and the norms of compressed queries, keys and values, (rows,). [-]
+    """
+    plain = layer_vector_parameters(
+        model.hidden_size,
+        model.num_attention_heads,
+        model.num_query_groups,
+        model.head_size,
+        model.ffn_hidden_size,
+        model.gated_mlp,
+        model.layer_norm,
+        model.bias_qkv,
+        model.bias_all,
+        model.query_key_norm,
+    )
+    return np.asarray(plain + model.q_lora_rank + model.kv_lora_rank)
+
+
+def router_parameters(model: Model) -> Array:
+    """Weights of the router of one mixture-of-experts layer.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        One row per expert, (rows,). [-]
+    """
+    return np.asarray(model.hidden_size * model.num_experts)
+
+
+def matrix_parameters(model: Model, experts_per_token: bool) -> Array:
+    """Weights in matrix products of all layers and the output projection.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    experts_per_token : bool
+        Count the experts that one token visits (True) or all of them (False). [-]
+
+    Returns
+    -------
+    Array
+        Weights, (rows,). [-]
+    """
+    dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
+    expert = expert_parameters(model.hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
+    shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp)
+    visited = model.top_k if experts_per_token else model.num_experts
+    mixture = visited * expert + shared + router_parameters(model)
+    return np.asarray(
+        model.num_layers * attention_matrix_parameters(model)
+        + model.num_dense_layers * dense
+        + model.num_moe_layers * np.where(model.num_moe_layers > 0, mixture, 0.0)
+        + model.hidden_size * model.vocab_size
+    )
+
+
+def parameter_count(model: Model, experts_per_token: bool = False) -> Array:
+    r"""Parameters of models: layers, embeddings, output projection and the last norm.
+
+    .. math:: P = P_{matrices} + L P_{small} + P_{embedding} + (1 + \lambda) h
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    experts_per_token : bool, default False
+        Count only the experts that one token visits: active parameters. [-]
 
     Returns
     -------
@@ -28,17 +136,13 @@ def parameter_count(model: Model) -> Array:
     ----------
     .. [1] Count of the weights in the published checkpoints; the sheet ``models`` states them with their source.
     """
-    shape = (
-        model.hidden_size,
-        model.num_attention_heads,
-        model.num_query_groups,
-        model.head_size,
-        model.ffn_hidden_size,
-        model.gated_mlp,
+    outside = embedding_parameters(
+        model.vocab_size, model.hidden_size, model.learned_positions, model.tied_embeddings
+    ) + (1.0 + model.layer_norm) * model.hidden_size
+    projection = model.hidden_size * model.vocab_size
+    return np.asarray(
+        matrix_parameters(model, experts_per_token)
+        - projection
+        + model.num_layers * layer_small_parameters(model)
+        + outside
     )
-    vectors = layer_vector_parameters(*shape, model.layer_norm, model.bias_qkv, model.bias_all, model.query_key_norm)
-    outside = (
-        embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, model.tied_embeddings)
-        + (1.0 + model.layer_norm) * model.hidden_size
-    )
-    return np.asarray(model.num_layers * (layer_matrix_parameters(*shape) + vectors) + outside)

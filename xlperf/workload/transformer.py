@@ -106,6 +106,80 @@ def layer_vector_parameters(
     return np.asarray(norms + qkv + rest)
 
 
+def latent_attention_parameters(
+    hidden_size: Numeric,
+    num_attention_heads: Numeric,
+    q_lora_rank: Numeric,
+    kv_lora_rank: Numeric,
+    qk_head_size: Numeric,
+    qk_rope_head_size: Numeric,
+    v_head_size: Numeric,
+) -> Array:
+    r"""Weights of the matrices of multi-head latent attention (MLA), norms apart.
+
+    .. math:: P = [q > 0] (h q + q a d_q) + [q = 0] h a d_q + h (c + d_r) + c a (d_q - d_r + d_v) + a d_v h
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    num_attention_heads : numeric
+        Heads a. [-]
+    q_lora_rank : numeric
+        Rank q of the query compression; 0 where queries are projected directly. [-]
+    kv_lora_rank : numeric
+        Rank c of the key and value compression. [-]
+    qk_head_size : numeric
+        Width of a query head, with position. [-]
+    qk_rope_head_size : numeric
+        Width of its part that carries the position, shared by the keys of all heads. [-]
+    v_head_size : numeric
+        Width of a value head. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights that take part in matrix products. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V2: A strong, economical, and efficient mixture-of-experts language model", 2024,
+       arXiv:2405.04434, section 2.1.
+    """
+    hidden, heads = array(hidden_size), array(num_attention_heads)
+    rank, latent = array(q_lora_rank), array(kv_lora_rank)
+    queries, position, values = array(qk_head_size), array(qk_rope_head_size), array(v_head_size)
+    direct = np.where(rank > 0.0, rank * (hidden + heads * queries), hidden * heads * queries)
+    keys = hidden * (latent + position) + latent * heads * (queries - position + values)
+    return np.asarray(direct + keys + heads * values * hidden)
+
+
+def expert_parameters(hidden_size: Numeric, ffn_hidden_size: Numeric, gated_mlp: Numeric) -> Array:
+    r"""Weights of one expert, or of a dense feed-forward layer.
+
+    .. math:: P = (2 + \gamma) h f
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    ffn_hidden_size : numeric
+        Width f of the expert. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix, 0 without. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights that take part in matrix products. [-]
+
+    References
+    ----------
+    .. [1] N. Shazeer, "GLU variants improve transformer", 2020, arXiv:2002.05202.
+    """
+    return np.asarray((2.0 + array(gated_mlp)) * array(hidden_size) * array(ffn_hidden_size))
+
+
 def embedding_parameters(
     vocab_size: Numeric, hidden_size: Numeric, learned_positions: Numeric, tied_embeddings: Numeric
 ) -> Array:
@@ -171,49 +245,29 @@ def attention_flop(
     return np.asarray(4.0 * products * array(head_size))
 
 
-def training_flop_per_token(
-    num_layers: Numeric,
-    layer_parameters: Numeric,
-    hidden_size: Numeric,
-    vocab_size: Numeric,
-    num_attention_heads: Numeric,
-    head_size: Numeric,
-    sequence_length: Numeric,
-) -> Array:
-    r"""Model FLOP of a trained token: forward and backward, no recomputation, full attention square.
+def training_flop_per_token(matrix_parameters: Numeric, score_flop: Numeric) -> Array:
+    r"""Model FLOP of a trained token: forward and backward, no recomputation.
 
-    .. math:: F = 6 (L P_l + h V) + 12 L a d s
+    .. math:: F = 6 P + 3 F_s
 
     Parameters
     ----------
-    num_layers : numeric
-        Layers L. [-]
-    layer_parameters : numeric
-        Weights P of the matrices of a layer that one token uses. [-]
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    vocab_size : numeric
-        Vocabulary V. [-]
-    num_attention_heads : numeric
-        Query heads a. [-]
-    head_size : numeric
-        Width d of one head. [-]
-    sequence_length : numeric
-        Tokens s of a sequence. [-]
+    matrix_parameters : numeric
+        Weights P that one token meets in matrix products, the output projection included. [-]
+    score_flop : numeric
+        Forward FLOP of a token in the scores and weighted sums of all layers, as :func:`attention_flop` has it. [FLOP]
 
     Returns
     -------
     flop : numeric
-        Model FLOP per token. [FLOP]
+        Model FLOP per token; 2 FLOP per weight forward and 4 backward. [FLOP]
 
     References
     ----------
     .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
        2021, arXiv:2104.04473, section 5.1 (without its recomputation).
     """
-    matrices = array(num_layers) * array(layer_parameters) + array(hidden_size) * array(vocab_size)
-    attention = array(num_layers) * array(num_attention_heads) * array(head_size) * array(sequence_length)
-    return np.asarray(6.0 * matrices + 12.0 * attention)
+    return np.asarray(6.0 * array(matrix_parameters) + 3.0 * array(score_flop))
 
 
 def kv_cache_size(
