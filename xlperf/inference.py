@@ -239,7 +239,7 @@ def serving_work(
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
     context, attention_flop, attention_traffic, attention = _attention(model, attention_device, plan, batching, kernels)
     message_size, message_time = _messages(model, network, plan, batching, kernels)
-    sampled = np.stack([rows, sequences], axis=-1)
+    admitted = np.stack([rows, 0.0 * rows], axis=-1)
     work = ServingWork(
         gemms,
         gemm_traffic,
@@ -253,11 +253,11 @@ def serving_work(
         attention,
         message_size,
         message_time,
-        software["layer_overhead_time"] + 0.0 * sampled,
-        software["step_overhead_time"] + sampled * software["sequence_overhead_time"],
-        sampled,
-        sampled,
-        sampled,
+        software["layer_overhead_time"] + 0.0 * admitted,
+        software["step_overhead_time"] + admitted * software["request_overhead_time"],
+        admitted,
+        admitted,
+        admitted,
     )
     layers, passes, transfers = _critical_path(work, model, plan, batching)
     return work._replace(layers=layers, passes=passes, transfers=transfers)
