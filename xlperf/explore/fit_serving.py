@@ -207,7 +207,7 @@ def residuals(rows: FitRows, costs: dict[str, float]) -> Array:
     declared = declared_constants()[FAMILY]
     values = np.array([costs.get(name, declared[name].default) for name in COSTS])
     times = rows.base + rows.slopes @ values
-    return np.abs(times / rows.times - 1.0)
+    return np.asarray(np.abs(times / rows.times - 1.0))
 
 
 def _groups(rows: FitRows, least: int) -> Iterator[tuple[str, str, FitRows]]:
