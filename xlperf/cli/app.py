@@ -81,7 +81,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         _say("stopped; files are as they were")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output (head, less) has left: nobody is there to be told
+    except (BrokenPipeError, SystemExit):  # click exits where the reader of our output (head, less) has left
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE

@@ -48,18 +48,17 @@ def show(file: str) -> None:
 
 @click.command(
     short_help="Make a workbook of your own to edit.",
-    epilog=examples("xlperf new study.xlsx"),
+    epilog=examples("xlperf new study.xlsx", "xlperf new mine.xlsx --empty"),
 )
 @click.argument("file")
+@click.option("--empty", is_flag=True, help="Leave all sheets but the calibration empty, for a catalog of your own.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
-def new(file: str, force: bool) -> None:
+def new(file: str, empty: bool, force: bool) -> None:
     """Write FILE, a workbook of your own: the shipped catalog and plans, drop-downs, comments, live formulas."""
-    from xlperf.files import replaced
-    from xlperf.resources import workbook as shipped
+    from xlperf.excel.new import new_workbook
 
     check_output(file, (".xlsx",))
     if Path(file).exists() and not force:
         raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
-    with replaced(file) as temporary:
-        temporary.write_bytes(shipped().read_bytes())
+    new_workbook(file, empty)
     click.echo(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")
