@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from openpyxl.comments import Comment
 from openpyxl.utils import get_column_letter
 
-from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank
-from xlperf.catalog.workbook import Workbook as Reader
-from xlperf.catalog.workbook import column_letters, missing_sheet
+from xlperf.catalog.sheets import Workbook as Reader
+from xlperf.catalog.sheets import column_letters
+from xlperf.catalog.values import ErrorValue, Unsaved, is_blank
+from xlperf.catalog.workbook import missing_sheet
 from xlperf.errors import Fault, InputError
 from xlperf.resources import workbook as shipped
 
@@ -98,8 +99,8 @@ _KERNELS: Mapping[str, str] = {
     "eff_pct": "Share of the peak; percent",
 }
 _FRONT = (
-    "Measurements that others published, each with its source. xlperf validate predicts the rows of the sheets training "
-    "and inference and compares; xlperf calibrate fits kernel constants on the sheet kernels.",
+    "Measurements that others published, each with its source. xlperf validate predicts the rows of the sheets "
+    "training and inference and compares; xlperf calibrate fits kernel constants on the sheet kernels.",
     "Rows of the group papers are those that the two papers behind xlperf quote: no constant is ever fitted on them.",
     "confidence says whether a number was read in its source (found), quoted from memory (remembered) or computed from "
     "numbers that were read (derived); quality and notes say what was inferred.",
@@ -271,7 +272,7 @@ def _sheet(book: Workbook, part: Part, cells: Cells) -> Worksheet:
 
     from xlperf.excel.style import page_setup, put, title
 
-    sheet = book.create_sheet(part.sheet)
+    sheet: Worksheet = book.create_sheet(part.sheet)
     title(sheet, part.title, part.words)
     meanings = _meanings(part)
     header, rows = cells[0], cells[1:]
