@@ -257,7 +257,7 @@ class _Block:
 
     def memory_charts(self, words: str, parts: int) -> None:
         """Memory by part as stacked columns, with the capacity as a line."""
-        height = 15.5
+        height = 17.0
         self._write(height)
         capacities = [value for value in self.fields[parts].values if value is not None]
         needs = [

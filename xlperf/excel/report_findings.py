@@ -164,14 +164,14 @@ def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]
         if not values[last] > 0:
             continue
         words = (
-            f"{model}: one {accelerators[first]} {verb} {number_words(values[first] / values[last])} times the tokens "
-            f"per second of one {accelerators[last]}"
+            f"{model}: one {accelerators[first]} {verb} {number_words(values[first] / values[last])} times as fast as "
+            f"one {accelerators[last]}"
         )
         price = group.number(cost)[first] / group.number(cost)[last]
         if np.isfinite(price):
             words += f"; a token costs {percent_words(abs(price - 1))} {'less' if price < 1 else 'more'}"
         made += 1
-        yield Finding("Accelerators", f"{words} (best plan of each).")
+        yield Finding("Best against best", f"{words}.")
 
 
 def _losses(group: Plans) -> Iterator[Finding]:

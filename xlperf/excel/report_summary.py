@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
 _LAST = 10
-_ACROSS = 155
+_ACROSS = 138
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
 _TOP_ROWS = 20
 _TABLES = {

@@ -78,7 +78,7 @@ STYLES = (
 )
 
 _COUNT = "#,##0"
-_WIDEST = {"reason": 120, "notes": 60, "source": 60}
+_WIDEST = {"reason": 140, "notes": 60, "source": 60}
 _FORMATS = {
     "%": "0.0",
     "s": "[=0]0;[<10]0.0000;#,##0.00",
@@ -463,7 +463,7 @@ def write_table(
                 tallest = max(tallest, lines)
                 cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=lines > 1)
         if tallest > 1:
-            sheet.row_dimensions[down].height = 13.0 * tallest + 3
+            sheet.row_dimensions[down].height = min(13.0 * tallest + 3, 400.0)
     bottom = top + max(len(rows), 1)
     area = f"{letter}{top}:{get_column_letter(left + len(columns) - 1)}{bottom}"
     if name != "":
