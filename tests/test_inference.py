@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,19 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
-from xlperf.explore.fit_serving import COSTS, FAMILY, FitRows, fit_rows, fit_serving, fixed_costs, residuals
-from xlperf.explore.published import published_rows
+from xlperf.explore.fit_rows import calibration_table, rows_of_fit_set
+from xlperf.explore.fit_serving import (
+    BAND,
+    COSTS,
+    FAMILY,
+    ServingRows,
+    fit_serving,
+    fitted_costs,
+    held_out_ratios,
+    ratios,
+    serving_rows,
+)
+from xlperf.explore.published import Published, published_rows
 from xlperf.hardware.device import Device
 from xlperf.inference import BOUNDS, serving_results, serving_work
 from xlperf.network.tiers import Network
@@ -498,30 +510,33 @@ def test_context_beyond_the_model_is_a_warning() -> None:
 # The fit of fixed costs
 
 
-def fit_sample(costs: tuple[float, float, float], spoil: float = 1.0) -> FitRows:
+def fit_sample(costs: tuple[float, float, float], spoil: float = 1.0) -> ServingRows:
     random = np.random.default_rng(3)
     steps, layers, batch = (random.integers(1, high, 40).astype(float) for high in (200, 90, 32))
     slopes = np.stack([steps * layers, steps, batch], axis=-1)
     base = random.uniform(0.1, 2.0, 40)
     times = base + slopes @ np.array(costs)
     times[::9] *= spoil
-    names = np.full(40, "x", dtype=object)
-    return FitRows((), names, names, times, base, slopes)
+    names = np.array([f"x{row}" for row in range(40)], dtype=object)
+    return ServingRows(names, names, names, names, np.full(40, False), times, base, slopes)
 
 
 @pytest.mark.parametrize("spoil", [1.0, 1.7])
 def test_fit_finds_the_costs_in_spite_of_outliers(spoil: float) -> None:
     costs = (5e-5, 2e-3, 4e-3)
     rows = fit_sample(costs, spoil)
-    found = fixed_costs(rows)
+    found = fitted_costs(rows)
     np.testing.assert_allclose([found[name] for name in COSTS], costs, rtol=1e-6)
-    assert np.median(residuals(rows, found)) < 1e-8
+    assert np.median(np.abs(ratios(rows, found) - 1.0)) < 1e-8
+    assert np.median(np.abs(held_out_ratios(rows) - 1.0)) < 1e-8
 
 
 def test_costs_that_rows_cannot_tell_apart_stay_at_their_default() -> None:
     rows = fit_sample((5e-5, 2e-4, 4e-3))
     same_layers = dataclasses.replace(rows, slopes=np.stack([32.0 * rows.slopes[:, 1], *rows.slopes.T[1:]], axis=-1))
-    assert sorted(fixed_costs(same_layers)) == ["layer_overhead_time", "request_overhead_time"]
+    assert sorted(fitted_costs(same_layers)) == ["layer_overhead_time", "request_overhead_time"]
+    no_requests = dataclasses.replace(rows, slopes=rows.slopes * [1.0, 1.0, 0.0])
+    assert sorted(fitted_costs(no_requests)) == ["layer_overhead_time", "step_overhead_time"]
 
 
 PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
@@ -557,31 +572,42 @@ def catalog() -> Catalog:
     return Catalog.from_tables(tables, "catalog")
 
 
-def published(group: str, factor: float) -> Any:
+def published(group: str, seconds: Callable[[int], float]) -> Published:
+    """Latencies of 32 plans of one engine."""
+    shapes = [
+        (model, tensor, batch)
+        for model in ("Llama2-7B", "Llama2-13B")
+        for tensor in (1, 2, 4, 8)
+        for batch in (1, 2, 4, 8)
+    ]
     rows = []
-    for number, (model, tensor, batch) in enumerate(
-        (model, tensor, batch) for model in ("Llama2-7B", "Llama2-13B") for tensor in (1, 2, 4, 8) for batch in (1, 8)
-    ):
-        seconds = factor * (1.0 + 0.1 * number)
+    for number, (model, tensor, batch) in enumerate(shapes):
         plan = ["8", str(tensor), "static", str(batch), "200", "200", "fp16"]
-        rows.append([f"{group}{number}", "s", group, model, "X", *plan, "engine", f"{seconds:.4f}"])
+        rows.append([f"{group}{number}", "s", group, model, "X", *plan, "engine", repr(seconds(number))])
     return published_rows(PUBLISHED, rows, lambda row, column: f"row {row}")
 
 
-def test_fit_makes_rows_of_the_calibration_sheet(catalog: Catalog) -> None:
-    rows = fit_serving(published("static", 2.0), catalog, "2026-01-01", 2026)
-    assert rows == fit_serving(published("static", 2.0), catalog, "2026-01-01", 2026), "the same rows each time"
-    keys = {(row["software"], row["generation"], row["constant"]) for row in rows}
+def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
+    """Latencies made with known costs give these costs back, and the rows of the sheet are looked up by the engine."""
+    bare = serving_rows(published("static", lambda number: 1.0), catalog)
+    times = bare.base + bare.slopes @ np.array([7e-5, 0.0, 3e-3])
+    times += bare.slopes[:, 1] * declared_constants()[FAMILY]["step_overhead_time"].default
+    measured = published("static", lambda number: float(times[number]))
+    rows = fit_serving(measured, catalog, "2026-01-01")
+    assert rows == fit_serving(measured, catalog, "2026-01-01"), "the same rows each time"
+    keys = {(row.software, row.generation, row.constant) for row in rows if row.family == FAMILY}
     assert keys == {(s, g, name) for s, g in (("engine", "gen"), ("engine", "any"), ("any", "any")) for name in COSTS}
-    columns = list(rows[0])
-    table = table_from_rows("calibration", columns, [[row[name] for name in columns] for row in rows])
-    used = catalog.with_tables([table]).calibration.constants(
-        FAMILY, *(np.array([word], dtype=object) for word in ("gen", "bf16", "engine"))
-    )[0]
-    value = next(row["value"] for row in rows if row["software"] == "engine" and row["constant"] == COSTS[0])
-    assert used[COSTS[0]][0, 0] == pytest.approx(float(str(value)) * 1e-6)
+    calibrated = catalog.with_tables([calibration_table(rows)]).calibration
+    words = (np.array([word], dtype=object) for word in ("gen", "bf16", "engine"))
+    used = calibrated.constants(FAMILY, *words)[0]
+    assert used["layer_overhead_time"][0, 0] == pytest.approx(7e-5, rel=0.02)
+    assert used["request_overhead_time"][0, 0] == pytest.approx(3e-3, rel=0.02)
+    assert {row.error < 0.01 for row in rows if row.family == FAMILY and row.software == "engine"} == {True}
+    bands = {(row.software, row.constant): row.value for row in rows if row.family == BAND}
+    assert bands["engine", "step_low"] == pytest.approx(1.0, abs=0.02)
+    assert set(rows_of_fit_set(rows[0].fit_set, measured.text["row_id"])) == set(measured.text["row_id"])
 
 
 def test_nothing_is_fitted_on_the_papers(catalog: Catalog) -> None:
-    assert len(fit_rows(published("papers", 2.0), catalog).records) == 0
-    assert fit_serving(published("papers", 2.0), catalog, "2026-01-01", 2026) == []
+    assert len(serving_rows(published("papers", lambda number: 2.0), catalog)) == 0
+    assert fit_serving(published("papers", lambda number: 2.0), catalog, "2026-01-01") == []
