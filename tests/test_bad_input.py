@@ -464,6 +464,18 @@ def test_bad_csv_is_refused_in_its_exact_line(content: bytes, message: str, tmp_
     assert (outcome.code, outcome.out, outcome.err) == (2, "", message + "\n")
 
 
+def test_thousands_of_faults_are_shown_in_fifty_lines(tmp_path: Path, command: Command) -> None:
+    path = tmp_path / "plans.csv"
+    path.write_text(HEADER + "a,b,none,1\n" * 1300)
+    assert len(_refused(read_plans, path).splitlines()) == 1300
+    outcome = command("evaluate", path)
+    lines = outcome.err.splitlines()
+    assert len(lines) == 51
+    assert lines[49].startswith("plans.csv [line 51, num accelerators]: ")
+    assert lines[50] == "... and 1,250 more faults"
+    assert outcome.code == 2
+
+
 def test_plans_of_an_unknown_ending(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     path.write_text("{}")

@@ -71,7 +71,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except InputError as error:
-        return _say(*(str(fault) for fault in error.faults))
+        return _say(*error.lines())
     except HostError as error:
         return _say(str(error))
     except click.UsageError as error:
