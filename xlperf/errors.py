@@ -38,6 +38,16 @@ class InputError(XlperfError):
         self.faults: tuple[Fault, ...] = (faults,) if isinstance(faults, Fault) else tuple(faults)
         super().__init__("\n".join(str(fault) for fault in self.faults))
 
+    def lines(self, most: int = 50) -> list[str]:
+        """A line per fault; beyond ``most`` a last line says how many more there are.
+
+        >>> InputError([Fault("a", "x"), Fault("b", "x"), Fault("c", "x")]).lines(2)
+        ['a: x', 'b: x', '... and 1 more fault']
+        """
+        rest = len(self.faults) - most
+        shown = [str(fault) for fault in self.faults[: most if rest > 0 else None]]
+        return [*shown, f"... and {rest:,} more fault{'s' if rest > 1 else ''}"] if rest > 0 else shown
+
 
 class HostError(XlperfError):
     """A spreadsheet host (LibreOffice, Excel, the worker) could not do what was asked."""

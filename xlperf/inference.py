@@ -27,6 +27,7 @@ from xlperf.workload.serving import (
     GEMM_NAMES,
     LAYER_GEMMS,
     LAYER_VECTORS,
+    VECTOR_NAMES,
     serving_gemms,
     serving_vectors,
 )
@@ -239,7 +240,7 @@ def serving_work(
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
     context, attention_flop, attention_traffic, attention = _attention(model, attention_device, plan, batching, kernels)
     message_size, message_time = _messages(model, network, plan, batching, kernels)
-    sampled = np.stack([rows, sequences], axis=-1)
+    admitted = np.stack([rows, 0.0 * rows], axis=-1)
     work = ServingWork(
         gemms,
         gemm_traffic,
@@ -253,11 +254,11 @@ def serving_work(
         attention,
         message_size,
         message_time,
-        software["layer_overhead_time"] + 0.0 * sampled,
-        software["step_overhead_time"] + sampled * software["sequence_overhead_time"],
-        sampled,
-        sampled,
-        sampled,
+        software["layer_overhead_time"] + 0.0 * admitted,
+        software["step_overhead_time"] + admitted * software["request_overhead_time"],
+        admitted,
+        admitted,
+        admitted,
     )
     layers, passes, transfers = _critical_path(work, model, plan, batching)
     return work._replace(layers=layers, passes=passes, transfers=transfers)
@@ -267,8 +268,8 @@ def _parts(work: ServingWork) -> Array:
     """Times (rows, 2 phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
     rows = len(work.context)
     parts = np.zeros((rows, 2, 2, 5))
-    matrix = work.gemm_time.reshape(rows, 2, -1)
-    vector = (work.vector_time * work.vector_calls).reshape(rows, 2, -1)
+    matrix = work.gemm_time.reshape(rows, 2, len(GEMM_NAMES))
+    vector = (work.vector_time * work.vector_calls).reshape(rows, 2, len(VECTOR_NAMES))
     parts[:, :, 0, 0] = total(matrix[..., :LAYER_GEMMS])
     parts[:, :, 1, 0] = total(matrix[..., LAYER_GEMMS:])
     parts[:, :, 0, 1] = work.attention_time
@@ -368,9 +369,8 @@ def serving_bound(
     step = _phase_parts(work)[:, 1]
     half = slice(len(GEMM_NAMES), None)
     layers, passes = work.layers[:, 1:], work.passes[:, 1:]
-    columns = np.arange(len(GEMM_NAMES))
-    gemm_calls = np.where(columns < LAYER_GEMMS, layers, passes)
-    vector_calls = np.where(columns < LAYER_VECTORS, layers, passes) * work.vector_calls[:, half]
+    gemm_calls = np.where(np.arange(len(GEMM_NAMES)) < LAYER_GEMMS, layers, passes)
+    vector_calls = np.where(np.arange(len(VECTOR_NAMES)) < LAYER_VECTORS, layers, passes) * work.vector_calls[:, half]
     calls = np.concatenate([gemm_calls, layers, vector_calls], axis=-1)
     times = np.concatenate([work.gemm_time[:, half], work.attention_time[:, 1:], work.vector_time[:, half]], axis=-1)
     fixed = np.concatenate(

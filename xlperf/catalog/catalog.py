@@ -78,7 +78,8 @@ class Catalog:
     def fingerprint(self) -> str:
         """Short hash of the content: names, values in the units used inside, and text.
 
-        The same for a file and for the same rows sent by a spreadsheet host, in whatever units and order.
+        The same for a file and for the same rows sent by a spreadsheet host, in whatever order and with whatever
+        spelling of headers, flags and choices.
         """
         digest = hashlib.sha256()
         for kind in CATALOG_TABLES:

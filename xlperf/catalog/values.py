@@ -52,6 +52,6 @@ def shown(value: object) -> str:
         return f"the date {value.date().isoformat()}"
     if isinstance(value, (datetime.date, datetime.time)):
         return f"the date {value.isoformat()}"
-    if isinstance(value, (int, float, np.number)):
+    if isinstance(value, (float, np.number)) or (isinstance(value, int) and abs(value) < 10**300):
         return f"{float(value):.15g}"
     return f'"{str(value)[:60]}"'

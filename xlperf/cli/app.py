@@ -16,7 +16,8 @@ import click
 from xlperf import __version__
 from xlperf.cli.hosts import install, uninstall
 from xlperf.cli.plans import evaluate, explain, report
-from xlperf.cli.sheets import check, show
+from xlperf.cli.published import validate
+from xlperf.cli.sheets import check, new, show
 from xlperf.errors import HostError, InputError
 
 DONE, ANSWER_NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -47,7 +48,7 @@ def cli() -> None:
     """
 
 
-for _command in (report, evaluate, explain, check, show, install, uninstall):
+for _command in (report, evaluate, explain, new, check, show, validate, install, uninstall):
     cli.add_command(_command)
 
 
@@ -70,7 +71,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except InputError as error:
-        return _say(*(str(fault) for fault in error.faults))
+        return _say(*error.lines())
     except HostError as error:
         return _say(str(error))
     except click.UsageError as error:
@@ -80,7 +81,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         _say("stopped; files are as they were")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output (head, less) has left: nobody is there to be told
+    except (BrokenPipeError, SystemExit):  # click exits where the reader of our output (head, less) has left
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE

@@ -75,7 +75,7 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
     Parameters
     ----------
     length : int
-        How many items there are.
+        How many items there are; 0 where that is not known, then those that are done are counted.
     label : str
         What is done to them.
 
@@ -87,5 +87,16 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
     if not sys.stderr.isatty():
         yield lambda _done: None
         return
-    with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
-        yield bar.update
+    if length:
+        with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+            yield bar.update
+        return
+    count = 0
+
+    def counted(done: int) -> None:
+        nonlocal count
+        count += done
+        click.echo(f"\r{count:,} {label}", nl=False, err=True)
+
+    yield counted
+    click.echo(err=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from xlperf.cli.common import examples
+from xlperf.cli.common import check_output, examples
+from xlperf.errors import Fault, InputError
 
 
 @click.command(
@@ -41,3 +44,21 @@ def show(file: str) -> None:
     from xlperf.catalog.show import show as shown
 
     click.echo(shown(file), nl=False)
+
+
+@click.command(
+    short_help="Make a workbook of your own to edit.",
+    epilog=examples("xlperf new study.xlsx", "xlperf new mine.xlsx --empty"),
+)
+@click.argument("file")
+@click.option("--empty", is_flag=True, help="Leave all sheets but the calibration empty, for a catalog of your own.")
+@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+def new(file: str, empty: bool, force: bool) -> None:
+    """Write FILE, a workbook of your own: the shipped catalog and plans, drop-downs, comments, live formulas."""
+    from xlperf.excel.new import new_workbook
+
+    check_output(file, (".xlsx",))
+    if Path(file).exists() and not force:
+        raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
+    new_workbook(file, empty)
+    click.echo(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")

@@ -9,7 +9,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate.operators import Row, operator_row, operators_table
 from xlperf.evaluate.training import evaluate_training, training_setting
-from xlperf.hardware.kernels import BOUNDS, gemm_bound
+from xlperf.hardware.kernels import gemm_bound
+from xlperf.hardware.roofline import BOUNDS
 from xlperf.parallel.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from xlperf.training import Setting, Step, step
 

@@ -378,3 +378,20 @@ def _network(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[N
         ),
     ]
     return network, rules
+
+
+def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
+    """All models of a catalog as the equations need them.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose sheet ``models`` is meant.
+
+    Returns
+    -------
+    tuple of Model and np.ndarray
+        One entry per row of the sheet, and what of each is not modelled as a dense decoder ("" where all is).
+    """
+    arrays = _catalog_arrays(catalog)
+    return Model(**arrays.model), arrays.unmodelled

@@ -65,7 +65,7 @@ def read_tables(path: str | Path) -> dict[str, Table]:
     return {table.kind: table for table in (*catalog, *plans)}
 
 
-def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True) -> bytes:
+def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, examples: bool = True) -> bytes:
     """The workbook of some tables.
 
     Parameters
@@ -74,6 +74,8 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True) ->
         By kind, a Table or rows (:func:`table_of`); a kind that is not given gets an empty sheet.
     values : bool
         Whether to evaluate the plans and to put the values beside the formulas.
+    examples : bool
+        Whether the cards of the front sheet are filled in.
 
     Returns
     -------
@@ -105,7 +107,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True) ->
     book = Workbook()
     book.remove(book.worksheets[0])
     add_styles(book)
-    front_sheet(book, full, cards, handle, formulas)
+    front_sheet(book, full, cards, handle, formulas, examples)
     for kind in KINDS:
         data_sheet(book, full[kind], results.get(kind, {}), formulas)
     checks_sheet(book, full, results, formulas)

@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.formatting.rule import FormulaRule
-from openpyxl.styles import Alignment, Font, PatternFill
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, Column, results_of, table_schema
 from xlperf.excel.blocks import CellError
 from xlperf.excel.build_package import Formulas
-from xlperf.excel.build_sheets import LIVE_RESULTS
-from xlperf.excel.style import BAD_FILL, BAD_INK, data_rows, page_setup, put, title
+from xlperf.excel.build_sheets import LIVE_RESULTS, alarm
+from xlperf.excel.style import data_rows, page_setup, put, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -113,7 +112,7 @@ def checks_sheet(
     Worksheet
         The new sheet.
     """
-    sheet = workbook.create_sheet("checks")
+    sheet: Worksheet = workbook.create_sheet("checks")
     title(sheet, "Checks", "Plain formulas: they work without the add-in. What is not ok stands out.")
     rows = {kind: _rows(table) for kind, table in tables.items()}
     checks = _summary(rows, results)
@@ -351,11 +350,8 @@ def _finish(
             if table_schema("models").by_name[name].kind != "number":
                 _cell(sheet, f"{letter}{row}").alignment = Alignment(horizontal="center")
         _cell(sheet, f"{after[3]}{row}").alignment = Alignment(horizontal="center")
-    bad = {"fill": PatternFill(bgColor=f"FF{BAD_FILL}"), "font": Font(color=f"FF{BAD_INK}", bold=True)}
-    rule: Any = FormulaRule(formula=[f'$D{_TOP}="look"'], **bad)
-    sheet.conditional_formatting.add(f"B{_TOP}:D{_TOP + count - 1}", rule)
-    rule = FormulaRule(formula=[f'${after[3]}{rows[0]}="differs"'], **bad)
-    sheet.conditional_formatting.add(f"B{rows[0]}:{after[3]}{rows[1]}", rule)
+    alarm(sheet, f"B{_TOP}:D{_TOP + count - 1}", f'$D{_TOP}="look"')
+    alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
     sheet.freeze_panes = f"C{_TOP}"
     page_setup(sheet)
     sheet.page_setup.paperSize = 8

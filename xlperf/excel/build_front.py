@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
 
@@ -96,6 +97,7 @@ def front_sheet(
     results: Mapping[str, Mapping[str, Any]],
     handle: str | None,
     formulas: Formulas,
+    examples: bool = True,
 ) -> Worksheet:
     """Add the sheet ``start`` and the defined names of the workbook.
 
@@ -111,13 +113,15 @@ def front_sheet(
         Value of the catalog cell.
     formulas : Formulas
         Remembers the values of formulas.
+    examples : bool
+        Whether the cards are filled in.
 
     Returns
     -------
     Worksheet
         The new sheet.
     """
-    sheet = workbook.create_sheet("start")
+    sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
     for column, width in zip("ABCDEFGHIJ", (2, 46, 27, 3, 46, 27, 16, 12, 12, 12), strict=True):
         sheet.column_dimensions[column].width = width
@@ -132,8 +136,8 @@ def front_sheet(
     words = "Names the content of the catalog sheets. Every result depends on it, so that an edit there is seen."
     put(sheet[f"E{CATALOG_CELL[1:]}"], words, "xlperf note")
     sheet.merge_cells(f"E{CATALOG_CELL[1:]}:G{CATALOG_CELL[1:]}")
-    for letters, kind in (("BC", "training"), ("EF", "inference")):
-        _card(sheet, letters, kind, results.get(kind, {}), formulas)
+    for letters, kind in ((("B", "C"), "training"), (("E", "F"), "inference")):
+        _card(sheet, letters, kind, results.get(kind, {}), formulas, examples)
     _legend(sheet, 39)
     _contents(sheet, 39, tables)
     _choices(workbook, sheet)
@@ -148,7 +152,14 @@ def _wide(sheet: Worksheet, row: int, words: str, height: float) -> None:
     sheet.row_dimensions[row].height = height
 
 
-def _card(sheet: Worksheet, letters: str, kind: str, results: Mapping[str, Any], formulas: Formulas) -> None:
+def _card(
+    sheet: Worksheet,
+    letters: tuple[str, str],
+    kind: str,
+    results: Mapping[str, Any],
+    formulas: Formulas,
+    examples: bool,
+) -> None:
     left, right = letters
     heading = {"training": "A training run", "inference": "A served model"}[kind]
     put(sheet[f"{left}{CARD_TOP - 2}"], heading, "xlperf heading")
@@ -158,7 +169,7 @@ def _card(sheet: Worksheet, letters: str, kind: str, results: Mapping[str, Any],
     for row, (name, value) in enumerate(CARDS[kind], start=CARD_TOP):
         column = table_schema(kind).by_name[name]
         put(sheet[f"{left}{row}"], column.header, "xlperf key")
-        cell = put(sheet[f"{right}{row}"], value, "xlperf input", number_format(column))
+        cell = put(sheet[f"{right}{row}"], value if examples else None, "xlperf input", number_format(column))
         _left(cell)
         validation = column_validation(column, f"{right}{row}")
         if validation is not None:
@@ -182,7 +193,7 @@ def _card(sheet: Worksheet, letters: str, kind: str, results: Mapping[str, Any],
 
 
 def _left(cell: Any) -> None:
-    cell.alignment = cell.alignment.copy(horizontal="left")
+    cell.alignment = Alignment(horizontal="left", vertical="center", wrap_text=cell.alignment.wrap_text)
 
 
 def _legend(sheet: Worksheet, top: int) -> None:
@@ -223,15 +234,11 @@ def _choices(workbook: Workbook, sheet: Worksheet) -> None:
     ]
     for row, column in enumerate(columns, start=top - 1):
         put(sheet[f"B{row}"], f"{column.table}: {column.header}", "xlperf key")
-        letters = [letter for letter in _choice_letters(len(column.choices))]
+        letters = [get_column_letter(3 + number) for number in range(len(column.choices))]
         for letter, word in zip(letters, column.choices, strict=True):
             put(sheet[f"{letter}{row}"], word, "xlperf note")
         reference = f"{quote_sheetname(sheet.title)}!$C${row}:${letters[-1]}${row}"
         workbook.defined_names[choices_of(column)] = DefinedName(choices_of(column), attr_text=reference)
-
-
-def _choice_letters(count: int) -> Sequence[str]:
-    return [get_column_letter(3 + number) for number in range(count)]
 
 
 def _names(workbook: Workbook) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.formatting.rule import CellIsRule, FormulaRule
+from openpyxl.formatting.rule import Rule
 from openpyxl.styles import Alignment, Font, PatternFill
+from openpyxl.styles.differential import DifferentialStyle
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.table import TableColumn, TableFormula
@@ -163,9 +164,7 @@ def sheet_columns(kind: str) -> list[Column]:
     return columns
 
 
-def data_sheet(
-    workbook: Workbook, table: Table, results: Mapping[str, Sequence[Any]], formulas: Formulas
-) -> Worksheet:
+def data_sheet(workbook: Workbook, table: Table, results: Mapping[str, Sequence[Any]], formulas: Formulas) -> Worksheet:
     """Add the sheet of one table: title, bands, native table, drop-downs, bounds, print set-up.
 
     Parameters
@@ -185,7 +184,7 @@ def data_sheet(
         The new sheet.
     """
     kind = table.kind
-    sheet = workbook.create_sheet(kind)
+    sheet: Worksheet = workbook.create_sheet(kind)
     look = LOOKS[kind]
     columns = sheet_columns(kind)
     inputs = [column for column in columns if not column.is_result]
@@ -308,8 +307,7 @@ def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[st
         for place in range(start, end):
             cell = put(sheet.cell(HEADER_ROW - 1, place + 1), words if place == start else None, "xlperf header")
             cell.fill = PatternFill("solid", start_color=f"FF{color}", end_color=f"FF{color}")
-            alignment: Any = cell.alignment.copy(horizontal="left", wrap_text=False)
-            cell.alignment = alignment
+            cell.alignment = Alignment(horizontal="left", vertical="center")
     assert all(first[1] < second[1] for first, second in pairwise(starts)), "bands stand in the order of the columns"
     sheet.row_dimensions[HEADER_ROW - 1].height = 16
 
@@ -358,14 +356,18 @@ def _print_setup(sheet: Worksheet, look: Look, columns: Sequence[Column], count:
 def _alarms(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
     names = [column.name for column in columns]
     first, last = HEADER_ROW + 1, HEADER_ROW + max(count, 1)
-    bad = {"fill": PatternFill(bgColor=f"FF{BAD_FILL}"), "font": Font(color=f"FF{BAD_INK}", bold=True)}
     letter = get_column_letter(names.index("fits") + 1)
-    rule: Any = CellIsRule(operator="equal", formula=["FALSE"], **bad)
-    sheet.conditional_formatting.add(f"{letter}{first}:{letter}{last}", rule)
+    alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(ISLOGICAL({letter}{first}),NOT({letter}{first}))")
     results = [offset for offset, column in enumerate(columns, start=1) if column.is_result]
     left, right = get_column_letter(results[0]), get_column_letter(results[-1])
-    rule = FormulaRule(formula=[f"ISERROR({left}{first})"], **bad)
-    sheet.conditional_formatting.add(f"{left}{first}:{right}{last}", rule)
+    alarm(sheet, f"{left}{first}:{right}{last}", f"ISERROR({left}{first})")
+
+
+def alarm(sheet: Worksheet, area: str, formula: str) -> None:
+    """Make the cells of a range stand out where a formula, written for its first cell, is true."""
+    fill, font = PatternFill(bgColor=f"FF{BAD_FILL}"), Font(color=f"FF{BAD_INK}", bold=True)
+    rule = Rule(type="expression", dxf=DifferentialStyle(font=font, fill=fill), formula=[formula])
+    sheet.conditional_formatting.add(area, rule)
 
 
 __all__ = [
@@ -373,6 +375,7 @@ __all__ = [
     "HEADER_ROW",
     "LIVE_RESULTS",
     "LOOKS",
+    "alarm",
     "choices_of",
     "column_validation",
     "data_sheet",

@@ -37,7 +37,7 @@ def plan_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]
     for kind in PLAN_TABLES:
         if len(tables[kind]):
             columns = table_schema(kind).columns
-            block = [[column.header for column in columns], *data_rows(tables[kind], columns)]
+            block: list[list[Any]] = [[column.header for column in columns], *data_rows(tables[kind], columns)]
             found[kind] = _cells(block, LIVE_RESULTS[kind], catalog)
     return found
 

@@ -157,7 +157,7 @@ def _frame(chart: Any, words: str, width: float, height: float) -> None:
 def _plot(chart: Any, left: float, top: float, right: float, bottom: float) -> None:
     """Place the inner plot area: margins in cm."""
     width, height = chart.width, chart.height
-    chart.plot_area.layout = Layout(
+    chart.layout = Layout(
         manualLayout=ManualLayout(
             layoutTarget="inner",
             xMode="edge",
@@ -170,9 +170,11 @@ def _plot(chart: Any, left: float, top: float, right: float, bottom: float) -> N
     )
 
 
-def _axis(axis: Any, words: str, number: str | None = None, lines: bool = False, degrees: float = 0) -> None:
+def _axis(
+    axis: Any, words: str, number: str | None = None, lines: bool = False, degrees: float = 0, size: float = 9
+) -> None:
     axis.delete = False
-    axis.txPr = _text(9, degrees=degrees)
+    axis.txPr = _text(size, degrees=degrees)
     axis.title = _title(words, 9, MUTED, False) if words else None
     axis.majorTickMark = "none"
     axis.minorTickMark = "none"
@@ -264,7 +266,7 @@ def horizontal_bars(
         chart.grouping = "clustered"
         chart.overlap = -5
     chart.gapWidth = 45
-    _axis(chart.x_axis, "")
+    _axis(chart.x_axis, "", size=8)
     chart.x_axis.scaling.orientation = "maxMin"
     chart.x_axis.delete = not show_labels
     _axis(chart.y_axis, axis_title, number, lines=True)
@@ -274,7 +276,7 @@ def horizontal_bars(
     if most is not None:
         chart.y_axis.scaling.max = most
     longest = max((len(str(value)) for value in labels.values), default=0)
-    left = min(0.175 * longest + 0.7, 0.45 * size[0]) if show_labels else 0.6
+    left = min(0.14 * longest + 0.7, 0.5 * size[0]) if show_labels else 0.6
     _plot(chart, left, 1.2, 0.6, 2.4)
     return chart
 
@@ -327,7 +329,7 @@ def columns_with_line(
     chart.grouping = "stacked"
     chart.overlap = 100
     chart.gapWidth = 45
-    _axis(chart.x_axis, "", degrees=-50)
+    _axis(chart.x_axis, "", degrees=-60, size=8)
     _axis(chart.y_axis, axis_title, number, lines=True)
     chart.y_axis.scaling.min = 0
     if most is not None:
@@ -348,7 +350,7 @@ def columns_with_line(
     combined: Any = chart
     combined += above
     longest = max((len(str(value)) for value in labels.values), default=0)
-    _plot(combined, 2.6, 1.2, 0.6, min(0.135 * longest + 0.8, 0.45 * size[1]) + 0.9)
+    _plot(combined, max(2.0, 0.07 * longest), 1.2, 0.6, min(0.115 * longest, 0.5 * size[1]) + 1.7)
     return chart
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from openpyxl.styles import Alignment
 
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
@@ -110,7 +111,8 @@ def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
     row = _TOP
     for name, value in _facts(report):
         put(sheet.cell(row, 1), name, "xlperf key")
-        put(sheet.cell(row, 2), value, "xlperf text")
+        cell = put(sheet.cell(row, 2), value, "xlperf text")
+        cell.alignment = Alignment(vertical="center", wrap_text=True, indent=1)
         sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=7)
         sheet.row_dimensions[row].height = 14.0 * max(1, -(-len(value) // 125)) + 2
         row += 1
@@ -151,7 +153,9 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         sum("extrapolated" in str(reason) for reason in group.results.text("reason")) for group in report.groups
     )
     words = "Every generation has calibration rows of its own."
-    if missing:
+    if not len(calibration):
+        words = "The calibration sheet holds no row for these plans: defaults stand in for all of its constants."
+    elif missing:
         words = f"No calibration row names {listed(missing, 8)}: constants of other generations stand in."
     if extrapolated:
         words += f" {plural(extrapolated, 'plan')} extrapolate; their reasons say so."

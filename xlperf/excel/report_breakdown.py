@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
 MOST_PLANS = 96
-_PER_CHART = 24
+_PER_CHART = 26
 CM_PER_ROW = 15.0 / 72 * 2.54
 _TOP = 4
 _EMU_PER_CM = 360000
@@ -139,7 +139,7 @@ def _shown(group: Plans) -> np.ndarray:
 
 
 def _names(group: Plans, rows: np.ndarray) -> list[str]:
-    return [short(group.names[row]) for row in rows]
+    return [short(group.names[row], 52) for row in rows]
 
 
 def _listed(values: np.ndarray) -> list[Any]:
@@ -214,7 +214,7 @@ class _Block:
 
     def _place(self, chart: Any, page: int, left: float) -> None:
         row = self.top + page * self.chart_rows
-        marker = AnchorMarker(col=0, colOff=round(left * _EMU_PER_CM), row=row - 1, rowOff=0)
+        marker = AnchorMarker(col=0, colOff=round(left * _EMU_PER_CM), row=row - 1, rowOff=round(0.1 * _EMU_PER_CM))
         extent = XDRPositiveSize2D(round(chart.width * _EMU_PER_CM), round(chart.height * _EMU_PER_CM))
         chart.anchor = OneCellAnchor(_from=marker, ext=extent)
         self.sheet.add_chart(chart)
@@ -257,7 +257,7 @@ class _Block:
 
     def memory_charts(self, words: str, parts: int) -> None:
         """Memory by part as stacked columns, with the capacity as a line."""
-        height = 15.5
+        height = 17.0
         self._write(height)
         capacities = [value for value in self.fields[parts].values if value is not None]
         needs = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from xlperf.excel.report_data import (
     plural,
 )
 
-_MOST_MODELS = 6
+_MOST_MODELS = 4
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,14 @@ def _plan(group: Plans, row: int) -> str:
     name = group.names[row]
     model, accelerator = str(group.plans.text("model")[row]), str(group.plans.text("accelerator")[row])
     count = group.plans.number("num_accelerators", 1.0)[row]
-    missing = [word for word in (model, accelerator) if word.casefold() not in name.casefold()]
-    return f"{name} ({model} on {count:,.0f} \N{MULTIPLICATION SIGN} {accelerator})" if missing else name
+    said = _tokens(name)
+    if said & _tokens(model) and said & _tokens(accelerator):
+        return name
+    return f"{name} ({model} on {count:,.0f} \N{MULTIPLICATION SIGN} {accelerator})"
+
+
+def _tokens(text: str) -> set[str]:
+    return {word for word in re.split(r"[^0-9a-z]+", text.casefold()) if len(word) > 1}
 
 
 def _training(group: Plans) -> Iterator[Finding]:
@@ -157,14 +164,14 @@ def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]
         if not values[last] > 0:
             continue
         words = (
-            f"{model}: one {accelerators[first]} {verb} {number_words(values[first] / values[last])} times the tokens "
-            f"per second of one {accelerators[last]}"
+            f"{model}: one {accelerators[first]} {verb} {number_words(values[first] / values[last])} times as fast as "
+            f"one {accelerators[last]}"
         )
         price = group.number(cost)[first] / group.number(cost)[last]
         if np.isfinite(price):
             words += f"; a token costs {percent_words(abs(price - 1))} {'less' if price < 1 else 'more'}"
         made += 1
-        yield Finding("Accelerators", f"{words} (best plan of each).")
+        yield Finding("Best against best", f"{words}.")
 
 
 def _losses(group: Plans) -> Iterator[Finding]:

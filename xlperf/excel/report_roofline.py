@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 Explain = Callable[[Table, "Catalog", int], Table]
 
 _TOP = 4
-_HEIGHT = 16.5
-_WIDTH = 33.0
+_HEIGHT = 18.0
+_WIDTH = 38.0
 _PLAN_COLOURS = ("2F6DB5", "E08A2E", "2E9E8F", "C0392B", "8C6BB1", "5B8C3A")
 _ROOF_COLOURS = ("44515E", "8A6D3B", "3B6E8A", "7A4B7A", "55703F", "8A3B3B")
 _DASHES = ("solid", "dash", "sysDot", "dashDot", "lgDash", "lgDashDot")
@@ -104,7 +104,7 @@ def roofline_sheet(sheet: Worksheet, report: Report) -> None:
     rows: list[list[float | bool | str | None]] = []
     spans: list[tuple[str, str, int, int]] = []
     for group, row, table in report.operators:
-        label = short(group.names[row], 40)
+        label = short(group.names[row], 52)
         columns = [column for column in schema.columns if column.name in table]
         flop, time = table["flop"], table["time"]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -126,7 +126,7 @@ def roofline_sheet(sheet: Worksheet, report: Report) -> None:
     header = _TOP + int(np.ceil(_HEIGHT / CM_PER_ROW)) + 2
     for row in range(_TOP, header):
         sheet.row_dimensions[row].height = 15.0
-    sheet.column_dimensions["A"].width = 46
+    sheet.column_dimensions["A"].width = 54
     write_table(sheet, [key, *columns, rate], rows, f"A{header}", "operators", freeze=None, fitted=True)
     sheet.row_breaks.append(Break(id=header - 1))
     names = [column.name for column in columns]

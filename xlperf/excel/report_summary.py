@@ -12,7 +12,7 @@ from openpyxl.worksheet.pagebreak import Break
 from xlperf.catalog.schema import Column
 from xlperf.excel import style
 from xlperf.excel.report_breakdown import extra_column
-from xlperf.excel.report_data import GOOD, REFUSED, TOO_LARGE, Plans, Report, distinct, plural, short
+from xlperf.excel.report_data import GOOD, REFUSED, TOO_LARGE, Plans, Report, distinct, plural
 from xlperf.excel.report_findings import best, findings
 from xlperf.excel.style import link, page_setup, put, write_table
 
@@ -54,7 +54,7 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
     report : Report
         What is reported.
     """
-    for letter, width in zip("ABCDEFGHIJ", (19, 44, 20, 13, 13, 13, 13, 13, 13, 13), strict=True):
+    for letter, width in zip("ABCDEFGHIJ", (25, 50, 22, 13, 13, 13, 13, 13, 13, 13), strict=True):
         sheet.column_dimensions[letter].width = width
     row = _tiles(sheet, report, 4) + 1
     row = _heading(sheet, row, "Key findings")
@@ -147,7 +147,7 @@ def _top(sheet: Worksheet, group: Plans, row: int) -> int:
         if top is not None:
             values = [float(group.number(column.name)[top]) for column in results]
             count = int(group.plans.number("num_accelerators", 1.0)[top])
-            rows.append([models[top], short(group.names[top], 44), accelerators[top], count, *values])
+            rows.append([models[top], group.names[top], accelerators[top], count, *values])
     write_table(sheet, columns, rows, f"A{row}", f"best_{group.kind}", freeze=None, widths=False, fitted=True)
     sheet.row_dimensions[row].height = 54
     row += len(rows) + 1

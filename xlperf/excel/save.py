@@ -6,9 +6,14 @@ import io
 import os
 import re
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.cell import _writer as cell_writer
 
 from xlperf.errors import Fault, InputError
 from xlperf.files import replaced
@@ -39,7 +44,8 @@ def workbook_bytes(workbook: Workbook, date: datetime = EPOCH) -> bytes:
     """
     workbook.properties.created = date
     raw = io.BytesIO()
-    workbook.save(raw)
+    with _all_digits():
+        workbook.save(raw)
     stamp = date.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(raw) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
@@ -53,6 +59,22 @@ def workbook_bytes(workbook: Workbook, date: datetime = EPOCH) -> bytes:
             info.create_system = 3
             target.writestr(info, data)
     return packed.getvalue()
+
+
+@contextmanager
+def _all_digits() -> Iterator[None]:
+    """Let openpyxl write floats with all their digits; its own 16 lose the last bit of some."""
+    inside: Any = cell_writer
+    rounded = inside.safe_string
+
+    def exact(value: Any) -> Any:
+        return repr(float(value)) if isinstance(value, float) and isfinite(value) else rounded(value)
+
+    inside.safe_string = exact
+    try:
+        yield
+    finally:
+        inside.safe_string = rounded
 
 
 def replace_file(path: str | Path, data: bytes) -> None:

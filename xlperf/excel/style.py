@@ -78,7 +78,7 @@ STYLES = (
 )
 
 _COUNT = "#,##0"
-_WIDEST = {"reason": 70, "notes": 60, "source": 60}
+_WIDEST = {"reason": 140, "notes": 60, "source": 60}
 _FORMATS = {
     "%": "0.0",
     "s": "[=0]0;[<10]0.0000;#,##0.00",
@@ -161,16 +161,16 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     Returns
     -------
     str
-        An Excel number format: three figures of the middle value, and powers of ten where that would show nothing.
+        An Excel number format: three figures of all but the smallest values, powers of ten where that shows nothing.
 
     >>> from xlperf.catalog.schema import column
     >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
-    '[=0]0;[<0.05]0.0E+00;#,##0.0'
+    '[=0]0;[<0.005]0.0E+00;#,##0.00'
     """
     numbers = sorted(abs(v) for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and v)
     if not column.is_result or column.unit in ("", "-", "%") or not numbers:
         return number_format(column)
-    decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 2])), 0), 4)
+    decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 10])), 0), 4)
     digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
     return f"[=0]0;[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"
 
@@ -459,11 +459,11 @@ def write_table(
         for offset, (column, value) in enumerate(zip(columns, row, strict=True)):
             cell = put(sheet.cell(down, left + offset), value, _style(column, offset), formats[offset])
             if isinstance(value, str):
-                lines = _lines(value, across[offset] * 1.02 - 2.0)
+                lines = _lines(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
                 tallest = max(tallest, lines)
                 cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=lines > 1)
         if tallest > 1:
-            sheet.row_dimensions[down].height = 13.0 * tallest + 3
+            sheet.row_dimensions[down].height = min(13.0 * tallest + 3, 400.0)
     bottom = top + max(len(rows), 1)
     area = f"{letter}{top}:{get_column_letter(left + len(columns) - 1)}{bottom}"
     if name != "":

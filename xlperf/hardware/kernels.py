@@ -1,6 +1,8 @@
 """Kernel times of one accelerator: device columns and calibration constants bound to the roofline equations.
 
-All arguments broadcast to (rows, operators); constants have shape (rows, 1). Results are seconds.
+Arguments broadcast to (rows, operators); columns of the device and constants have shape (rows, 1). The functions
+named ``..._parts`` give the time of the arithmetic, of the traffic and of the call itself before they are put
+together, for what limits a kernel.
 """
 
 from __future__ import annotations
@@ -10,22 +12,53 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.arrays import Array, Numeric, array
+from xlperf.hardware.attention import (
+    attention_backward_parts,
+    attention_backward_time,
+    attention_parts,
+    attention_time,
+    decode_attention_parts,
+    decode_attention_time,
+)
 from xlperf.hardware.device import Device
 from xlperf.hardware.roofline import (
     blended_time,
-    kv_cache_traffic,
-    quantised_waves,
-    tiled_flop_time,
+    product_traffic,
+    roofline_bound,
+    sustained_time,
+    tiled_product_time,
     transfer_time,
-    visible_pairs,
 )
 
-TILE_ROWS = np.array([256.0, 128.0, 128.0, 64.0])
-TILE_COLUMNS = np.array([128.0, 256.0, 128.0, 64.0])
-QUERY_TILE = 128.0
+__all__ = [
+    "TILES",
+    "attention_backward_parts",
+    "attention_backward_time",
+    "attention_parts",
+    "attention_time",
+    "decode_attention_parts",
+    "decode_attention_time",
+    "gemm_bound",
+    "gemm_parts",
+    "gemm_time",
+    "vector_parts",
+    "vector_time",
+]
 
-COMPUTE, MEMORY, OVERHEAD = 0, 1, 2
-BOUNDS = ("compute", "memory", "overhead")
+# Tiles that libraries choose among: rows, columns, pieces that the depth is cut into.
+TILES = np.array(
+    [
+        (256.0, 128.0, 1.0),
+        (128.0, 256.0, 1.0),
+        (128.0, 128.0, 1.0),
+        (128.0, 64.0, 1.0),
+        (64.0, 64.0, 1.0),
+        (128.0, 128.0, 2.0),
+        (128.0, 256.0, 2.0),
+        (128.0, 128.0, 4.0),
+        (128.0, 64.0, 4.0),
+    ]
+)
 
 
 def gemm_parts(
@@ -38,22 +71,66 @@ def gemm_parts(
     element_size: Numeric,
     output_element_size: Numeric,
 ) -> tuple[Array, Array, Array]:
-    """Compute, memory and fixed time of a product before they are put together. [s]"""
+    r"""Arithmetic, traffic and call of a product, each alone.
+
+    The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
+    cost ``input_traffic`` bytes an element, before the product starts.
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family gemm, (rows, 1).
+    m : numeric
+        Rows of the first matrix, (rows, operators). [-]
+    n : numeric
+        Columns of the second matrix, (rows, operators). [-]
+    k : numeric
+        Depth, (rows, operators). [-]
+    batch : numeric
+        Equal products in one call, (rows, operators). [-]
+    element_size : numeric
+        Size of one element of the inputs, (rows, operators). [B]
+    output_element_size : numeric
+        Size of one element of the output, (rows, operators). [B]
+
+    Returns
+    -------
+    compute_time : numeric
+        Time of the arithmetic alone, (rows, operators). [s]
+    memory_time : numeric
+        Time of the traffic alone, (rows, operators). [s]
+    overhead_time : numeric
+        Time of the call itself, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
     rows, columns, depth, count = (array(value)[..., None] for value in (m, n, k, batch))
-    multiprocessors = device.num_multiprocessors[..., None]
-    tiles = np.ceil(rows / TILE_ROWS) * np.ceil(columns / TILE_COLUMNS) * count
-    compute = tiled_flop_time(
-        quantised_waves(tiles, multiprocessors),
-        2.0 * TILE_ROWS * TILE_COLUMNS * depth,
+    burst = tiled_product_time(
+        rows,
+        columns,
+        depth,
+        count,
+        array(element_size)[..., None],
+        TILES[:, 0],
+        TILES[:, 1],
+        TILES[:, 2],
         device.peak_flop_rate[..., None],
-        multiprocessors,
+        device.l2_bandwidth[..., None],
+        device.num_multiprocessors[..., None],
         constants["compute_efficiency"][..., None],
+        constants["cache_share"][..., None],
+        constants["wave_time"][..., None],
     ).min(axis=-1)
-    traffic = array(batch) * (
-        array(element_size) * array(k) * (array(m) + array(n)) + array(output_element_size) * array(m) * array(n)
-    )
+    compute = sustained_time(burst, constants["throttle"], constants["boost_time"])
+    traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
-    return np.asarray(compute), memory, np.asarray(constants["launch_time"] + 0.0 * memory)
+    conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
+    return compute, memory, np.asarray(constants["launch_time"] + conversion)
 
 
 def gemm_time(
@@ -66,15 +143,45 @@ def gemm_time(
     element_size: Numeric,
     output_element_size: Numeric,
 ) -> Array:
-    """Time of ``batch`` products of an (m, k) by a (k, n) matrix."""
+    r"""Time of ``batch`` products of an (m, k) by a (k, n) matrix.
+
+    The parts are those of :func:`gemm_parts`.
+
+    .. math::
+
+        t = t_0 + \frac{c\,b m k}{B} + \max(t_{compute}, t_{memory}) + s \min(t_{compute}, t_{memory})
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family gemm, (rows, 1).
+    m : numeric
+        Rows of the first matrix, (rows, operators). [-]
+    n : numeric
+        Columns of the second matrix, (rows, operators). [-]
+    k : numeric
+        Depth, (rows, operators). [-]
+    batch : numeric
+        Equal products in one call, (rows, operators). [-]
+    element_size : numeric
+        Size of one element of the inputs, (rows, operators). [B]
+    output_element_size : numeric
+        Size of one element of the output, (rows, operators). [B]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
     compute, memory, fixed = gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size)
     return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
-
-
-def _bound(compute: Array, memory: Array, fixed: Array) -> Array:
-    busy = np.maximum(compute, memory)
-    codes = np.where(fixed > busy, float(OVERHEAD), np.where(compute >= memory, float(COMPUTE), float(MEMORY)))
-    return np.asarray(np.where(np.isnan(busy + fixed), np.nan, codes))
 
 
 def gemm_bound(
@@ -87,115 +194,110 @@ def gemm_bound(
     element_size: Numeric,
     output_element_size: Numeric,
 ) -> Array:
-    """Code of what limits a product: position in :data:`BOUNDS`, NaN where the time is NaN."""
-    return _bound(*gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size))
+    r"""What limits a product: arithmetic, traffic or the call itself.
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family gemm, (rows, 1).
+    m : numeric
+        Rows of the first matrix, (rows, operators). [-]
+    n : numeric
+        Columns of the second matrix, (rows, operators). [-]
+    k : numeric
+        Depth, (rows, operators). [-]
+    batch : numeric
+        Equal products in one call, (rows, operators). [-]
+    element_size : numeric
+        Size of one element of the inputs, (rows, operators). [B]
+    output_element_size : numeric
+        Size of one element of the output, (rows, operators). [B]
+
+    Returns
+    -------
+    bound : numeric
+        Position in :data:`xlperf.hardware.roofline.BOUNDS`, NaN where the time is, (rows, operators). [-]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    return roofline_bound(*gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size))
 
 
-def _attention_time(
+def vector_parts(
     device: Device,
     constants: Mapping[str, Array],
-    batch: Numeric,
-    num_heads: Numeric,
-    num_query_groups: Numeric,
-    query_length: Numeric,
-    key_length: Numeric,
-    head_size: Numeric,
-    causal: Numeric,
-    element_size: Numeric,
-    matmuls: float,
-    tensors: float,
-) -> Array:
-    heads = array(batch) * array(num_heads)
-    pairs = heads * visible_pairs(query_length, key_length, causal)
-    compute = 2.0 * matmuls * pairs * array(head_size) / (constants["compute_efficiency"] * device.peak_flop_rate)
-    softmax = pairs * constants["softmax_flop"] / device.vector_flop_rate
-    elements = array(head_size) * (
-        heads * array(query_length) + array(batch) * array(num_query_groups) * array(key_length)
-    )
-    memory = transfer_time(
-        tensors * elements * array(element_size), device.memory_bandwidth, constants["memory_efficiency"]
-    )
-    return np.asarray(constants["launch_time"] + np.maximum(compute + softmax, memory))
+    traffic: Numeric,
+    flop: Numeric,
+) -> tuple[Array, Array, Array]:
+    r"""Arithmetic, traffic and call of an element-wise operation or a reduction, each alone.
 
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family vector, (rows, 1).
+    traffic : numeric
+        Bytes read and written, (rows, operators). [B]
+    flop : numeric
+        Work of the vector units, (rows, operators). [FLOP]
 
-def attention_time(
-    device: Device,
-    constants: Mapping[str, Array],
-    batch: Numeric,
-    num_heads: Numeric,
-    num_query_groups: Numeric,
-    query_length: Numeric,
-    key_length: Numeric,
-    head_size: Numeric,
-    causal: Numeric,
-    element_size: Numeric,
-) -> Array:
-    """Time of flash attention, forward."""
-    return _attention_time(
-        device,
-        constants,
-        batch,
-        num_heads,
-        num_query_groups,
-        query_length,
-        key_length,
-        head_size,
-        causal,
-        element_size,
-        2.0,
-        2.0,
-    )
+    Returns
+    -------
+    compute_time : numeric
+        Time of the arithmetic alone, (rows, operators). [s]
+    memory_time : numeric
+        Time of the traffic alone, (rows, operators). [s]
+    overhead_time : numeric
+        Time of the call itself, (rows, operators). [s]
 
-
-def attention_backward_time(
-    device: Device,
-    constants: Mapping[str, Array],
-    batch: Numeric,
-    num_heads: Numeric,
-    num_query_groups: Numeric,
-    query_length: Numeric,
-    key_length: Numeric,
-    head_size: Numeric,
-    causal: Numeric,
-    element_size: Numeric,
-) -> Array:
-    """Time of flash attention, backward: five products where the forward pass has two."""
-    return _attention_time(
-        device,
-        constants,
-        batch,
-        num_heads,
-        num_query_groups,
-        query_length,
-        key_length,
-        head_size,
-        causal,
-        element_size,
-        5.0,
-        4.0,
-    )
-
-
-def decode_attention_time(
-    device: Device,
-    constants: Mapping[str, Array],
-    batch: Numeric,
-    num_heads: Numeric,
-    num_query_groups: Numeric,
-    key_length: Numeric,
-    head_size: Numeric,
-    kv_element_size: Numeric,
-) -> Array:
-    """Time of attention of one new token per sequence over its cache."""
-    traffic = kv_cache_traffic(batch, num_query_groups, key_length, head_size, kv_element_size)
-    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
-    flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
-    compute = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
-    return np.asarray(constants["launch_time"] + np.maximum(memory, compute))
-
-
-def vector_time(device: Device, constants: Mapping[str, Array], traffic: Numeric, flop: Numeric) -> Array:
-    """Time of an element-wise operation or a reduction: norm, activation, residual, softmax, optimizer."""
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / (constants["compute_efficiency"] * device.vector_flop_rate)
-    return np.asarray(constants["launch_time"] + np.maximum(memory, compute))
+    return np.asarray(compute), memory, np.asarray(constants["launch_time"] + 0.0 * memory)
+
+
+def vector_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    traffic: Numeric,
+    flop: Numeric,
+) -> Array:
+    r"""Time of an element-wise operation or a reduction: norm, activation, residual, softmax, optimizer.
+
+    .. math::
+
+        t = t_0 + \max(t_{compute}, t_{memory})
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family vector, (rows, 1).
+    traffic : numeric
+        Bytes read and written, (rows, operators). [B]
+    flop : numeric
+        Work of the vector units, (rows, operators). [FLOP]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    compute, memory, fixed = vector_parts(device, constants, traffic, flop)
+    return np.asarray(fixed + np.maximum(compute, memory))

@@ -1,23 +1,17 @@
 r"""Hierarchical roofline: how long a kernel takes that moves bytes through the memory levels and does arithmetic.
 
-Every function works on arrays that broadcast against each other and returns seconds. The levels are main memory
-(HBM), last-level cache (L2), shared memory and the matrix units; work is cut into tiles, tiles run in waves.
+Every function works on arrays that broadcast against each other. The levels are main memory (HBM), last-level cache
+(L2) and the matrix and vector units; work is cut into tiles, one tile per multiprocessor, and tiles run in waves.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from xlperf.arrays import Array, Numeric, array
+from xlperf.arrays import Array, Numeric, array, ceil_div
 
-__all__ = [
-    "blended_time",
-    "kv_cache_traffic",
-    "quantised_waves",
-    "tiled_flop_time",
-    "transfer_time",
-    "visible_pairs",
-]
+COMPUTE, MEMORY, OVERHEAD = 0, 1, 2
+BOUNDS = ("compute", "memory", "overhead")
 
 
 def quantised_waves(num_tiles: Numeric, num_multiprocessors: Numeric) -> Array:
@@ -30,7 +24,7 @@ def quantised_waves(num_tiles: Numeric, num_multiprocessors: Numeric) -> Array:
     num_tiles : numeric
         Tiles of output. [-]
     num_multiprocessors : numeric
-        Tiles that run at the same time; NaN: waves are not modelled and the result is ``num_tiles``. [-]
+        Tiles that run at the same time; NaN: waves are not modelled, a tile is a wave of the whole accelerator. [-]
 
     Returns
     -------
@@ -39,39 +33,68 @@ def quantised_waves(num_tiles: Numeric, num_multiprocessors: Numeric) -> Array:
 
     References
     ----------
-    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", section 3, wave quantization.
+    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", section 3, tile and wave quantization.
     """
-    at_once = array(num_multiprocessors)
-    at_once = np.where(np.isnan(at_once), 1.0, at_once)
-    return np.asarray(np.ceil(array(num_tiles) / at_once))
+    units = array(num_multiprocessors)
+    return ceil_div(num_tiles, np.where(np.isnan(units), 1.0, units))
 
 
-def tiled_flop_time(
-    waves: Numeric,
-    tile_flop: Numeric,
+def tiled_product_time(
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    element_size: Numeric,
+    tile_rows: Numeric,
+    tile_columns: Numeric,
+    num_splits: Numeric,
     peak_flop_rate: Numeric,
+    cache_bandwidth: Numeric,
     num_multiprocessors: Numeric,
-    efficiency: Numeric = 1.0,
+    compute_efficiency: Numeric = 1.0,
+    cache_share: Numeric = 0.0,
     wave_time: Numeric = 0.0,
 ) -> Array:
-    r"""Time of the matrix units for waves of equal tiles.
+    r"""Time of the matrix units for a product that is cut into tiles of one shape.
 
-    .. math:: t = w \left(\frac{F_{tile}\, p}{\eta P} + t_w\right)
+    Every tile computes ``tile_rows x tile_columns`` outputs over ``k / num_splits``, padding included, and reads its
+    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic.
+
+    .. math::
+
+        t = \left\lceil \frac{s b \lceil m / T_m \rceil \lceil n / T_n \rceil}{p} \right\rceil \left(\frac{p k}{s}
+        \left(\frac{2 T_m T_n}{\eta P} + c\,\frac{(T_m + T_n) e}{B_{cache}}\right) + s\,t_w\right)
 
     Parameters
     ----------
-    waves : numeric
-        Waves as :func:`quantised_waves` counts them. [-]
-    tile_flop : numeric
-        Work of one tile, padding included. [FLOP]
+    m : numeric
+        Rows of the first matrix. [-]
+    n : numeric
+        Columns of the second matrix. [-]
+    k : numeric
+        Depth: columns of the first, rows of the second matrix. [-]
+    batch : numeric
+        Equal products in the call. [-]
+    element_size : numeric
+        Size of one element of the inputs. [B]
+    tile_rows : numeric
+        Rows of outputs of one tile. [-]
+    tile_columns : numeric
+        Columns of outputs of one tile. [-]
+    num_splits : numeric
+        Pieces that the depth is cut into; their sums are put together at the end. [-]
     peak_flop_rate : numeric
         Dense peak of the whole accelerator. [FLOP/s]
+    cache_bandwidth : numeric
+        Bandwidth of the last-level cache; infinite where it never binds. [B/s]
     num_multiprocessors : numeric
-        Tiles of one wave; NaN: 1. [-]
-    efficiency : numeric, default 1.0
+        Tiles of one wave; NaN: waves are not modelled and their start is not charged. [-]
+    compute_efficiency : numeric, default 1.0
         Share of the peak that a full wave reaches. [-]
+    cache_share : numeric, default 0.0
+        Share of the reading from the cache that is not hidden. [-]
     wave_time : numeric, default 0.0
-        Time to start and drain the pipeline of one wave; not charged where waves are not modelled. [s]
+        Time to start and drain one wave, per split. [s]
 
     Returns
     -------
@@ -80,12 +103,55 @@ def tiled_flop_time(
 
     References
     ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
+    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", sections 2 and 3.
+    .. [2] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
-    at_once = array(num_multiprocessors)
-    none = np.isnan(at_once)
-    one_wave = array(tile_flop) * np.where(none, 1.0, at_once) / (array(efficiency) * array(peak_flop_rate))
-    return np.asarray(array(waves) * (one_wave + np.where(none, 0.0, wave_time)))
+    height, width, splits = array(tile_rows), array(tile_columns), array(num_splits)
+    units = array(num_multiprocessors)
+    modelled = ~np.isnan(units)
+    at_once = np.where(modelled, units, 1.0)
+    arithmetic = 2.0 * height * width / (array(compute_efficiency) * array(peak_flop_rate))
+    reading = array(cache_share) * ((height + width) * array(element_size) / array(cache_bandwidth))
+    start = np.where(modelled, wave_time, 0.0) * splits
+    tiles = ceil_div(m, height) * ceil_div(n, width) * (array(batch) * splits)
+    one_wave = (arithmetic + reading) * (at_once / splits) * array(k) + start
+    return np.asarray(np.ceil(tiles / at_once) * one_wave)
+
+
+def product_traffic(
+    m: Numeric, n: Numeric, k: Numeric, batch: Numeric, element_size: Numeric, output_element_size: Numeric
+) -> Array:
+    r"""Compulsory bytes of a product: both inputs once, the output once.
+
+    .. math:: T = b\,(e\,k\,(m + n) + e_{out}\,m n)
+
+    Parameters
+    ----------
+    m : numeric
+        Rows of the first matrix. [-]
+    n : numeric
+        Columns of the second matrix. [-]
+    k : numeric
+        Depth. [-]
+    batch : numeric
+        Equal products in the call. [-]
+    element_size : numeric
+        Size of one element of the inputs. [B]
+    output_element_size : numeric
+        Size of one element of the output. [B]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes through the main memory. [B]
+
+    References
+    ----------
+    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", section 1, arithmetic intensity.
+    """
+    rows, columns = array(m), array(n)
+    inputs = array(element_size) * array(k) * (rows + columns)
+    return np.asarray(array(batch) * (inputs + array(output_element_size) * rows * columns))
 
 
 def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.0) -> Array:
@@ -98,7 +164,7 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
     traffic : numeric
         Bytes moved. [B]
     bandwidth : numeric
-        Peak bandwidth of the level; infinite: it never binds. [B/s]
+        Peak bandwidth of the level; infinite where it never binds. [B/s]
     efficiency : numeric, default 1.0
         Share of the peak that is reached. [-]
 
@@ -114,19 +180,19 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
     return np.asarray(array(traffic) / (array(efficiency) * array(bandwidth)))
 
 
-def blended_time(longer: Numeric, other: Numeric, serial_share: Numeric = 0.0) -> Array:
+def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeric = 0.0) -> Array:
     r"""Time of two activities that overlap but for a share of the shorter one.
 
-    .. math:: t = \max(a, b) + s \min(a, b)
+    .. math:: t = \max(t_1, t_2) + s \min(t_1, t_2)
 
     Parameters
     ----------
-    longer : numeric
+    first_time : numeric
         Time of one activity alone. [s]
-    other : numeric
-        Time of the other alone; which of the two is longer does not matter. [s]
+    second_time : numeric
+        Time of the other alone. [s]
     serial_share : numeric, default 0.0
-        Share of the shorter one that is not hidden: 0 is the roofline, 1 a sum. [-]
+        Share of the shorter one that is not hidden: 0 is the roofline, 1 the sum. [-]
 
     Returns
     -------
@@ -137,14 +203,44 @@ def blended_time(longer: Numeric, other: Numeric, serial_share: Numeric = 0.0) -
     ----------
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
-    first, second = array(longer), array(other)
+    first, second = array(first_time), array(second_time)
     return np.asarray(np.maximum(first, second) + array(serial_share) * np.minimum(first, second))
+
+
+def sustained_time(burst_time: Numeric, throttle: Numeric, boost_time: Numeric) -> Array:
+    r"""Time of a kernel that starts at boost clocks and slows down as the power limit takes hold.
+
+    .. math:: t' = t\left(1 + \theta\,\frac{t}{t + t_{boost}}\right)
+
+    Parameters
+    ----------
+    burst_time : numeric
+        Time at boost clocks. [s]
+    throttle : numeric
+        Share by which a very long kernel is slower. [-]
+    boost_time : numeric
+        Length of a kernel that feels half of it. [s]
+
+    Returns
+    -------
+    time : numeric
+        Time under the power limit. [s]
+
+    References
+    ----------
+    .. [1] H. He, "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024,
+       thonking.ai: products are throttled by power.
+    """
+    burst = array(burst_time)
+    together = burst + array(boost_time)
+    slowed = array(throttle) * burst / np.where(together == 0.0, 1.0, together)
+    return np.asarray(burst * (1.0 + slowed))
 
 
 def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -> Array:
     r"""Query and key pairs that attention computes; with a causal mask the last query sees every key.
 
-    .. math:: N = s_q s_k - c \frac{s_q (s_q - 1)}{2}
+    .. math:: N = s_q s_k - c\,\frac{s_q (s_q - 1)}{2}
 
     Parameters
     ----------
@@ -153,7 +249,7 @@ def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -
     key_length : numeric
         Keys of one sequence. [-]
     causal : numeric
-        1: a query sees the keys up to its own position; 0: all of them. [-]
+        1 where a query sees the keys up to its own position, 0 where it sees all. [-]
 
     Returns
     -------
@@ -168,12 +264,125 @@ def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -
     return np.asarray(queries * array(key_length) - array(causal) * (0.5 * queries * (queries - 1.0)))
 
 
+def flash_compute_time(
+    num_heads: Numeric,
+    query_length: Numeric,
+    key_length: Numeric,
+    causal: Numeric,
+    query_tile: Numeric,
+    pair_time: Numeric,
+    num_multiprocessors: Numeric,
+    imbalance: Numeric = 0.0,
+    tile_time: Numeric = 0.0,
+) -> Array:
+    r"""Time of products and softmax of flash attention, whose tiles hold some queries and pass over all their keys.
+
+    The multiprocessors share the tiles; some end later than others by a share of a tile, and none ends before the
+    tile with the most keys. With a causal mask tiles differ, and the one on the diagonal is computed in full.
+
+    .. math::
+
+        t = \max\left(n\,\bar t + i\,p\,\bar t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
+        n = h \lceil s_q / T \rceil, \quad \bar t = T\,\bar s\,\tau, \quad \hat t = T\,s_k\,\tau
+
+    Parameters
+    ----------
+    num_heads : numeric
+        Heads of all sequences together. [-]
+    query_length : numeric
+        Queries of one sequence. [-]
+    key_length : numeric
+        Keys of one sequence. [-]
+    causal : numeric
+        1 where a query sees the keys up to its own position, 0 where it sees all. [-]
+    query_tile : numeric
+        Queries of one tile. [-]
+    pair_time : numeric
+        Time of the whole accelerator for one query and key pair of a head. [s]
+    num_multiprocessors : numeric
+        Tiles that run at the same time; NaN: the work is shared evenly. [-]
+    imbalance : numeric, default 0.0
+        Share of a mean tile by which the last multiprocessor ends late. [-]
+    tile_time : numeric, default 0.0
+        Time to start and end a tile. [s]
+
+    Returns
+    -------
+    time : numeric
+        Time of the multiprocessors. [s]
+
+    References
+    ----------
+    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.2: work partitioning over queries.
+    """
+    queries, keys, tile = array(query_length), array(key_length), array(query_tile)
+    units = array(num_multiprocessors)
+    modelled = ~np.isnan(units)
+    at_once = np.where(modelled, units, 1.0)
+    unhidden = 0.5 * (queries - np.minimum(tile, queries))
+    mean_keys = keys - array(causal) * unhidden
+    tiles = array(num_heads) * ceil_div(queries, tile)
+    pair = array(pair_time)
+    mean_tile = tile * mean_keys * pair
+    longest = np.where(modelled, at_once, 0.0) * tile * keys * pair
+    late = np.where(modelled, array(imbalance) * at_once, 0.0) * mean_tile
+    start = np.where(modelled, tile_time, 0.0) * (tiles / at_once)
+    return np.asarray(np.maximum(tiles * mean_tile + late, longest) + start)
+
+
+def flash_traffic(
+    batch: Numeric,
+    num_heads: Numeric,
+    num_query_groups: Numeric,
+    query_length: Numeric,
+    key_length: Numeric,
+    head_size: Numeric,
+    element_size: Numeric,
+    num_passes: Numeric = 1.0,
+) -> Array:
+    r"""Bytes of flash attention through the main memory: queries, keys, values and outputs once per pass.
+
+    .. math:: T = 2 r b d\,(h s_q + g s_k)\,e
+
+    Parameters
+    ----------
+    batch : numeric
+        Sequences. [-]
+    num_heads : numeric
+        Heads of queries. [-]
+    num_query_groups : numeric
+        Heads of keys and values. [-]
+    query_length : numeric
+        Queries of one sequence. [-]
+    key_length : numeric
+        Keys of one sequence. [-]
+    head_size : numeric
+        Elements of a head. [-]
+    element_size : numeric
+        Size of one element. [B]
+    num_passes : numeric, default 1.0
+        1 for the forward pass; 2 for the backward pass, which also reads and writes the gradients. [-]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes moved. [B]
+
+    References
+    ----------
+    .. [1] T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135; re-reads of keys and values hit the cache.
+    """
+    elements = array(num_heads) * array(query_length) + array(num_query_groups) * array(key_length)
+    scale = 2.0 * array(num_passes) * array(batch) * array(head_size)
+    return np.asarray(scale * elements * array(element_size))
+
+
 def kv_cache_traffic(
     batch: Numeric, num_query_groups: Numeric, key_length: Numeric, head_size: Numeric, kv_element_size: Numeric
 ) -> Array:
     r"""Bytes of keys and values that one step of decoding reads in one layer.
 
-    .. math:: T = 2 b g s d e
+    .. math:: T = 2 b g s d\,e
 
     Parameters
     ----------
@@ -199,3 +408,32 @@ def kv_cache_traffic(
     """
     elements = 2.0 * array(batch) * array(num_query_groups) * array(key_length) * array(head_size)
     return np.asarray(elements * array(kv_element_size))
+
+
+def roofline_bound(compute_time: Numeric, memory_time: Numeric, overhead_time: Numeric) -> Array:
+    r"""What limits a kernel: the greatest of its arithmetic, its traffic and its fixed time.
+
+    .. math:: b = \arg\max(t_{compute}, t_{memory}, t_{fixed})
+
+    Parameters
+    ----------
+    compute_time : numeric
+        Time of the arithmetic alone. [s]
+    memory_time : numeric
+        Time of the traffic alone. [s]
+    overhead_time : numeric
+        Fixed time of the call. [s]
+
+    Returns
+    -------
+    bound : numeric
+        Position in :data:`BOUNDS`: 0 compute, 1 memory, 2 overhead; NaN where a time is NaN. [-]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
+    """
+    compute, memory, fixed = array(compute_time), array(memory_time), array(overhead_time)
+    busy = np.where(compute >= memory, float(COMPUTE), float(MEMORY))
+    codes = np.where(fixed > np.maximum(compute, memory), float(OVERHEAD), busy)
+    return np.asarray(np.where(np.isnan(compute + memory + fixed), np.nan, codes))

@@ -1,4 +1,8 @@
-"""Time of collective operations on a network of tiers: alpha-beta, the fastest algorithm, hierarchical over tiers."""
+"""Time of collective operations: alpha-beta equations of algorithms, and the fastest one on a network of tiers.
+
+A message size is what nccl-tests call the size: the buffer of an all-reduce, the gathered total of an all-gather, the
+input of a reduce-scatter, all that one rank sends in an all-to-all (to itself too), the message of a point-to-point.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,210 @@ from xlperf.network.tiers import Network, members_by_tier
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 
 
-def ring_steps(group_size: Numeric) -> Array:
-    """Steps of a ring reduce-scatter or all-gather. [-]"""
-    return np.asarray(array(group_size) - 1.0)
+def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
+    r"""Bytes that each rank sends in a ring reduce-scatter or all-gather, and in a direct all-to-all.
+
+    .. math:: T = \frac{n - 1}{n} S
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the whole message. [B]
+    group_size : numeric
+        Number of ranks. [-]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes sent by one rank, as many as it receives. [B]
+
+    References
+    ----------
+    .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+       J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+    """
+    ranks = array(group_size)
+    return np.asarray((ranks - 1.0) / ranks * array(message_size))
+
+
+def ring_reduce_scatter_time(
+    message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
+) -> Array:
+    r"""Time of a ring reduce-scatter: each rank keeps the sum of one piece.
+
+    .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the input of each rank. [B]
+    group_size : numeric
+        Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : numeric
+        Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : numeric, default 0.0
+        Latency of one step. [s]
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive. [s]
+
+    References
+    ----------
+    .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+       J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+    """
+    steps = array(group_size) - 1.0
+    return np.asarray(steps * array(hop_latency) + ring_traffic(message_size, group_size) / array(link_bandwidth))
+
+
+def ring_all_gather_time(
+    message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
+) -> Array:
+    r"""Time of a ring all-gather: each rank ends with the pieces of all.
+
+    .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the gathered whole. [B]
+    group_size : numeric
+        Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : numeric
+        Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : numeric, default 0.0
+        Latency of one step. [s]
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive. [s]
+
+    References
+    ----------
+    .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+       J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+    """
+    return ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency)
+
+
+def ring_all_reduce_time(
+    message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
+) -> Array:
+    r"""Time of a ring all-reduce: a reduce-scatter followed by an all-gather.
+
+    .. math:: t = 2 (n - 1) \alpha + 2 \frac{n - 1}{n} \frac{S}{B}
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds. [B]
+    group_size : numeric
+        Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : numeric
+        Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : numeric, default 0.0
+        Latency of one step. [s]
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive. [s]
+
+    References
+    ----------
+    .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+       J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+    """
+    return np.asarray(
+        ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency)
+        + ring_all_gather_time(message_size, group_size, link_bandwidth, hop_latency)
+    )
+
+
+def tree_depth(group_size: Numeric) -> Array:
+    r"""Levels of a binary tree over the ranks.
+
+    .. math:: d = \lceil \log_2 n \rceil
+
+    Parameters
+    ----------
+    group_size : numeric
+        Number of ranks. [-]
+
+    Returns
+    -------
+    depth : numeric
+        0 for one rank. [-]
+
+    References
+    ----------
+    .. [1] R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004,
+       doi:10.1007/978-3-540-24685-5_1.
+    """
+    below = np.ceil(array(group_size)) - 1.0
+    depth = np.frexp(np.maximum(below, 0.0))[1].astype(np.float64)  # frexp is exact; log2 need not be
+    return np.asarray(np.where(np.isnan(below), np.nan, depth))
+
+
+def tree_all_reduce_time(
+    message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
+) -> Array:
+    r"""Time of an all-reduce over two complementary binary trees, each of which carries half, pipelined.
+
+    .. math:: t = 2 \lceil \log_2 n \rceil \alpha + 2 \frac{S}{B} \quad (n > 1)
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds. [B]
+    group_size : numeric
+        Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : numeric
+        Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : numeric, default 0.0
+        Latency of one level. [s]
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive. [s]
+
+    References
+    ----------
+    .. [1] P. Sanders, J. Speck and J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+       scan", Parallel Comput. 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
+    """
+    ranks = array(group_size)
+    sent = 2.0 * array(message_size) / array(link_bandwidth)
+    return np.asarray(2.0 * tree_depth(ranks) * array(hop_latency) + np.where(ranks > 1.0, sent, 0.0 * sent * ranks))
+
+
+def in_network_traffic(message_size: Numeric, group_size: Numeric) -> Array:
+    r"""Bytes that cross each rank's link when the switches add up: the buffer once, and the piece it asks for.
+
+    .. math:: T = \left(1 + \frac{1}{n}\right) S
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds. [B]
+    group_size : numeric
+        Number of ranks. [-]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes in each direction. [B]
+
+    References
+    ----------
+    .. [1] B. Klenk et al., "An in-network architecture for accelerating shared-memory multiprocessor collectives",
+       ISCA 2020, doi:10.1109/ISCA45697.2020.00085.
+    """
+    return np.asarray((1.0 + 1.0 / array(group_size)) * array(message_size))
 
 
 def collective_time(
@@ -25,28 +230,137 @@ def collective_time(
     network: Network,
     constants: Mapping[str, Array],
 ) -> Array:
-    """Time of one collective operation; hierarchical where the group spans tiers."""
+    r"""Time of one collective operation on a network of switched tiers.
+
+    The fastest of what libraries do is taken: one ring over all ranks whose traffic leaves a machine through the
+    adapters of all its members; phases tier by tier (reduce-scatter inside, the same on the n-th part outside,
+    all-gather inside); binary trees between machines; reduction in the switches where the network has it. In the
+    innermost tier a low-latency and a high-bandwidth protocol compete, and small groups reach less bandwidth. An
+    all-to-all sends to all tiers at once; a point-to-point crosses the outermost tier that the group spans.
+
+    .. math:: t = \min_{algorithm} \left(t_0 + \sum_t h_t \alpha_t + \frac{T}{\eta B}\right)
+
+    Parameters
+    ----------
+    operation : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"}
+        What is done.
+    message_size : numeric
+        Size in the sense of nccl-tests, (rows, operators). [B]
+    group_size : numeric
+        Ranks of the group; with 1 the time is 0, (rows, operators). [-]
+    stride : numeric
+        Distance of neighbouring ranks of the group, (rows, operators). [-]
+    network : Network
+        Tiers, innermost first, (rows, tiers).
+    constants : mapping of str to Array
+        Calibration constants of the family named as the operation, (rows, 1).
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive, (rows, operators). [s]
+
+    Raises
+    ------
+    ValueError
+        When the operation is not one of :data:`OPERATIONS`.
+
+    References
+    ----------
+    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+    """
     if operation not in OPERATIONS:
         raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, got {operation!r}")
-    size = array(message_size)
-    group = array(group_size)
-    inner = np.asarray(members_by_tier(group, stride, network))
-    time = np.zeros(np.broadcast_shapes(size.shape, inner.shape[1:]))
-    remaining = size
-    for tier in range(inner.shape[0]):
-        count = inner[tier]
-        bandwidth = network.link_bandwidth[:, tier : tier + 1]
-        hop = network.latency[:, tier : tier + 1]
-        efficiency = constants["bandwidth_efficiency" if tier == 0 else "outer_efficiency"]
-        share = (count - 1.0) / count
-        rounds = 2.0 if operation == "all_reduce" else 1.0
-        if operation == "point_to_point":
-            busy = remaining / (efficiency * bandwidth)
-            time = np.where(count > 1.0, hop + busy, time)
-            continue
-        steps = np.ceil(np.log2(count))
-        part = rounds * (steps * hop + share * remaining / (efficiency * bandwidth))
-        time = time + np.where(count > 1.0, part, 0.0 * part)
-        if operation != "all_to_all":
-            remaining = remaining / count
-    return np.asarray(np.where(group > 1.0, constants["launch_time"] + time, 0.0 * time))
+    size, group = np.broadcast_arrays(array(message_size), array(group_size))
+    members = members_by_tier(group, stride, network)
+    if operation == "point_to_point":
+        time = _point_to_point_time(size, members, network, constants)
+    elif operation == "all_to_all":
+        time = _all_to_all_time(size, group, members, network, constants)
+    else:
+        time = _reduction_time(operation, size, group, members, network, constants)
+    return np.asarray(np.where(group == 1.0, 0.0 * time, time))
+
+
+def _tier(values: Array, tier: int) -> Array:
+    return values[:, tier : tier + 1]
+
+
+def _inner_bandwidths(members: Array, network: Network, constants: Mapping[str, Array]) -> tuple[Array, Array]:
+    link = _tier(network.link_bandwidth, 0)
+    bulk = constants["bandwidth_efficiency"] * (1.0 - constants["group_penalty"] / np.maximum(members, 2.0))
+    return constants["low_latency_efficiency"] * link, bulk * link
+
+
+def _point_to_point_time(size: Array, members: Array, network: Network, constants: Mapping[str, Array]) -> Array:
+    seconds_per_byte = 1.0 / (constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0))
+    latency = _tier(network.latency, 0)
+    for tier in range(1, len(members)):
+        spans = members[tier] > 1.0
+        outer = 1.0 / (constants["outer_efficiency"] * _tier(network.link_bandwidth, tier))
+        seconds_per_byte = np.where(spans, outer, seconds_per_byte)
+        latency = np.where(spans, _tier(network.latency, tier), latency)
+    return np.asarray(constants["launch_time"] + latency + size * seconds_per_byte + 0.0 * members[0])
+
+
+def _all_to_all_time(
+    size: Array, group: Array, members: Array, network: Network, constants: Mapping[str, Array]
+) -> Array:
+    low, bulk = _inner_bandwidths(members[0], network, constants)
+    inside = size * ((members[0] - 1.0) / group)
+    within = members[0]
+    outer_latency, outer_time = np.zeros_like(within), np.zeros_like(within)
+    for tier in range(1, len(members)):
+        reached = within * members[tier]
+        bandwidth = constants["outer_efficiency"] * _tier(network.link_bandwidth, tier)
+        outer_time = np.maximum(outer_time, size * ((reached - within) / group) / bandwidth)
+        outer_latency = outer_latency + np.where(reached > within, _tier(network.latency, tier), 0.0)
+        within = reached
+    start = constants["launch_time"] + constants["step_factor"] * (members[0] - 1.0) * _tier(network.latency, 0)
+    quick = start + np.maximum(inside / low, outer_time)
+    wide = constants["bulk_factor"] * start + np.maximum(inside / bulk, outer_time)
+    return np.asarray(np.minimum(quick, wide) + outer_latency)
+
+
+def _reduction_time(
+    operation: str, size: Array, group: Array, members: Array, network: Network, constants: Mapping[str, Array]
+) -> Array:
+    rounds = 2.0 if operation == "all_reduce" else 1.0
+    low, bulk = _inner_bandwidths(members[0], network, constants)
+    start = constants["launch_time"] + rounds * constants["step_factor"] * (members[0] - 1.0) * _tier(
+        network.latency, 0
+    )
+    start_bulk = constants["bulk_factor"] * start
+    sent = rounds * ring_traffic(size, group)
+    sent_inside = rounds * ring_traffic(size, members[0])
+    ring_time = phase_time = tree_time = ring_latency = tree_latency = np.zeros_like(group)
+    within = members[0]
+    for tier in range(1, len(members)):
+        count = members[tier]
+        hop = _tier(network.latency, tier)
+        bandwidth = constants["outer_efficiency"] * _tier(network.link_bandwidth, tier)
+        crossings = group / within - group / (within * count)
+        ring_time = np.maximum(ring_time, np.where(count > 1.0, sent / (within * bandwidth), 0.0))
+        ring_latency = ring_latency + rounds * crossings * hop
+        piece = size / within
+        phase = rounds * ring_reduce_scatter_time(piece, count, bandwidth, hop)
+        if operation == "all_reduce":
+            phase = np.minimum(phase, tree_all_reduce_time(piece, count, bandwidth, hop))
+            adds_up = (_tier(network.in_network_reduction, tier) == 1.0) & (count > 1.0)
+            phase = np.where(adds_up, np.minimum(phase, 2.0 * hop + piece / bandwidth), phase)
+            tree_time = np.maximum(tree_time, 2.0 * ring_traffic(piece, count) / bandwidth)
+            tree_latency = tree_latency + 2.0 * tree_depth(count) * hop
+        phase_time = phase_time + phase
+        within = within * count
+    time = np.minimum(start + np.maximum(sent / low, ring_time), start_bulk + np.maximum(sent / bulk, ring_time))
+    time = time + ring_latency
+    inside = np.minimum(start + sent_inside / low, start_bulk + sent_inside / bulk)
+    time = np.minimum(time, inside + phase_time)
+    if operation == "all_reduce":
+        link = constants["in_network_efficiency"] * _tier(network.link_bandwidth, 0)
+        crossed = in_network_traffic(size, members[0]) / link
+        added = start_bulk + np.maximum(crossed, tree_time) + tree_latency
+        adds_up = (_tier(network.in_network_reduction, 0) == 1.0) & (members[0] > 1.0)
+        time = np.where(adds_up, np.minimum(time, added), time)
+    return np.asarray(time)

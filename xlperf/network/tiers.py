@@ -38,31 +38,36 @@ class Network:
 
 
 def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
-    r"""Members that a strided group joins at each tier: the product over the tiers is the group size.
+    r"""Members that a strided group joins at each tier; their product over the tiers is the group size.
 
-    .. math:: c_t = \min(\max(s_t / d, 1), n), \qquad n_t = c_t / c_{t-1}
+    .. math:: c_t = \min\left(\max\left(\frac{s_t}{d}, c_{t-1}\right), n\right), \qquad n_t = \frac{c_t}{c_{t-1}}
 
     Parameters
     ----------
     group_size : numeric
-        Ranks of the group; broadcasts to (rows, operations). [-]
+        Ranks of the group, (rows, operators). [-]
     stride : numeric
-        Distance of neighbouring ranks of the group. [-]
+        Distance of neighbouring ranks of the group, (rows, operators). [-]
     network : Network
-        Tiers, shape (rows, tiers); the outermost takes what is left.
+        Tiers, (rows, tiers); the outermost takes what is left.
 
     Returns
     -------
     members : numeric
-        Shape (tiers, rows, operations). [-]
+        Ranks, or groups of the tier below, that each tier joins, (tiers, rows, operators). [-]
+
+    References
+    ----------
+    .. [1] E. Chan et al., "Collective communication on architectures that support simultaneous communication over
+       multiple links", PPoPP 2006, doi:10.1145/1122971.1122975.
     """
-    group, distance = np.broadcast_arrays(array(group_size), array(stride))
-    before = np.ones_like(group)
+    group, distance = array(group_size), array(stride)
+    before = np.ones(np.broadcast_shapes(group.shape, distance.shape, network.size[:, :1].shape))
+    last = network.size.shape[1] - 1
     parts = []
-    tiers = network.size.shape[1]
-    for tier in range(tiers):
-        reach = group if tier == tiers - 1 else np.clip(network.size[:, tier : tier + 1] / distance, 1.0, group)
-        reach = np.maximum(reach, before)
+    for tier in range(last + 1):
+        fits = np.maximum(network.size[:, tier : tier + 1] / distance, before)
+        reach = np.maximum(group, before) if tier == last else np.minimum(fits, group)
         parts.append(reach / before)
         before = reach
     return np.asarray(parts)

@@ -1,0 +1,186 @@
+"""Which calibration row holds: from the nearest key to the farthest, and when that is an extrapolation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf.catalog.calibration import SOFTWARE_FAMILIES, Calibration, calibration_keys, declared_constants
+from xlperf.catalog.cells import table_from_rows
+from xlperf.errors import InputError
+from xlperf.units import UNITS
+
+HEADER = ["calibration", "family", "generation", "precision", "software", "constant", "value", "unit"]
+FALL_BACKS = [
+    ("hopper", "fp8", "megatron"),
+    ("hopper", "fp8", "any"),
+    ("hopper", "any", "megatron"),
+    ("hopper", "any", "any"),
+    ("any", "fp8", "any"),
+    ("any", "any", "any"),
+]
+LAUNCH = declared_constants()["gemm"]["launch_time"]
+
+
+def calibration(*rows: tuple[str, str, str, float], constant: str = "launch_time", unit: str = "us") -> Calibration:
+    """Rows of (generation, precision, software, value) of one constant of ``gemm``."""
+    cells = [[f"row {n}", "gemm", *row[:3], constant, row[3], unit] for n, row in enumerate(rows)]
+    return Calibration(table_from_rows("calibration", HEADER, cells))
+
+
+def looked_up(found: Calibration, *key: str, constant: str = "launch_time") -> tuple[float, bool]:
+    columns, extrapolated = found.constants("gemm", *(np.array([part], dtype=object) for part in key))
+    assert columns[constant].shape == (1, 1)
+    return float(columns[constant][0, 0]), bool(extrapolated[0])
+
+
+@pytest.mark.parametrize("nearest", range(len(FALL_BACKS)))
+def test_the_nearest_row_holds(nearest: int) -> None:
+    rows = [(*key, number + 1.0) for number, key in enumerate(FALL_BACKS)][nearest:]
+    expected = (nearest + 1.0) * UNITS["us"].factor
+    value, extrapolated = looked_up(calibration(*rows), "hopper", "fp8", "megatron")
+    assert value == expected
+    assert extrapolated == (nearest >= 4)
+
+
+def test_rows_of_other_keys_do_not_hold() -> None:
+    found = calibration(("ampere", "any", "any", 1), ("hopper", "fp4", "any", 2), ("hopper", "fp8", "nemo", 3))
+    assert looked_up(found, "hopper", "fp8", "megatron") == (LAUNCH.default, False)
+    assert looked_up(found, "blackwell", "fp8", "megatron") == (LAUNCH.default, True)
+
+
+def test_each_constant_is_looked_up_by_itself() -> None:
+    cells = [
+        ["a", "gemm", "hopper", "bf16", "any", "launch_time", 9, "us"],
+        ["b", "gemm", "any", "any", "any", "memory_efficiency", 0.5, "-"],
+    ]
+    found = Calibration(table_from_rows("calibration", HEADER, cells))
+    columns, extrapolated = found.constants("gemm", *(np.array([part], object) for part in ("hopper", "bf16", "x")))
+    assert set(columns) == set(declared_constants()["gemm"])
+    assert columns["launch_time"][0, 0] == 9 * UNITS["us"].factor
+    assert columns["memory_efficiency"][0, 0] == 0.5
+    assert columns["compute_efficiency"][0, 0] == declared_constants()["gemm"]["compute_efficiency"].default
+    assert not extrapolated[0]
+    used = found.used("gemm", "Hopper", "fp16", "x")
+    assert (used["launch_time"], used["memory_efficiency"], used["compute_efficiency"]) == (0, 1, -1)
+
+
+def test_half_precisions_share_their_rows_and_case_does_not_matter() -> None:
+    found = calibration(("Hopper", "BF16", "Megatron", 2))
+    assert looked_up(found, "HOPPER", "fp16", "megatron") == (2 * UNITS["us"].factor, False)
+    found = calibration(("hopper", "fp16", "any", 3))
+    assert looked_up(found, "hopper", "bf16", "") == (3 * UNITS["us"].factor, False)
+
+
+@pytest.mark.parametrize(("unit", "value"), [("s", 4e-6), ("ms", 4e-3), ("us", 4), ("ns", 4000)])
+def test_values_are_in_the_unit_of_their_row(unit: str, value: float) -> None:
+    found = calibration(("any", "any", "any", value), unit=unit)
+    assert looked_up(found, "x", "bf16", "y")[0] == pytest.approx(4e-6, rel=1e-15)
+
+
+def test_blank_keys_mean_any_and_a_blank_unit_that_of_the_declaration() -> None:
+    cells = [["a", "gemm", None, None, None, "launch_time", 4e-6, None]]
+    found = Calibration(table_from_rows("calibration", HEADER, cells))
+    assert looked_up(found, "hopper", "bf16", "x") == (4e-6, True)
+
+
+def test_one_row_and_many_rows_get_the_same_constants() -> None:
+    found = calibration(*((*key, number + 1.0) for number, key in enumerate(FALL_BACKS)))
+    random = np.random.default_rng(3)
+    keys = [
+        np.array(random.choice(words, 500), dtype=object)
+        for words in (["hopper", "ampere"], ["bf16", "fp8", "fp16"], ["megatron", "nemo", ""])
+    ]
+    columns, extrapolated = found.constants("gemm", *keys)
+    again, far = found.constants_of("gemm", calibration_keys(*(key.tolist() for key in keys)))
+    for name, values in columns.items():
+        assert values.shape == (500, 1)
+        np.testing.assert_array_equal(values, again[name])
+    for row in range(0, 500, 17):
+        alone = looked_up(found, *(key[row] for key in keys))
+        assert alone == (columns["launch_time"][row, 0], extrapolated[row]) and far[row] == extrapolated[row]
+
+
+def test_no_rows_give_the_declared_defaults() -> None:
+    found = Calibration(table_from_rows("calibration", HEADER, []))
+    for family, constants in declared_constants().items():
+        columns, extrapolated = found.constants(family, *(np.array(["x", "y"], dtype=object) for _ in range(3)))
+        assert extrapolated.tolist() == [True, True]
+        assert {name: values[:, 0].tolist() for name, values in columns.items()} == {
+            name: [constant.default] * 2 for name, constant in constants.items()
+        }
+
+
+def test_no_rows_asked_for_give_no_constants() -> None:
+    columns, extrapolated = calibration().constants("gemm", *(np.zeros(0, dtype=object) for _ in range(3)))
+    assert columns["launch_time"].shape == (0, 1)
+    assert extrapolated.shape == (0,)
+
+
+@pytest.mark.parametrize("family", [name for name in SOFTWARE_FAMILIES if name in declared_constants()])
+def test_software_families_are_keyed_by_software_first(family: str) -> None:
+    name, constant = next(iter(declared_constants()[family].items()))
+    low, high = (bound / UNITS[constant.unit].factor for bound in (constant.low, constant.high))
+    values = [low + share * (high - low) for share in (0.25, 0.5, 0.75)]
+    keys = [("hopper", "any", "megatron"), ("any", "any", "megatron"), ("any", "any", "any")]
+    cells: list[list[Any]] = [
+        [f"row {n}", family, *key, name, value, constant.unit]
+        for n, (key, value) in enumerate(zip(keys, values, strict=True))
+    ]
+    found = Calibration(table_from_rows("calibration", HEADER, cells))
+    inside = [value * UNITS[constant.unit].factor for value in values]
+    asked = [("hopper", "bf16", "megatron"), ("ampere", "fp8", "megatron"), ("hopper", "bf16", "nemo")]
+    columns, extrapolated = found.constants(
+        family, *(np.array(part, dtype=object) for part in zip(*asked, strict=True))
+    )
+    assert columns[name][:, 0].tolist() == inside
+    assert extrapolated.tolist() == [False, False, True]
+
+
+def test_declared_constants_can_be_used() -> None:
+    for family, constants in declared_constants().items():
+        assert len(constants) <= (4 if family in SOFTWARE_FAMILIES else 8), family
+        for constant in constants.values():
+            assert constant.low <= constant.default <= constant.high, constant
+            assert constant.meaning and constant.unit in UNITS, constant
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            ["a", "gem", "any", "any", "any", "launch_time", 4, "us"],
+            'row 1, family: unknown family "gem"; did you mean gemm?',
+        ),
+        (
+            ["a", "gemm", "any", "any", "any", "launch_time", 4, "TB"],
+            'row 1, unit: unit of gemm launch_time cannot be "TB"; known: s, ms, us, µs, ns, ps, min, h, day, year',
+        ),
+        (
+            ["a", "gemm", "any", "any", "any", "launch_time", -4, "us"],
+            "row 1, value: gemm launch_time must be a number from 0 to 50 (us), got -4",
+        ),
+    ],
+)
+def test_bad_row_is_named_in_its_exact_line(row: list[Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Calibration(table_from_rows("calibration", HEADER, [row]))
+    assert str(caught.value) == message
+
+
+def test_unknown_constant_is_named_with_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        calibration(("any", "any", "any", 4), constant="lunch_time")
+    assert str(caught.value).startswith(
+        'row 1, constant: unknown constant "lunch_time" of family "gemm"; did you mean launch_time'
+    )
+
+
+def test_two_rows_for_the_same_key_are_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        calibration(("Hopper", "any", "any", 1), ("hopper", "", "any", 2))
+    assert str(caught.value) == (
+        'row 2, constant: duplicate constant "gemm/hopper/any/any/launch_time"; the first is at row 1, constant'
+    )

@@ -1,0 +1,375 @@
+"""The command line: results in every format, exit codes, one line per fault, files replaced whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import openpyxl
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from conftest import Outcome
+
+from xlperf import load_catalog, read_plans
+from xlperf.catalog.schema import results_of, table_schema, unit_of
+from xlperf.cli import plans as plan_commands
+from xlperf.cli.app import cli
+from xlperf.evaluate import evaluate
+from xlperf.resources import workbook
+
+Command = Callable[..., Outcome]
+MODEL = "Meta-Llama-3.1-8B"  # the plans name it by an alias
+HEADER = "name,model,accelerator,num accelerators,tensor parallel,global batch size,precision"
+ROWS = (
+    "one,Llama3-8B,H100-SXM-80GB,64,1,64,bf16",
+    "two,Llama3-8B,H100-SXM-80GB,16,8,64,bf16",
+    "too large,Llama3-70B,H100-SXM-80GB,8,1,64,bf16",
+    "illegal,Llama3-8B,H100-SXM-80GB,8,3,64,bf16",
+)
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Path:
+    path = tmp_path / "plans.csv"
+    path.write_text("\n".join([HEADER, *ROWS, ""]), encoding="utf-8")
+    return path
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_help_teaches_by_example(command: Command, name: str) -> None:
+    shown = command(name, "--help")
+    assert shown.code == 0
+    assert f"\n    xlperf {name}" in shown.out.split("Examples:")[1]
+
+
+def test_report_is_made_of_the_shipped_workbook(process: Command, tmp_path: Path) -> None:
+    done = process("report")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("report.xlsx: ")
+    assert done.out.count("\n") == 1
+    names = openpyxl.load_workbook(tmp_path / "report.xlsx", read_only=True).sheetnames
+    assert len(names) >= 5
+    assert [path.name for path in tmp_path.iterdir()] == ["report.xlsx"]
+
+
+def test_csv_holds_plans_first_and_every_bit_of_the_results(command: Command, plans: Path, tmp_path: Path) -> None:
+    output = tmp_path / "results.csv"
+    done = command("evaluate", plans, "-o", output)
+    assert (done.code, done.out, done.err) == (0, f"{output}: 4 training plans\n", "")
+    rows = _rows(output.read_text(encoding="utf-8"))
+    given = [word.replace(" ", "_") for word in HEADER.split(",")]
+    assert list(rows[0]) == [*given, *(column.name for column in results_of("training").columns)]
+    (table,) = read_plans(plans)
+    results = evaluate(table, load_catalog())
+    for column in results_of("training").columns:
+        if column.is_text:
+            assert [row[column.name] for row in rows] == results[column.name].tolist()
+        elif column.kind == "result":
+            read = np.array([float(row[column.name] or "nan") for row in rows])
+            assert read.tobytes() == (results[column.name] / unit_of(column).factor).tobytes(), column.name
+    assert [row["fits"] for row in rows] == ["TRUE", "TRUE", "FALSE", ""]
+    assert rows[0]["num_accelerators"] == "64"
+    assert rows[3]["step_time"] == ""
+    assert "tensor parallel" in rows[3]["reason"]
+
+
+def test_parquet_and_workbook_hold_what_csv_holds(command: Command, plans: Path, tmp_path: Path) -> None:
+    text = command("evaluate", plans).out
+    assert command("evaluate", plans, "-o", tmp_path / "results.parquet").code == 0
+    assert command("evaluate", plans, "-o", tmp_path / "results.xlsx").code == 0
+    rows = _rows(text)
+    parquet = pa.parquet.read_table(tmp_path / "results.parquet")
+    assert parquet.column_names == list(rows[0])
+    assert pa.types.is_dictionary(parquet.schema.field("model").type)
+    assert parquet.schema.field("memory").metadata == {b"unit": b"GiB"}
+    assert parquet.column("fits").to_pylist() == [True, True, False, None]
+    assert parquet.column("step_time").to_pylist() == [
+        float(row["step_time"]) if row["step_time"] else None for row in rows
+    ]
+    sheet = openpyxl.load_workbook(tmp_path / "results.xlsx")["training"]
+    header, *cells = sheet.iter_rows(values_only=True)
+    expected = [table_schema("training").by_name[name] for name in list(rows[0])[:7]]
+    assert list(header) == [column.header for column in [*expected, *results_of("training").columns]]
+    at = header.index("memory (GiB)")
+    assert [row[at] for row in cells] == [float(row["memory"]) if row["memory"] else None for row in rows]
+    again = command("evaluate", tmp_path / "results.xlsx")
+    assert again.out == text, "results are plans again: their result columns are left out"
+
+
+def test_standard_streams(process: Command, plans: Path, tmp_path: Path) -> None:
+    piped = process("evaluate", "-", "-o", "-", stdin=plans.read_text(encoding="utf-8"))
+    assert (piped.code, piped.err) == (0, "")
+    assert piped.out == process("evaluate", plans).out
+    assert [path.name for path in tmp_path.iterdir()] == ["plans.csv"]
+
+
+def test_blocks_do_not_show(command: Command, plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = command("evaluate", plans).out
+    monkeypatch.setattr(plan_commands, "BLOCK", 3)
+    assert command("evaluate", plans).out == whole
+    assert command("evaluate", plans, "-o", tmp_path / "blocks.parquet").code == 0
+    assert pa.parquet.ParquetFile(tmp_path / "blocks.parquet").num_row_groups == 2
+    assert pa.parquet.read_table(tmp_path / "blocks.parquet").column("name").to_pylist()[3] == "illegal"
+
+
+def test_plans_use_the_catalog_of_their_own_workbook(command: Command, plans: Path, tmp_path: Path) -> None:
+    slower = openpyxl.load_workbook(workbook())
+    for sheet in set(slower.sheetnames) - {"accelerators", "models", "networks", "prices", "calibration"}:
+        del slower[sheet]
+    rows = slower["accelerators"]
+    header = {cell.value: cell.column for cell in rows[_header_row(rows)]}
+    for row in range(_header_row(rows) + 1, rows.max_row + 1):
+        cell = rows.cell(row, header["peak flop rate bf16 (TFLOP/s)"])
+        cell.value = cell.value / 2 if isinstance(cell.value, (int, float)) else cell.value
+    slower.save(tmp_path / "slower.xlsx")
+    fast = _rows(command("evaluate", plans).out)
+    slow = _rows(command("evaluate", plans, "--catalog", tmp_path / "slower.xlsx").out)
+    assert float(slow[0]["time_forward"]) > 1.3 * float(fast[0]["time_forward"])
+
+
+def _header_row(sheet: openpyxl.worksheet.worksheet.Worksheet) -> int:
+    return next(row for row in range(1, 30) if sheet.cell(row, 1).value == "accelerator")
+
+
+def test_explain_lists_operators(command: Command, plans: Path, tmp_path: Path) -> None:
+    shown = command("explain", plans, "--name", "TWO")
+    assert shown.code == 0
+    header = shown.out.splitlines()[0].split()
+    assert header[:3] == ["phase", "operator", "family"]
+    assert "tensor-parallel" in shown.out
+    assert "tensor-parallel" not in command("explain", plans, "--row", 1).out
+    assert command("explain", plans, "--row", 2, "-o", tmp_path / "operators.csv").code == 0
+    rows = _rows((tmp_path / "operators.csv").read_text(encoding="utf-8"))
+    assert list(rows[0]) == [column.name for column in table_schema("operators").columns]
+    assert len(rows) == len(shown.out.splitlines()) - 3
+
+
+def test_check_says_no_where_a_model_is_not_what_its_row_states(command: Command, tmp_path: Path) -> None:
+    assert command("check").code == 0
+    wrong = openpyxl.load_workbook(workbook())
+    rows = wrong["models"]
+    top = next(row for row in range(1, 30) if rows.cell(row, 1).value == "model")
+    column = next(cell.column for cell in rows[top] if str(cell.value).startswith("stated parameters"))
+    line = next(row for row in range(top + 1, 400) if rows.cell(row, 1).value == MODEL)
+    rows.cell(line, column).value = 9.0
+    wrong.save(tmp_path / "wrong.xlsx")
+    found = command("check", tmp_path / "wrong.xlsx")
+    assert (found.code, found.err) == (1, "")
+    letter = openpyxl.utils.get_column_letter(column)
+    expected = (
+        f"wrong.xlsx [models!{letter}{line}]: {MODEL} has 8.03 billion parameters by its shape, 9 are stated (-10.8%)"
+    )
+    assert found.out.splitlines()[0] == expected
+
+
+def test_new_workbook_is_computed_as_it_is(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "study.xlsx"
+    made = command("new", path)
+    assert (made.code, made.out) == (0, f"{path}: edit it, then: xlperf report {path} -o report.xlsx\n")
+    own, shipped = (command("evaluate", book, "--sheet", "training").out for book in (path, workbook()))
+    assert own == shipped
+    refused = command("new", path)
+    assert (refused.code, refused.err) == (2, f"{path}: exists; give another name, or --force to replace it\n")
+    assert command("new", path, "--force", "--empty").code == 0
+    assert command("evaluate", path).err == "study.xlsx: has no plans; fill at least one row\n"
+
+
+def test_show_prints_a_workbook(command: Command) -> None:
+    shown = command("show", workbook())
+    assert shown.code == 0
+    assert "# accelerators\ttable accelerators" in shown.out
+
+
+BAD = [
+    (["evaluate"], "xlperf evaluate: missing argument 'PLANS'; see \"xlperf evaluate --help\""),
+    (["evaluate", "gone.csv"], "gone.csv: there is no such file"),
+    (["evaluate", "plans.csv", "--fast"], None),
+    (
+        ["evaluate", "plans.csv", "-o", "out.txt"],
+        'out.txt: the output must end in .xlsx, .csv or .parquet, got ".txt"',
+    ),
+    (["evaluate", "plans.csv", "-o", "out"], "out: the output must end in .xlsx, .csv or .parquet, got no ending"),
+    (["evaluate", "plans.csv", "-o", "no/out.csv"], 'no/out.csv: there is no folder "no"; make it first'),
+    (["evaluate", "plans.csv", "-o", "plans.csv"], "plans.csv: is the input; give the output another name"),
+    (
+        ["evaluate", "plans.csv", "-o", "folder"],
+        "folder: is a folder; give a file name that ends in .xlsx, .csv or .parquet",
+    ),
+    (["report", "plans.csv", "-o", "out.csv"], 'out.csv: the output must end in .xlsx, got ".csv"'),
+    (["explain", "plans.csv", "--row", "5"], "plans.csv: --row 5 is beyond the last of 4 training plans"),
+    (["explain", "plans.csv", "--name", "on"], 'plans.csv: no plan is named "on"; did you mean one?'),
+    (
+        ["explain", "plans.csv", "--name", "one", "--row", "1"],
+        'xlperf explain: give --row or --name, not both; see "xlperf explain --help"',
+    ),
+    (["plot"], None),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), BAD)
+def test_bad_arguments_are_one_line(
+    command: Command, plans: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], line: str | None
+) -> None:
+    monkeypatch.chdir(plans.parent)
+    (plans.parent / "folder").mkdir()
+    before = plans.read_bytes()
+    done = command(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert line is None or done.err == line + "\n"
+    assert plans.read_bytes() == before
+    assert sorted(path.name for path in plans.parent.iterdir()) == ["folder", "plans.csv"]
+
+
+def test_two_kinds_need_a_workbook_or_a_choice(command: Command) -> None:
+    done = command("evaluate", workbook())
+    assert done.code == 2
+    assert done.err.startswith(f"{workbook()}: holds ")
+    assert done.err.endswith("standard output takes one kind: give --sheet training, or an .xlsx output\n")
+    assert command("evaluate", workbook(), "--sheet", "inference").code == 0
+
+
+def test_every_unknown_name_is_said_at_once(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_commands, "BLOCK", 1)
+    path = tmp_path / "plans.csv"
+    path.write_text(f"{HEADER}\n{ROWS[0]}\na,Llama3-8,H100-SXM-80GB,8,1,64,bf16\nb,Llama3-8B,H100-SXM,8,1,64,bf16\n")
+    done = command("evaluate", path, "-o", tmp_path / "out.csv")
+    assert done.code == 2
+    first, second = done.err.splitlines()
+    assert first.startswith('plans.csv [line 3, model]: unknown model "Llama3-8"; did you mean Llama3-8B')
+    assert second.startswith(
+        'plans.csv [line 4, accelerator]: unknown accelerator "H100-SXM"; did you mean H100-SXM-80GB'
+    )
+    assert not (tmp_path / "out.csv").exists()
+
+
+def _started(plans: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run ``xlperf evaluate plans.csv -o out.csv`` after some code has changed the process."""
+    program = f"{code}\nfrom xlperf.cli import main; main()"
+    arguments = ["evaluate", str(plans), "-o", "out.csv"]
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=plans.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def _only(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_killed_half_way_leaves_the_old_file(plans: Path) -> None:
+    old = plans.parent / "out.csv"
+    old.write_text("old")
+    done = _started(plans, "import os, signal, xlperf.files as f; f.os.replace = lambda *_: os.kill(os.getpid(), 9)")
+    assert done.returncode == -signal.SIGKILL
+    assert old.read_text() == "old"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_interrupted_leaves_no_half_file(plans: Path, name: str) -> None:
+    old = plans.parent / "out.csv"
+    old.write_text("old")
+    done = _started(
+        plans,
+        "import os, signal, time, xlperf.files as f\n"
+        f"f.os.fsync = lambda *_: (os.kill(os.getpid(), signal.{name}), time.sleep(20))",
+    )
+    assert (done.returncode, done.stderr) == (130, "\nstopped; files are as they were\n")
+    assert old.read_text() == "old"
+    assert _only(plans.parent) == ["out.csv", "plans.csv"]
+
+
+def test_full_disk_is_one_line(plans: Path) -> None:
+    old = plans.parent / "out.csv"
+    old.write_text("old")
+    done = _started(plans, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))")
+    assert (done.returncode, done.stderr) == (2, "out.csv: file too large\n")
+    assert old.read_text() == "old"
+    assert _only(plans.parent) == ["out.csv", "plans.csv"]
+
+
+def test_folder_without_permission_is_one_line(command: Command, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/somewhere/.out-x.csv")
+
+    monkeypatch.setattr("xlperf.files.tempfile.mkstemp", refuse)
+    monkeypatch.chdir(plans.parent)
+    done = command("evaluate", plans, "-o", "out.csv")
+    assert (done.code, done.err) == (2, "out.csv: permission denied\n")
+
+
+def test_output_keeps_permissions_and_links(command: Command, plans: Path) -> None:
+    real, link = plans.parent / "real.csv", plans.parent / "out.csv"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    assert command("evaluate", plans, "-o", link).code == 0
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert real.read_text().startswith("name,model")
+    fresh = plans.parent / "fresh.csv"
+    assert command("evaluate", plans, "-o", fresh).code == 0
+    mask = os.umask(0)
+    os.umask(mask)
+    assert fresh.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_reader_that_leaves_is_no_error(plans: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "xlperf", "evaluate", str(plans)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_progress_is_shown_on_a_terminal_only(plans: Path) -> None:
+    main, terminal = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "xlperf", "evaluate", str(plans), "-o", "out.csv"],
+        cwd=plans.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        timeout=120,
+        check=False,
+    )
+    os.close(terminal)
+    shown = os.read(main, 10_000).decode()
+    os.close(main)
+    assert (done.returncode, done.stdout) == (0, b"out.csv: 4 training plans\n")
+    assert "4 training plans" in shown
+    assert "100%" in shown
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    command: Command, plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = command("evaluate", plans, "-o", plans.parent / "out.parquet")
+    assert (done.code, done.err) == (2, "pyarrow: is not installed, Parquet needs it: pip install 'xlperf[parquet]'\n")
+    assert _only(plans.parent) == ["plans.csv"]

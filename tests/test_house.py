@@ -1,0 +1,206 @@
+"""House rules: lint, types, imports, what the wheel carries, and that the README says what is true."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tokenize
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP_LEVEL = {"pyproject.toml", "README.md", "xlperf", "workbooks", "tests", "templates"}
+HEAVY = ("numpy", "pandas", "openpyxl", "xlwings", "pyarrow", "scipy")
+COMMANDS = ("report", "evaluate", "explain", "validate", "check", "show", "new", "calibrate", "install", "uninstall")
+SKIPS = re.compile(r"mark\.(skip|skipif|xfail)\b|pytest\.(skip|xfail|importorskip)\(|unittest\.skip")
+
+
+def _run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def _passes(*command: str | Path) -> None:
+    done = _run(*command)
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
+
+
+def _tracked() -> list[Path]:
+    """Files of the project: those that git tracks, or all of them where there is no git."""
+    listed = _run("git", "ls-files", "-z")
+    if listed.returncode == 0 and listed.stdout:
+        return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
+    return [path for path in ROOT.rglob("*") if path.is_file() and not path.relative_to(ROOT).parts[0].startswith(".")]
+
+
+def _sources() -> list[Path]:
+    return sorted((ROOT / "xlperf").rglob("*.py"))
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    for path in _tracked():
+        if path.suffix not in (".xlsx", ".png") and path != Path(__file__).resolve():
+            yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+
+
+def test_ruff_finds_nothing() -> None:
+    _passes(sys.executable, "-m", "ruff", "check", "--no-cache", ".")
+
+
+def test_ruff_would_format_nothing() -> None:
+    _passes(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".")
+
+
+def test_types_are_strict(tmp_path: Path) -> None:
+    _passes(sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, "-p", "xlperf")
+
+
+def test_rooms_import_downwards_only() -> None:
+    _passes(Path(sys.executable).with_name("lint-imports"), "--no-cache")
+
+
+def test_top_level_is_fixed() -> None:
+    names = {path.relative_to(ROOT).parts[0] for path in _tracked()}
+    assert {name for name in names if not name.startswith(".")} == TOP_LEVEL
+
+
+def test_no_module_is_longer_than_five_hundred_lines() -> None:
+    long = {path.name: lines for path in _sources() if (lines := len(path.read_text().splitlines())) > 500}
+    assert not long
+
+
+def test_no_file_names_this_machine_or_a_registry() -> None:
+    places = {str(ROOT), str(ROOT.parent) + "/", str(Path.home()) + "/"} - {"//", "/"}
+    registry = re.compile(r"index-url|registry *= *http|pypi\.org|pythonhosted|(?<![\w.])/(?:home|Users|root|work)/\w")
+    for name, text in _texts():
+        assert not any(place in text for place in places), f"{name} holds a path of this machine"
+        assert not registry.search(text), f"{name}: {registry.search(text)}"
+
+
+def test_package_neither_evaluates_text_nor_opens_ports() -> None:
+    modules = {"pickle", "marshal", "shelve", "socket", "socketserver", "http", "urllib", "ftplib", "asyncio"}
+    forbidden = ("xlwings.server", "xlwings.pro")
+    for path in _sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                names = [f"{node.value.id}.{node.attr}"]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec", "compile"), f"{path.name}:{node.lineno}"
+            for name in names:
+                imported = isinstance(node, (ast.Import, ast.ImportFrom))
+                assert not (imported and name.split(".")[0] in modules), f"{path.name}:{node.lineno} imports {name}"
+                assert not name.startswith(forbidden), f"{path.name}:{node.lineno} uses {name}"
+
+
+def test_factors_of_units_stand_in_one_place() -> None:
+    """A million or a billion is a unit; units.py alone knows them."""
+    factor = re.compile(r"1(\.0*)?[eE]\+?(6|9|12|15|18)|10{6}(0{3})*\.0*")
+    found = []
+    for path in _sources():
+        with path.open("rb") as stream:
+            tokens = [token for token in tokenize.tokenize(stream.readline) if token.type == tokenize.NUMBER]
+        found += [f"{path.name}:{token.start[0]}: {token.string}" for token in tokens if factor.fullmatch(token.string)]
+    assert not [place for place in found if not place.startswith("units.py")]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys, json; from xlperf.cli import run; code = run(json.loads(sys.argv[1]));"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr); sys.exit(code)"
+    )
+    done = _run(sys.executable, "-c", code, json.dumps(arguments))
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+    assert done.returncode == (0 if arguments else 2)
+
+
+def test_import_of_the_package_imports_nothing_heavy() -> None:
+    done = _run(sys.executable, "-c", f"import sys, xlperf; print([n for n in {HEAVY!r} if n in sys.modules])")
+    assert done.stdout.strip() == "[]"
+
+
+def _readme() -> str:
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _commands() -> list[str]:
+    """Lines of the first two code blocks of the README."""
+    return [block.strip() for block in re.findall(r"^```\w*\n(.*?)^```", _readme(), re.DOTALL | re.MULTILINE)][:2]
+
+
+def test_continuous_integration_runs_the_readme() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    main, tests = _commands()
+    assert "\n" not in main
+    assert "\n" not in tests
+    assert script.splitlines()[-1] == tests
+    assert "set -euo pipefail" in script
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert "xlperf report" in main
+
+
+def test_readme_counts_the_tests_that_are_skipped() -> None:
+    marks = sum(
+        len(SKIPS.findall(path.read_text(encoding="utf-8")))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if path != Path(__file__).resolve()
+    )
+    said = re.search(r"(\w+) tests? (?:is|are) ever skipped", _readme())
+    assert said, "the README does not say how many tests are ever skipped"
+    assert {"no": 0, "one": 1, "two": 2, "three": 3}.get(said[1].lower(), said[1]) == marks
+
+
+def test_readme_names_every_command() -> None:
+    missing = [name for name in COMMANDS if f"xlperf {name}" not in _readme()]
+    assert not missing
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    _passes(
+        *(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"),
+        *("--disable-pip-version-check", "--wheel-dir", folder, ROOT),
+    )
+    (found,) = folder.glob("xlperf-*.whl")
+    return found
+
+
+def test_wheel_carries_workbooks_templates_and_data(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {"xlperf/workbooks/xlperf.xlsx", "xlperf/workbooks/validation.xlsx", "xlperf/templates/report.xlsx"}
+    data = {f"xlperf/{path.relative_to(ROOT / 'xlperf')}" for path in _tracked() if (ROOT / "xlperf") in path.parents}
+    assert wanted | data <= names
+    assert not [name for name in names if name.startswith(("tests/", "workbooks/", ".ci"))]
+
+
+def test_wheel_finds_its_own_workbook(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = (
+        "from xlperf import resources, load_catalog; print(resources.workbook());"
+        "print(resources.template('report.xlsx')); print(len(load_catalog().tables['accelerators']) > 5)"
+    )
+    done = _run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    folder = tmp_path / "xlperf"
+    expected = [str(folder / "workbooks" / "xlperf.xlsx"), str(folder / "templates" / "report.xlsx"), "True"]
+    assert done.stdout.splitlines() == expected, done.stderr

@@ -1,0 +1,613 @@
+"""Serving: what decoding must read, hand counts, parts that add up, limits, legality, the fit of fixed costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf.arrays import Array
+from xlperf.catalog.calibration import declared_constants
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import table_from_rows
+from xlperf.explore.fit_rows import calibration_table, rows_of_fit_set
+from xlperf.explore.fit_serving import (
+    BAND,
+    COSTS,
+    FAMILY,
+    ServingRows,
+    fit_serving,
+    fitted_costs,
+    held_out_ratios,
+    ratios,
+    serving_rows,
+)
+from xlperf.explore.published import Published, published_rows
+from xlperf.hardware.device import Device
+from xlperf.inference import BOUNDS, serving_results, serving_work
+from xlperf.network.tiers import Network
+from xlperf.parallel.plan import broken_rules
+from xlperf.parallel.serving_memory import largest_batch
+from xlperf.parallel.serving_plan import inference_plan, serving_rules, serving_warnings, unmodelled_rules
+from xlperf.workload.model import Model
+
+LLAMA_7B = (32, 4096, 32, 32, 128, 11008, 32000)
+LLAMA_13B = (40, 5120, 40, 40, 128, 13824, 32000)
+LLAMA_70B = (80, 8192, 64, 8, 128, 28672, 32000)
+MODELS = (LLAMA_7B, LLAMA_13B, LLAMA_70B)
+FAMILIES = ("gemm", "attention", "attention_decode", "vector", "all_reduce", "all_gather", "point_to_point")
+PEAKS = {"fp32": 1.0e14, "bf16": 1.0e15, "fp8": 2.0e15, "int8": 2.0e15, "fp4": 4.0e15}
+BANDWIDTH = 3.0e12
+GIB = 2.0**30
+
+
+def constants(family: str, rows: int, **changed: float) -> dict[str, Array]:
+    declared = declared_constants()[family]
+    return {name: np.full((rows, 1), changed.get(name, constant.default)) for name, constant in declared.items()}
+
+
+def serve(plans: list[dict[str, Any]], **software: float) -> dict[str, Any]:
+    """Arguments of the serving equations: a device of round numbers, every plan a row."""
+    rows = len(plans)
+    filled = [
+        {
+            "model": LLAMA_7B,
+            "num_accelerators": plan.get("tensor_parallel", 1) * plan.get("pipeline_parallel", 1),
+            "tensor_parallel": 1,
+            "pipeline_parallel": 1,
+            "prompt_length": 200,
+            "output_length": 200,
+            "batch_size": math.nan,
+            "concurrency": math.nan,
+            "precision": "bf16",
+            "kv_precision": "",
+            **plan,
+        }
+        for plan in plans
+    ]
+
+    def column(name: str) -> Any:
+        values = [plan[name] for plan in filled]
+        return np.array(values, dtype=object if isinstance(values[0], str) else np.float64)
+
+    shapes = np.array([plan["model"] for plan in filled], dtype=np.float64).T
+    ones, zeros = np.ones(rows), np.zeros(rows)
+    model = Model(
+        *shapes,
+        gated_mlp=ones,
+        tied_embeddings=zeros,
+        learned_positions=zeros,
+        rotary=ones,
+        layer_norm=zeros,
+        bias_qkv=zeros,
+        bias_all=zeros,
+        query_key_norm=zeros,
+        dropout=zeros,
+    )
+    matrix = {"fp16": "bf16", "int4": "bf16"}
+    peak = np.array([PEAKS[matrix.get(plan["precision"], plan["precision"])] for plan in filled])[:, None]
+    full = np.ones((rows, 1))
+    device = Device(
+        peak_flop_rate=peak,
+        vector_flop_rate=6.0e13 * full,
+        memory_bandwidth=BANDWIDTH * full,
+        memory_capacity=80.0 * GIB * full,
+        l2_capacity=5.0e7 * full,
+        l2_bandwidth=1.0e13 * full,
+        shared_memory_capacity=2.3e5 * full,
+        shared_memory_bandwidth=3.0e13 * full,
+        num_multiprocessors=132.0 * full,
+    )
+    tiers = np.ones((rows, 2))
+    network = Network(
+        size=tiers * [8.0, 1e5],
+        link_bandwidth=tiers * [4.5e11, 5.0e10],
+        latency=tiers * [1e-6, 3e-6],
+        links_per_peer=tiers * math.nan,
+        in_network_reduction=0.0 * tiers,
+        topology=np.zeros((rows, 2), dtype=np.int64),
+    )
+    names = ("num_accelerators", "tensor_parallel", "pipeline_parallel", "prompt_length", "output_length")
+    plan = inference_plan(
+        *(column(name) for name in (*names, "batch_size", "concurrency", "precision", "kv_precision"))
+    )
+    return {
+        "model": model,
+        "device": device,
+        "attention_device": dataclasses.replace(device, peak_flop_rate=PEAKS["bf16"] * full),
+        "network": network,
+        "plan": plan,
+        "kernels": {family: constants(family, rows) for family in FAMILIES},
+        "software": constants("serving_software", rows, **software),
+    }
+
+
+def results(*plans: dict[str, Any], **software: float) -> dict[str, Array]:
+    arguments = serve(list(plans), **software)
+    return serving_results(**arguments, reserved_memory=np.full(len(plans), GIB))
+
+
+def varied(count: int) -> list[dict[str, Any]]:
+    random = np.random.default_rng(11)
+    return [
+        {
+            "model": MODELS[random.integers(3)],
+            "tensor_parallel": int(2 ** random.integers(0, 4)),
+            "pipeline_parallel": int(2 ** random.integers(0, 3)),
+            "prompt_length": int(random.integers(1, 20_000)),
+            "output_length": int(random.integers(1, 3_000)),
+            "batch_size": int(random.integers(1, 300)),
+            "precision": str(random.choice(["bf16", "fp8", "fp4", "int4"])),
+        }
+        for _ in range(count)
+    ]
+
+
+# Physics
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("precision", "size"), [("fp16", 2.0), ("fp8", 1.0), ("int4", 0.5625)])
+@pytest.mark.parametrize("tensor_parallel", [1, 8])
+def test_one_sequence_is_never_decoded_faster_than_its_bytes_are_read(
+    model: tuple[int, ...], precision: str, size: float, tensor_parallel: int
+) -> None:
+    layers, hidden, heads, groups, head_size, ffn, vocabulary = model
+    matrices = layers * (2 * hidden * head_size * (heads + groups) + 3 * hidden * ffn)
+    cache = 2 * layers * groups * head_size * 200 * (1.0 if precision == "fp8" else 2.0)
+    weights = (matrices * size + vocabulary * hidden * 2.0) / tensor_parallel
+    found = results({"model": model, "precision": precision, "tensor_parallel": tensor_parallel})
+    assert found["tpot"][0] > (weights + cache / tensor_parallel) / BANDWIDTH
+    assert found["ttft"][0] > weights / BANDWIDTH
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor_parallel", "kv_precision", "kilobytes_per_token"),
+    [
+        (LLAMA_7B, 1, "fp16", 512.0),
+        (LLAMA_13B, 1, "fp16", 800.0),
+        (LLAMA_70B, 1, "fp16", 320.0),
+        (LLAMA_70B, 8, "fp16", 40.0),
+        (LLAMA_70B, 16, "fp16", 40.0),
+        (LLAMA_70B, 1, "fp8", 160.0),
+        (LLAMA_70B, 1, "fp4", 90.0),
+    ],
+)
+def test_cache_against_a_hand_count(
+    model: tuple[int, ...], tensor_parallel: int, kv_precision: str, kilobytes_per_token: float
+) -> None:
+    """2 x layers x heads x head size x bytes; heads are not split finer than one, FP4 carries a scale per 16."""
+    plan = {"model": model, "tensor_parallel": tensor_parallel, "kv_precision": kv_precision, "batch_size": 3}
+    found = results({**plan, "prompt_length": 1000, "output_length": 24})
+    assert found["memory_kv_cache"][0] == 3 * 1024 * 1024 * kilobytes_per_token
+
+
+def test_weights_against_published_parameters() -> None:
+    """Llama 2: 6.74, 13.02 and 68.98 billion parameters of two bytes; FP4 half a byte and a scale, tables 16 bits."""
+    found = results(*({"model": model} for model in MODELS))
+    np.testing.assert_allclose(found["memory_weights"] / 2e9, [6.74, 13.02, 68.98], rtol=1e-3)
+    narrow = results({"precision": "fp4"})["memory_weights"][0]
+    tables = 2 * 32000 * 4096 * 2.0
+    layers = found["memory_weights"][0] - tables
+    assert narrow == pytest.approx(layers / 2.0 * 0.5625 + tables, rel=1e-3)
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 1), (8, 1), (2, 4), (8, 2)])
+def test_shards_hold_the_model_together(tensor: int, pipeline: int) -> None:
+    whole = results({"model": LLAMA_70B})
+    shard = results({"model": LLAMA_70B, "tensor_parallel": tensor, "pipeline_parallel": pipeline})
+    for part in ("memory_weights", "memory_kv_cache"):
+        assert shard[part][0] * tensor * pipeline >= whole[part][0] * (1.0 - 1e-12)
+        assert shard[part][0] * tensor * pipeline < 1.2 * whole[part][0]
+
+
+def test_latency_is_first_token_and_the_steps_after_it() -> None:
+    plans = varied(200)
+    found = results(*plans)
+    steps = np.array([plan["output_length"] for plan in plans]) - 1.0
+    several = steps > 0
+    np.testing.assert_allclose(found["latency"], found["ttft"] + np.where(several, steps * found["tpot"], 0.0))
+    np.testing.assert_allclose(found["decode_time"][several], (steps * found["tpot"])[several])
+    parts = sum(found[f"time_{part}"] for part in ("matrix", "attention", "vector", "communication", "overhead"))
+    np.testing.assert_allclose(parts[several], found["tpot"][several], rtol=1e-12)
+    np.testing.assert_allclose(found["tpot_itl"] * (steps + 1.0), found["latency"])
+
+
+def test_operators_add_up_to_the_phases() -> None:
+    arguments = serve(varied(50))
+    found = serving_results(**arguments, reserved_memory=np.zeros(50))
+    work = serving_work(**arguments)
+    for side, phase in enumerate(("prefill_time", "time")):
+        layers, passes, transfers = (values[:, side] for values in (work.layers, work.passes, work.transfers))
+        half = slice(5 * side, 5 * side + 5)
+        gemms, vectors = work.gemm_time[:, half], (work.vector_time * work.vector_calls)[:, half]
+        layer = gemms[:, :4].sum(axis=1) + vectors[:, :3].sum(axis=1) + work.attention_time[:, side]
+        layer += 2.0 * work.message_time[:, side, 0] + work.layer_overhead[:, side]
+        once = gemms[:, 4] + vectors[:, 3:].sum(axis=1) + work.message_time[:, side, :2].sum(axis=1)
+        once += work.pass_overhead[:, side]
+        total = layers * layer + passes * once + transfers * work.message_time[:, side, 2]
+        several = arguments["plan"].output_length > 1.0 if side else np.full(50, True)
+        np.testing.assert_allclose(total[several], found["tpot" if side else phase][several], rtol=1e-12)
+
+
+def test_throughput_rises_with_the_batch_then_saturates() -> None:
+    batches = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096]
+    found = results(*({"batch_size": batch, "prompt_length": 1000, "output_length": 1000} for batch in batches))
+    rate = found["tokens_per_second"]
+    assert (np.diff(rate) > 0).all()
+    assert rate[3] > 5.0 * rate[0], "eight sequences share the weights"
+    assert rate[-1] < 1.2 * rate[-3], "the cache of each sequence has to be read for itself"
+    assert (np.diff(found["tpot"]) > 0).all()
+    assert (np.diff(found["ttft"]) > 0).all()
+
+
+def test_context_grows_the_step_by_its_share() -> None:
+    """Decoding attention over the mean of growing contexts: twice the tokens of the middle, whatever the length."""
+    short, long = (results({"prompt_length": 1, "output_length": n, "batch_size": 64}) for n in (2, 2002))
+    assert short["time_matrix"][0] == long["time_matrix"][0]
+    arguments = serve([{"prompt_length": 1, "output_length": n, "batch_size": 64} for n in (2, 3, 4, 2002)])
+    work = serving_work(**arguments)
+    np.testing.assert_allclose(work.context, [2.0, 2.5, 3.0, 1002.0])
+    assert long["time_attention"][0] > short["time_attention"][0]
+
+
+def test_mean_over_the_steps_is_that_of_every_step() -> None:
+    steps = [results({"prompt_length": 100 + n, "output_length": 2, "batch_size": 200})["tpot"][0] for n in range(50)]
+    assert results({"prompt_length": 100, "output_length": 51, "batch_size": 200})["tpot"][0] == pytest.approx(
+        np.mean(steps), rel=2e-3
+    )
+
+
+def test_better_hardware_is_never_slower() -> None:
+    plans = varied(100)
+    base = serve(plans)
+    slow = serving_results(**base, reserved_memory=np.zeros(100))
+    for field in ("memory_bandwidth", "peak_flop_rate", "vector_flop_rate"):
+        better = {
+            name: dataclasses.replace(base[name], **{field: 2.0 * getattr(base[name], field)})
+            for name in ("device", "attention_device")
+        }
+        fast = serving_results(**{**base, **better}, reserved_memory=np.zeros(100))
+        assert (fast["latency"] <= slow["latency"] * (1.0 + 1e-12)).all(), field
+    link = dataclasses.replace(base["network"], link_bandwidth=2.0 * base["network"].link_bandwidth)
+    fast = serving_results(**{**base, "network": link}, reserved_memory=np.zeros(100))
+    assert (fast["latency"] <= slow["latency"] * (1.0 + 1e-12)).all()
+
+
+def test_one_rank_does_not_communicate() -> None:
+    assert results({})["time_communication"][0] == 0.0
+    both = results({}, {"tensor_parallel": 8})["time_communication"]
+    assert both[0] == 0.0 < both[1]
+
+
+# Pipeline
+
+
+def test_pipeline_of_one_sequence_is_a_walk_through_the_stages() -> None:
+    """A single sequence meets every layer once, whatever the number of stages; only transfers are added."""
+    flat, piped = results({"model": LLAMA_70B}, {"model": LLAMA_70B, "pipeline_parallel": 4})["tpot"]
+    assert flat < piped < flat * 1.01
+
+
+def test_pipeline_turns_its_micro_batches() -> None:
+    """With a sequence or more per stage the stages work side by side on quarters of the batch."""
+    plan = {"model": LLAMA_70B, "batch_size": 64, "prompt_length": 1000}
+    one, four = (results({**plan, "pipeline_parallel": stages}) for stages in (1, 4))
+    arguments = serve([{**plan, "pipeline_parallel": 4}])
+    work = serving_work(**arguments)
+    assert work.layers[0, 1] == 80.0
+    assert work.passes[0, 1] == 4.0
+    assert work.transfers[0, 1] == 4.0
+    assert four["ttft"][0] < 0.5 * one["ttft"][0], "prefills of micro-batches follow each other"
+    assert four["memory_weights"][0] < 0.3 * one["memory_weights"][0]
+
+
+def test_uneven_stages_wait_for_the_fullest() -> None:
+    uneven = serving_work(**serve([{"model": LLAMA_70B, "pipeline_parallel": 3, "batch_size": 30}]))
+    assert uneven.layers[0, 1] == 3 * 27.0
+
+
+# Batches
+
+
+def test_concurrency_is_shared_by_the_replicas() -> None:
+    found = results(
+        {"num_accelerators": 8, "tensor_parallel": 2, "concurrency": 64},
+        {"num_accelerators": 8, "tensor_parallel": 2, "batch_size": 16},
+        {"num_accelerators": 2, "tensor_parallel": 2, "batch_size": 16},
+        {"num_accelerators": 8, "tensor_parallel": 2, "concurrency": 61},
+    )
+    assert found["latency"][0] == found["latency"][1] == found["latency"][2] == found["latency"][3]
+    assert found["tokens_per_second"][0] == found["tokens_per_second"][1] == 4.0 * found["tokens_per_second"][2]
+    np.testing.assert_allclose(found["tokens_per_second"][3], found["tokens_per_second"][0] * 61 / 64)
+    per_accelerator = found["tokens_per_second_per_accelerator"]
+    assert per_accelerator[0] * 8 == found["tokens_per_second"][0]
+
+
+@pytest.mark.parametrize("pipeline", [1, 3, 4])
+@pytest.mark.parametrize("prompt", [50, 3000, 20_000])
+def test_largest_batch_fits_and_one_more_does_not(pipeline: int, prompt: int) -> None:
+    plan = {"model": LLAMA_13B, "pipeline_parallel": pipeline, "prompt_length": prompt}
+    most = results(plan)["max_batch_size"][0]
+    assert most >= 1.0
+    found = results({**plan, "batch_size": most}, {**plan, "batch_size": most + 1})
+    assert found["fits"].tolist() == [1.0, 0.0]
+    assert found["max_batch_size"].tolist() == [most, most]
+
+
+def test_no_batch_fits_beside_weights_that_do_not() -> None:
+    found = results({"model": LLAMA_70B})
+    assert found["max_batch_size"][0] == 0.0
+    assert found["fits"][0] == 0.0
+    assert np.isfinite(found["latency"][0]), "a plan that is too large keeps its numbers"
+
+
+def test_largest_batch_by_trial() -> None:
+    random = np.random.default_rng(5)
+    free, cache, work = random.uniform(0, 500, 60), random.uniform(1, 9, 60), random.uniform(1, 30, 60)
+    most, stages = random.integers(1, 6, 60).astype(float), random.integers(1, 5, 60).astype(float)
+    batch = np.arange(0.0, 600.0)[:, None]
+    memory = batch * cache + np.minimum(np.ceil(batch / stages), most) * work
+    tried = np.where(memory <= free, batch, 0.0).max(axis=0)
+    np.testing.assert_array_equal(largest_batch(free, cache, work, most, stages), tried)
+
+
+def test_long_prefills_run_in_passes() -> None:
+    work = serving_work(**serve([{"prompt_length": 1000, "batch_size": 8}, {"prompt_length": 1000, "batch_size": 80}]))
+    assert work.passes[:, 0].tolist() == [1.0, 10.0]
+    assert work.gemms.m[:, 0].tolist() == [8000.0, 8000.0]
+    assert work.gemms.m[1, 4] == 8.0, "logits for the last token of each sequence only"
+    few, full, more = results(*({"batch_size": batch} for batch in (20, 400, 4000)))["memory_activations"]
+    assert few < full == more, "a pass takes so many tokens and no more"
+
+
+# Bounds
+
+
+def test_what_a_step_waits_for() -> None:
+    software = dict.fromkeys(COSTS, 0.0)
+    free = {"num_accelerators": 1, "model": LLAMA_13B}
+    code = results(free, {**free, "batch_size": 8000, "prompt_length": 1, "output_length": 2}, **software)["bound"]
+    assert [BOUNDS[int(value)] for value in code] == ["memory", "compute"]
+    slow = results(free, layer_overhead_time=1e-2)["bound"]
+    assert BOUNDS[int(slow[0])] == "overhead"
+    far = results({**free, "tensor_parallel": 40, "num_accelerators": 40, "batch_size": 64}, **software)["bound"]
+    assert BOUNDS[int(far[0])] == "network"
+
+
+# One row and many
+
+
+def test_one_row_is_the_same_alone_and_among_a_thousand() -> None:
+    plans = varied(1000)
+    together = results(*plans)
+    for row in (0, 17, 512, 999):
+        alone = results(plans[row])
+        for name, values in together.items():
+            assert values.shape == (1000,), name
+            assert values[row].tobytes() == alone[name][0].tobytes(), f"{name}: {values[row]} {alone[name][0]}"
+
+
+def test_nan_stays_in_its_row() -> None:
+    clean = results({}, {}, {})
+    spoiled = serve([{}, {}, {}])
+    model = spoiled["model"]
+    hidden = model.hidden_size.copy()
+    hidden[1] = math.nan
+    found = serving_results(
+        **{**spoiled, "model": dataclasses.replace(model, hidden_size=hidden)}, reserved_memory=np.full(3, GIB)
+    )
+    for name, values in found.items():
+        assert (values[[0, 2]] == clean[name][[0, 2]]).all() or np.isnan(clean[name]).all(), name
+    for name in ("ttft", "tpot", "latency", "tokens_per_second", "memory", "max_batch_size", "fits", "bound"):
+        assert np.isnan(found[name][1]), name
+
+
+def test_precision_that_the_device_lacks_is_nan() -> None:
+    arguments = serve([{}, {}])
+    device = dataclasses.replace(arguments["device"], peak_flop_rate=np.array([[math.nan], [1e15]]))
+    found = serving_results(**{**arguments, "device": device}, reserved_memory=np.zeros(2))
+    assert np.isnan([found["latency"][0], found["bound"][0]]).all()
+    assert np.isfinite([found["latency"][1], found["bound"][1]]).all()
+
+
+def test_one_output_token_has_no_step() -> None:
+    found = results({"output_length": 1})
+    assert found["latency"][0] == found["ttft"][0]
+    assert np.isnan(found["tpot"][0])
+    assert np.isnan(found["bound"][0])
+    assert found["output_token_rate"][0] == math.inf
+
+
+def test_speed() -> None:
+    one, many = serve([{"tensor_parallel": 2, "pipeline_parallel": 2}]), serve(varied(1000))
+
+    def best(arguments: dict[str, Any], rows: int) -> float:
+        reserved = np.zeros(rows)
+        spent = []
+        for _ in range(7):
+            start = time.perf_counter()
+            serving_results(**arguments, reserved_memory=reserved)
+            spent.append(time.perf_counter() - start)
+        return min(spent)
+
+    assert best(one, 1) < 5e-3
+    assert best(many, 1000) < 0.12
+
+
+# Legality
+
+
+def broken(**plan: Any) -> str:
+    arguments = serve([plan])
+    return str(broken_rules(serving_rules(arguments["plan"], arguments["model"]), 1)[1][0])
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        ({}, ""),
+        ({"model": LLAMA_70B, "tensor_parallel": 16}, ""),
+        ({"tensor_parallel": 3}, "tensor parallel 3 does not divide the 32 attention heads"),
+        (
+            {"tensor_parallel": 2, "num_accelerators": 3},
+            "tensor 2 x pipeline 1 parallel is 2 ranks, which do not divide",
+        ),
+        ({"pipeline_parallel": 64}, "pipeline parallel 64 needs more layers than the model's 32"),
+        ({"batch_size": 2.5}, "batch size must be a whole number, is 2.5"),
+        ({"batch_size": 4, "concurrency": 9}, "batch size 4 does not agree with concurrency 9 on 1 replicas"),
+        ({"batch_size": 9, "concurrency": 9}, ""),
+        (
+            {"model": (2, 1536, 24, 6, 64, 4096, 100), "tensor_parallel": 4},
+            "tensor parallel 4 and the 6 key and value heads do not divide one another",
+        ),
+        (
+            {"model": (2, 1536, 24, 6, 64, 4095, 100), "tensor_parallel": 2},
+            "does not divide the feed-forward width 4095",
+        ),
+    ],
+)
+def test_rules(plan: dict[str, Any], sentence: str) -> None:
+    said = broken(**plan)
+    assert sentence in said if sentence else said == ""
+
+
+def test_what_is_not_modelled_is_said() -> None:
+    rules = unmodelled_rules(
+        mode=np.array(["static", "continuous", "static", "static", "static", "static"], dtype=object),
+        request_rate=np.array([math.nan, math.nan, 2.0, math.nan, math.nan, math.nan]),
+        expert_parallel=np.array([1.0, 1, 1, 8, 1, 1]),
+        data_parallel_attention=np.array([1.0, 1, 1, 1, 2, 1]),
+        context_parallel=np.array([1.0, 1, 1, 1, 1, 2]),
+    )
+    illegal, said = broken_rules(rules, 6)
+    assert illegal.tolist() == [False, True, True, True, True, True]
+    assert said[0] == ""
+    assert [words.split(" is not modelled")[0] for words in said[1:]] == [
+        'mode "continuous"',
+        "request rate 2",
+        "expert parallel 8",
+        "data parallel attention 2",
+        "context parallel 2",
+    ]
+
+
+def test_context_beyond_the_model_is_a_warning() -> None:
+    plan = serve([{"prompt_length": 4000}, {"prompt_length": 3000}, {"output_length": 1}])["plan"]
+    said = broken_rules(serving_warnings(plan, np.array([4096.0, 4096.0, math.nan])), 3)[1]
+    assert said.tolist() == [
+        "prompt and output are 4200 tokens, beyond the model's longest context of 4096",
+        "",
+        "one output token: there is no tpot",
+    ]
+
+
+# The fit of fixed costs
+
+
+def fit_sample(costs: tuple[float, float, float], spoil: float = 1.0) -> ServingRows:
+    random = np.random.default_rng(3)
+    steps, layers, batch = (random.integers(1, high, 40).astype(float) for high in (200, 90, 32))
+    slopes = np.stack([steps * layers, steps, batch], axis=-1)
+    base = random.uniform(0.1, 2.0, 40)
+    times = base + slopes @ np.array(costs)
+    times[::9] *= spoil
+    names = np.array([f"x{row}" for row in range(40)], dtype=object)
+    return ServingRows(names, names, names, names, np.full(40, False), times, base, slopes)
+
+
+@pytest.mark.parametrize("spoil", [1.0, 1.7])
+def test_fit_finds_the_costs_in_spite_of_outliers(spoil: float) -> None:
+    costs = (5e-5, 2e-3, 4e-3)
+    rows = fit_sample(costs, spoil)
+    found = fitted_costs(rows)
+    np.testing.assert_allclose([found[name] for name in COSTS], costs, rtol=1e-6)
+    assert np.median(np.abs(ratios(rows, found) - 1.0)) < 1e-8
+    assert np.median(np.abs(held_out_ratios(rows) - 1.0)) < 1e-8
+
+
+def test_costs_that_rows_cannot_tell_apart_stay_at_their_default() -> None:
+    rows = fit_sample((5e-5, 2e-4, 4e-3))
+    same_layers = dataclasses.replace(rows, slopes=np.stack([32.0 * rows.slopes[:, 1], *rows.slopes.T[1:]], axis=-1))
+    assert sorted(fitted_costs(same_layers)) == ["layer_overhead_time", "request_overhead_time"]
+    no_requests = dataclasses.replace(rows, slopes=rows.slopes * [1.0, 1.0, 0.0])
+    assert sorted(fitted_costs(no_requests)) == ["layer_overhead_time", "step_overhead_time"]
+
+
+PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
+PUBLISHED += ["precision", "framework", "latency_s"]
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    """Enough of a catalog for Llama 2 on one accelerator."""
+    shapes = [
+        ["model", "num layers", "hidden size", "num attention heads", "ffn hidden size", "vocab size", "gated mlp"],
+        ["Llama2-7B", 32, 4096, 32, 11008, 32000, True],
+        ["Llama2-13B", 40, 5120, 40, 13824, 32000, True],
+    ]
+    chip = {
+        "accelerator": "X",
+        "generation": "gen",
+        "peak flop rate bf16 (TFLOP/s)": 312,
+        "peak flop rate fp32 (TFLOP/s)": 19.5,
+        "memory capacity (GiB)": 80,
+        "memory bandwidth (TB/s)": 2.0,
+        "num multiprocessors": 108,
+        "clock rate (GHz)": 1.41,
+        "thermal design power (W)": 400,
+        "default network": "N",
+    }
+    tier = {"network": "N", "tier": 1, "size": 8, "link bandwidth (GB/s)": 300, "latency (us)": 1}
+    tables = [table_from_rows("models", shapes[0], shapes[1:])]
+    tables += [
+        table_from_rows(kind, list(row), [list(row.values())])
+        for kind, row in (("accelerators", chip), ("networks", tier))
+    ]
+    return Catalog.from_tables(tables, "catalog")
+
+
+def published(group: str, seconds: Callable[[int], float]) -> Published:
+    """Latencies of 32 plans of one engine."""
+    shapes = [
+        (model, tensor, batch)
+        for model in ("Llama2-7B", "Llama2-13B")
+        for tensor in (1, 2, 4, 8)
+        for batch in (1, 2, 4, 8)
+    ]
+    rows = []
+    for number, (model, tensor, batch) in enumerate(shapes):
+        plan = ["8", str(tensor), "static", str(batch), "200", "200", "fp16"]
+        rows.append([f"{group}{number}", "s", group, model, "X", *plan, "engine", repr(seconds(number))])
+    return published_rows(PUBLISHED, rows, lambda row, column: f"row {row}")
+
+
+def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
+    """Latencies made with known costs give these costs back, and the rows of the sheet are looked up by the engine."""
+    bare = serving_rows(published("static", lambda number: 1.0), catalog)
+    times = bare.base + bare.slopes @ np.array([7e-5, 0.0, 3e-3])
+    times += bare.slopes[:, 1] * declared_constants()[FAMILY]["step_overhead_time"].default
+    measured = published("static", lambda number: float(times[number]))
+    rows = fit_serving(measured, catalog, "2026-01-01")
+    assert rows == fit_serving(measured, catalog, "2026-01-01"), "the same rows each time"
+    keys = {(row.software, row.generation, row.constant) for row in rows if row.family == FAMILY}
+    assert keys == {(s, g, name) for s, g in (("engine", "gen"), ("engine", "any"), ("any", "any")) for name in COSTS}
+    calibrated = catalog.with_tables([calibration_table(rows)]).calibration
+    words = (np.array([word], dtype=object) for word in ("gen", "bf16", "engine"))
+    used = calibrated.constants(FAMILY, *words)[0]
+    assert used["layer_overhead_time"][0, 0] == pytest.approx(7e-5, rel=0.02)
+    assert used["request_overhead_time"][0, 0] == pytest.approx(3e-3, rel=0.02)
+    assert {row.error < 0.01 for row in rows if row.family == FAMILY and row.software == "engine"} == {True}
+    bands = {(row.software, row.constant): row.value for row in rows if row.family == BAND}
+    assert bands["engine", "step_low"] == pytest.approx(1.0, abs=0.02)
+    assert set(rows_of_fit_set(rows[0].fit_set, measured.text["row_id"])) == set(measured.text["row_id"])
+
+
+def test_nothing_is_fitted_on_the_papers(catalog: Catalog) -> None:
+    assert len(serving_rows(published("papers", lambda number: 2.0), catalog)) == 0
+    assert fit_serving(published("papers", lambda number: 2.0), catalog, "2026-01-01") == []

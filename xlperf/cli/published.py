@@ -1,0 +1,96 @@
+"""Commands on published measurements: ``validate`` and ``calibrate``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+from xlperf.errors import Fault, InputError
+
+
+@click.command(
+    short_help="Compare predictions with published measurements.",
+    epilog=examples(
+        "xlperf validate                                  the shipped rows, held to their tolerances",
+        "xlperf validate training_published.csv -o errors.csv",
+        "xlperf validate --leave-out blackwell            predict a generation without its measurements",
+    ),
+)
+@click.argument("files", nargs=-1, metavar="[FILE ...]")
+@click.option("-o", "--output", metavar="OUT.csv", help="Write a line per row and metric; - is standard output.")
+@click.option(
+    "--leave-out",
+    metavar="GENERATION",
+    help="Fit the calibration without this generation of accelerators and predict its rows only.",
+)
+@click.option("--readme", metavar="FILE", help="Replace the accuracy table between the markers in FILE.")
+@catalog_option
+def validate(
+    files: tuple[str, ...], output: str | None, leave_out: str | None, readme: str | None, catalog: str | None
+) -> int:
+    """Predict published runs and show the error per group, source, accelerator and metric, and what is not covered.
+
+    FILE is a workbook or a CSV file with the columns of published training or inference runs; without one the shipped
+    rows are taken. The error of a row is |predicted time / measured time - 1|. Exit code 1 where a tolerance is
+    missed.
+    """
+    from xlperf.catalog.catalog import load_catalog
+    from xlperf.explore.validate import validate as validated
+    from xlperf.files import replaced
+
+    if output is not None:
+        check_output(output, (".csv", STANDARD), files)
+    with progress(0, "published runs") as done:
+        report = validated(files or None, load_catalog(catalog), leave_out, done)
+    if output == STANDARD:
+        click.echo(report.csv_text(), nl=False)
+    elif output is not None:
+        with replaced(output) as temporary:
+            temporary.write_text(report.csv_text(), encoding="utf-8", newline="")
+    if readme is not None:
+        _replace_table(Path(readme), report.readme_table())
+    if output != STANDARD:
+        for title, header, rows in report.tables():
+            if rows:
+                click.echo(f"{title}\n{_aligned(header, rows)}\n")
+    missed = report.missed()
+    for line in missed:
+        click.echo(f"missed: {line}", err=True)
+    return 1 if missed else 0
+
+
+@click.command(
+    short_help="Fit the calibration sheet to measured kernels and published runs.",
+    epilog=examples("xlperf calibrate --fit"),
+)
+def calibrate() -> None:
+    """Fit the constants of the calibration sheet."""
+    check_output("x.csv", (".csv",))
+
+
+def _replace_table(path: Path, table: str) -> None:
+    """Put a table between its markers in a text file."""
+    from xlperf.explore.validate import MARKERS
+    from xlperf.files import replaced
+
+    text = path.read_text(encoding="utf-8")
+    begin, end = (text.find(marker) for marker in MARKERS)
+    if begin < 0 or end < begin:
+        raise InputError(Fault(str(path), f"has no lines {MARKERS[0]} and {MARKERS[1]}, where the table goes"))
+    with replaced(path) as temporary:
+        rest = text[end + len(MARKERS[1]) :].removeprefix("\n")
+        temporary.write_text(text[:begin] + table + rest, encoding="utf-8", newline="")
+
+
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text under their header; those that hold numbers to the right."""
+    columns = []
+    for words in zip(header, *rows, strict=True):
+        width = max(map(len, words))
+        right = all(word[:1].isdigit() or word in ("", "-") for word in words[1:])
+        lines = [words[0], "-" * width, *words[1:]]
+        columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))

@@ -1,0 +1,308 @@
+"""Constants of training stacks and the bands of the step time, from published rows that no paper is quoted by."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.catalog import Catalog
+from xlperf.evaluate import evaluate
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
+from xlperf.explore.measurements import STEP_TIME, compare
+from xlperf.explore.published import Published, PublishedPlans
+from xlperf.explore.published_training import training_plans
+
+FAMILY, BAND = "training_software", "training_band"
+NEVER_FITTED = "papers"
+FOLDS = 5
+FEWEST_ROWS = 8
+LOW_SHARE, HIGH_SHARE = 0.1, 0.9
+_CAP = 0.7
+_STIFFNESS = 0.004
+_ROUNDS = 4
+_SOURCE = "published rows of the sheet training in validation.xlsx"
+
+
+@dataclass(frozen=True)
+class FitRows:
+    """Published rows that can be fitted: their plans, and the log of predicted over measured time so far."""
+
+    plans: PublishedPlans
+    row_ids: list[str]
+    software: list[str]
+    generation: list[str]
+    family: list[str]
+    step_time: Array
+    excess: Array
+
+    def take(self, rows: Sequence[int]) -> FitRows:
+        """Some rows."""
+        plans = self.plans
+        index = np.asarray(rows, dtype=np.int64)
+        return FitRows(
+            PublishedPlans(
+                plans.published,
+                plans.plans.take(index),
+                plans.index[index],
+                plans.reference[index],
+                plans.reasons,
+                plans.notes,
+                plans.catalog,
+            ),
+            *([values[row] for row in rows] for values in (self.row_ids, self.software, self.generation, self.family)),
+            self.step_time[index],
+            self.excess[index],
+        )
+
+
+def fit_rows_of(published: Published, catalog: Catalog) -> FitRows:
+    """Rows with a predicted and a measured step time, those of ``group`` papers left out.
+
+    Parameters
+    ----------
+    published : Published
+        Training rows.
+    catalog : Catalog
+        What they refer to, with the kernel constants that the step is built on.
+    """
+    chosen = [row for row, group in enumerate(published.text["group"]) if group.casefold() != NEVER_FITTED]
+    published = published.take(chosen)
+    plans = training_plans(published, catalog)
+    results = evaluate(plans.plans, plans.catalog)
+    excess_of = {}
+    for record in compare(plans, results):
+        if record.covered and record.quantity == STEP_TIME:
+            slower = record.metric in ("iter_time_s",)
+            ratio = record.predicted / record.measured
+            excess_of[record.row_id] = math.log(ratio if slower else 1.0 / ratio)
+    names = [published.text["row_id"][row] for row in plans.index.tolist()]
+    keep = [plan for plan, name in enumerate(names) if name in excess_of]
+    accelerators = plans.catalog.tables["accelerators"]
+    at = plans.catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
+    generation = [str(value).casefold() for value in accelerators.text("generation")[at]]
+    software = [str(value).casefold() for value in plans.plans.filled("software")]
+    family = [
+        f"{published.text['source_id'][row]}/{published.text['model'][row].casefold()}" for row in plans.index.tolist()
+    ]
+    everything = FitRows(
+        plans,
+        names,
+        software,
+        generation,
+        family,
+        results.number("step_time"),
+        np.array([excess_of.get(name, math.nan) for name in names]),
+    )
+    return everything.take(keep)
+
+
+def excess(rows: FitRows, values: Mapping[str, float], software: str) -> Array:
+    """Log of predicted over measured time under trial constants of one software."""
+    trial = [_constant(software, name, value) for name, value in values.items()]
+    table = joined_tables(rows.plans.catalog.tables["calibration"], calibration_table(trial))
+    results = evaluate(rows.plans.plans, rows.plans.catalog.with_tables([table]))
+    return np.asarray(rows.excess + np.log(results.number("step_time") / rows.step_time))
+
+
+def _constant(software: str, name: str, value: float) -> FittedConstant:
+    return FittedConstant(FAMILY, ANY, ANY, software, name, value, "", 0, math.nan, "", "")
+
+
+def _weights(family: Sequence[str]) -> Array:
+    """A family of n rows counts like the root of n."""
+    sizes = {name: family.count(name) for name in set(family)}
+    weights = np.array([1.0 / math.sqrt(sizes[name]) for name in family])
+    return np.asarray(weights / weights.sum())
+
+
+def _grid(name: str, low: float, high: float, around: float | None, width: float) -> list[float]:
+    """Trial values of a constant: over its whole range, or within ``width`` of a value."""
+    if name.endswith("_time"):
+        floor = high / 300.0
+        if around is None:
+            return [0.0, *np.geomspace(floor, high, 9).tolist()]
+        centre = max(around, floor)
+        return [value for value in (centre * (1.0 + width * step) for step in (-0.5, -0.2, 0.2, 0.5)) if value <= high]
+    top = min(high, 1.0) if low == 0.0 else high
+    if around is None:
+        return np.linspace(low, top, 9).tolist()
+    return [value for value in (around + width * (top - low) * step for step in (-0.12, -0.05, 0.05, 0.12))
+            if low <= value <= top]  # fmt: skip
+
+
+def fitted_values(rows: FitRows, software: str, start: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Constants of one software that bring predictions nearest to the measurements.
+
+    Coordinate search on the mean absolute log ratio, capped so that runs that failed in some way of their own do not
+    pull; a weak spring holds constants that the rows do not determine near their default.
+
+    Parameters
+    ----------
+    rows : FitRows
+        Rows of that software.
+    software : str
+        Its name.
+    start : mapping, optional
+        Values to start from with a narrow search; default: the declared ones, wide.
+
+    Returns
+    -------
+    dict
+        Constant -> value, in the declared unit.
+    """
+    declared = declared_constants()[FAMILY]
+    weights = _weights(rows.family)
+    seen: dict[tuple[float, ...], float] = {}
+
+    def cost(values: Mapping[str, float]) -> float:
+        key = tuple(values[name] for name in declared)
+        if key not in seen:
+            misfit = float(np.sum(weights * np.minimum(np.abs(excess(rows, values, software)), _CAP)))
+            spring = sum(
+                ((values[name] - constant.default) / (min(constant.high, 1.0 + constant.low) - constant.low)) ** 2
+                for name, constant in declared.items()
+            )
+            seen[key] = misfit + _STIFFNESS * spring
+        return seen[key]
+
+    best = {name: constant.default for name, constant in declared.items()} if start is None else dict(start)
+    for turn in range(_ROUNDS if start is None else 2):
+        wide = start is None and turn == 0
+        for name, constant in declared.items():
+            trials = _grid(name, constant.low, constant.high, None if wide else best[name], 0.7**turn)
+            for value in trials:
+                candidate = {**best, name: rounded(value)}
+                if cost(candidate) < cost(best):
+                    best = candidate
+    return best
+
+
+def fold_of(family: str) -> int:
+    """Fold of a family of rows, the same on every machine.
+
+    >>> fold_of("llm_foundry/mpt-7b") in range(FOLDS)
+    True
+    """
+    return int(hashlib.sha256(family.encode()).hexdigest()[:8], 16) % FOLDS
+
+
+def held_out_excess(rows: FitRows, software: str, values: Mapping[str, float]) -> Array:
+    """Log ratio of every row under constants that were fitted without its family."""
+    folds = np.array([fold_of(family) for family in rows.family])
+    found = np.full(len(rows.row_ids), math.nan)
+    for fold in sorted(set(folds.tolist())):
+        inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        if len(outside) < FEWEST_ROWS:
+            continue
+        without = fitted_values(rows.take(outside.tolist()), software, values)
+        found[inside] = excess(rows.take(inside.tolist()), without, software)
+    return found
+
+
+def fit_training(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Fit the constants of every training stack, then the bands.
+
+    Rows of ``group`` papers are never used. A stack with fewer than eight rows gets no constants of its own.
+
+    Parameters
+    ----------
+    published : Published
+        Training rows.
+    catalog : Catalog
+        Catalog whose calibration has the kernel constants.
+    date : str
+        Date that the rows carry.
+
+    Returns
+    -------
+    list of FittedConstant
+        Families ``training_software`` and ``training_band``, in a fixed order.
+    """
+    rows = fit_rows_of(published, catalog)
+    order = published.text["row_id"]
+    constants: list[FittedConstant] = []
+    residuals = np.array(rows.excess)
+    fitted: dict[str, dict[str, float]] = {}
+    for software in sorted(set(rows.software)):
+        index = [row for row, name in enumerate(rows.software) if name == software]
+        if len(index) < FEWEST_ROWS:
+            continue
+        own = rows.take(index)
+        values = fitted_values(own, software)
+        held_out = held_out_excess(own, software, values)
+        residuals[index] = np.where(np.isnan(held_out), excess(own, values, software), held_out)
+        fitted[software] = values
+        constants += _rows_of(software, values, own, held_out, order, date)
+    return constants + _bands(rows, residuals, order, date)
+
+
+def _rows_of(
+    software: str, values: Mapping[str, float], rows: FitRows, held_out: Array, order: Sequence[str], date: str
+) -> list[FittedConstant]:
+    known = held_out[~np.isnan(held_out)]
+    error = float(np.median(np.abs(np.expm1(known)))) if len(known) else math.nan
+    return [
+        FittedConstant(
+            FAMILY,
+            ANY,
+            ANY,
+            software,
+            name,
+            value,
+            fit_set(rows.row_ids, order),
+            len(rows.row_ids),
+            rounded(error),
+            date,
+            _SOURCE,
+            notes=f"error: rows held out by family, {FOLDS} folds",
+        )
+        for name, value in values.items()
+    ]
+
+
+def _bands(rows: FitRows, residuals: Array, order: Sequence[str], date: str) -> list[FittedConstant]:
+    """80 % bands of measured over predicted time, by generation and software, then wider."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for row, (generation, software) in enumerate(zip(rows.generation, rows.software, strict=True)):
+        for key in ((generation, software), (generation, ANY), (ANY, ANY)):
+            groups.setdefault(key, []).append(row)
+    found = []
+    for (generation, software), index in sorted(groups.items()):
+        if len(index) < FEWEST_ROWS:
+            continue
+        ratio = np.exp(-residuals[index])
+        weights = _weights([rows.family[row] for row in index]) if software == ANY else None
+        for name, share in (("step_low", LOW_SHARE), ("step_high", HIGH_SHARE)):
+            constant = declared_constants()[BAND][name]
+            value = min(max(_quantile(ratio, share, weights), constant.low), constant.high)
+            found.append(
+                FittedConstant(
+                    BAND,
+                    generation,
+                    ANY,
+                    software,
+                    name,
+                    rounded(value),
+                    fit_set([rows.row_ids[row] for row in index], order),
+                    len(index),
+                    rounded(float(np.median(np.abs(np.expm1(residuals[index]))))),
+                    date,
+                    _SOURCE,
+                    notes="from residuals of rows held out by family",
+                )
+            )
+    return found
+
+
+def _quantile(values: Array, share: float, weights: Array | None) -> float:
+    if weights is None:
+        return float(np.quantile(values, share))
+    ranked = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[ranked])
+    return float(values[ranked][min(int(np.searchsorted(reached, share)), len(values) - 1)])
