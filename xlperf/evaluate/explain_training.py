@@ -7,101 +7,118 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.evaluate.join import architecture_codes, architecture_of, named_rows
 from xlperf.evaluate.operators import Row, operator_row, operators_table
 from xlperf.evaluate.training import evaluate_training, training_setting
 from xlperf.hardware.kernels import gemm_bound
 from xlperf.hardware.roofline import BOUNDS
 from xlperf.parallel.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
-from xlperf.training import Setting, Step, step
+from xlperf.training import Part, Setting, Step, step
+from xlperf.training.communication import Collective
+from xlperf.training.kernels import CORES, LAYER_PLACES
 
 
-def _bounds(setting: Setting, family: str, gemms: tuple[Array, ...], wide: bool) -> list[str]:
-    m, n, k, batch = gemms
+def _bounds(setting: Setting, part: Part) -> list[str]:
+    assert part.gemms is not None
+    m, n, k, batch = part.gemms[1:]
     plan = setting.plan
-    size = (plan.element_size if wide else plan.product_size)[:, None]
-    device = setting.wide_device if wide else setting.device
-    constants = setting.constants["gemm_wide" if wide else "gemm"]
+    size = (plan.element_size if part.wide else plan.product_size)[:, None]
+    device = setting.wide_device if part.wide else setting.device
+    constants = setting.constants["gemm_wide" if part.wide else "gemm"]
     codes = gemm_bound(device, constants, m, n, k, batch, size, plan.element_size[:, None])
     return [BOUNDS[int(code)] if code == code else "" for code in np.atleast_2d(codes)[0].tolist()]
+
+
+def _first(values: Array, index: int) -> float:
+    row = values[0]
+    return float(row[index if len(row) > 1 else 0])
+
+
+def _numbers(setting: Setting, part: Part, index: int) -> dict[str, float]:
+    plan = setting.plan
+    if part.gemms is None:
+        return {"flop": 0.0, "traffic": _first(part.traffic, index) if part.traffic is not None else np.nan}
+    m, n, k, batch = (_first(values, index) for values in part.gemms[1:])
+    numbers = {"m": m, "n": n, "k": k, "batch": batch}
+    size = float((plan.element_size if part.wide else plan.product_size)[0])
+    if part.family == "gemm":
+        numbers["flop"] = 2.0 * m * n * k * batch
+        numbers["traffic"] = batch * (size * k * (m + n) + float(plan.element_size[0]) * m * n)
+        return numbers
+    products = 2.0 if part.family == "attention" else 5.0
+    groups = float(setting.model.num_query_groups[0] / setting.model.num_attention_heads[0])
+    numbers["flop"] = products * m * n * k * batch  # a causal mask leaves half of the pairs
+    numbers["traffic"] = products * size * batch * k * (m + n * groups)
+    return numbers
 
 
 def _kernel_rows(setting: Setting, done: Step) -> list[Row]:
     plan = setting.plan
     batches = float(plan.num_micro_batches[0])
-    often = {
-        "layer": batches * float(done.layers[0]),
-        "attention": batches * float(done.layers[0]),
-        "embedding": batches * float(done.embedding[0]),
-        "head": batches * float(done.head[0]),
-    }
     mode = float(plan.recompute[0])
     slowdown = float(setting.constants["training_software"]["kernel_slowdown"][0, 0])
     rows: list[Row] = []
     for part in done.parts:
-        repeats = [(part.phase, often[part.place])]
-        again = (mode == RECOMPUTE_FULL and part.place in ("layer", "attention")) or (
-            mode == RECOMPUTE_SELECTIVE and part.place == "attention"
-        )
-        if part.phase == "forward" and again:
-            repeats.append(("recompute", often[part.place]))
-        wide = part.place == "head" or part.family != "gemm" or part.names[0].startswith("attention scores")
-        bounds: list[str] = []
-        if part.family == "gemm" and part.gemms is not None:
-            bounds = _bounds(setting, part.family, part.gemms[1:], wide)
-        for phase, count in repeats:
+        often = batches * float(done.counts.at(part.place)[0])
+        repeated = LAYER_PLACES if mode == RECOMPUTE_FULL else CORES if mode == RECOMPUTE_SELECTIVE else ()
+        phases = [part.phase]
+        if part.phase == "forward" and part.place in repeated:
+            phases.append("recompute")
+        bounds = _bounds(setting, part) if part.family == "gemm" else []
+        for phase in phases:
             for index, name in enumerate(part.names):
-                calls = count * float(np.atleast_2d(part.calls)[0, index])
-                if calls == 0:
-                    continue
-                numbers: dict[str, float] = {}
-                if part.gemms is not None:
-                    m, n, k, batch = (float(values[0, index]) for values in part.gemms[1:])
-                    numbers = {"m": m, "n": n, "k": k, "batch": batch}
-                    size = float((plan.element_size if wide else plan.product_size)[0])
-                    if part.family == "gemm":
-                        numbers["flop"] = 2.0 * m * n * k * batch
-                        numbers["traffic"] = batch * (size * k * (m + n) + float(plan.element_size[0]) * m * n)
-                    else:
-                        products = 2.0 if part.family == "attention" else 5.0
-                        groups = float(setting.model.num_query_groups[0] / setting.model.num_attention_heads[0])
-                        numbers["flop"] = products * m * n * k * batch  # a causal mask leaves half of the pairs
-                        numbers["traffic"] = products * size * batch * k * (m + n * groups)
-                elif part.traffic is not None:
-                    numbers = {"flop": 0.0, "traffic": float(part.traffic[0, index])}
-                row = operator_row(phase, name, part.family, calls, slowdown * float(part.time[0, index]), **numbers)
-                row["bound"] = bounds[index] if bounds else ("memory" if part.family == "vector" else "compute")
-                rows.append(row)
+                calls = often * _first(part.calls, index)
+                if calls > 0:
+                    numbers = _numbers(setting, part, index)
+                    time = slowdown * _first(part.time, index)
+                    row = operator_row(phase, name, part.family, calls, time, **numbers)
+                    row["bound"] = bounds[index] if bounds else "memory" if part.family == "vector" else "compute"
+                    rows.append(row)
     return rows
 
 
 def _communication_rows(setting: Setting, done: Step) -> list[Row]:
-    plan, collectives = setting.plan, done.communication
-    batches, layers = float(plan.num_micro_batches[0]), float(done.layers[0])
+    plan, found, counts = setting.plan, done.communication, done.counts
+    batches = float(plan.num_micro_batches[0])
     passes = 3.0 if float(plan.recompute[0]) == RECOMPUTE_FULL else 2.0
     visible = 1.0 - float(setting.constants["training_software"]["tensor_parallel_overlap"][0, 0])
-    calls = batches * (2.0 * passes * layers + float(done.head[0]) + float(done.embedding[0]))
     rows: list[Row] = []
 
-    def add(name: str, family: str, calls_: float, time: float, message: float) -> None:
-        if calls_ > 0 and time > 0:
-            row = operator_row("communication", name, family, calls_, time, traffic=message, flop=0.0)
+    def add(name: str, collective: Collective, calls: float, share: float = 1.0) -> None:
+        time = share * float(collective.time[0])
+        if calls > 0 and time > 0:
+            size = float(collective.message_size[0])
+            row = operator_row("communication", name, collective.operation, calls, time, traffic=size, flop=0.0)
             rows.append({**row, "bound": "network"})
 
-    tensor = float(collectives.tensor_message[0])
+    layers, mixtures = float(counts.layers[0]), float(counts.mixtures[0])
+    shared = float(setting.model.shared_ffn_hidden_size[0] > 0)
+    blocks = layers + float(counts.dense[0]) + mixtures * shared
+    calls = batches * (passes * blocks + float(counts.head[0]) + float(counts.embedding[0]))
     if float(plan.sequence_parallel[0]) > 0:
-        add("tensor-parallel gather", "all_gather", calls, visible * float(collectives.tensor_gather[0]), tensor)
-        add("tensor-parallel scatter", "reduce_scatter", calls, visible * float(collectives.tensor_scatter[0]), tensor)
+        add("tensor-parallel gather", found.tensor_gather, calls, visible)
+        add("tensor-parallel scatter", found.tensor_scatter, calls, visible)
     else:
-        add("tensor-parallel reduction", "all_reduce", calls, visible * float(collectives.tensor_reduce[0]), tensor)
+        add("tensor-parallel reduction", found.tensor_reduce, calls, visible)
+    add("expert exchange", found.expert_exchange, 2.0 * batches * passes * mixtures)
+    add("expert gather", found.expert_gather, batches * passes * mixtures)
+    add("expert scatter", found.expert_scatter, batches * passes * mixtures)
+    context = float(done.results["time_context_parallel"][0])
+    if context > 0:
+        row = operator_row("communication", "context exchange not hidden", "point_to_point", 1.0, context)
+        rows.append({**row, "bound": "network"})
     transfers = batches * 2.0 * float(plan.virtual_pipeline[0]) * float(plan.pipeline_parallel[0] > 1)
-    message = float(collectives.stage_message[0])
-    add("stage transfer", "point_to_point", transfers, float(collectives.stage_transfer[0]), message)
-    repeats = batches if float(plan.zero_stage[0]) > 2 else 1.0
+    add("stage transfer", found.stage_transfer, transfers)
+    sharded = float(plan.zero_stage[0]) > 2
+    repeats = batches if sharded else 1.0
     family = "reduce_scatter" if float(plan.zero_stage[0]) > 0 else "all_reduce"
-    gradients, weights = float(collectives.gradient_message[0]), float(collectives.weight_message[0])
-    add("gradient reduction", family, repeats, float(collectives.gradient_reduce[0]), gradients)
-    gathers = 2.0 * repeats if float(plan.zero_stage[0]) > 2 else 1.0
-    add("weight gathering", "all_gather", gathers, float(collectives.weight_gather[0]), weights)
+    for name, collective, count in (
+        ("gradient reduction", found.gradient_reduce._replace(operation=family), repeats),
+        ("expert gradient reduction", found.expert_gradient_reduce._replace(operation=family), repeats),
+        ("weight gathering", found.weight_gather, 2.0 * repeats if sharded else 1.0),
+        ("expert weight gathering", found.expert_weight_gather, 2.0 * repeats if sharded else 1.0),
+    ):
+        add(name, collective, count)
     return rows
 
 
@@ -125,7 +142,9 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     results = evaluate_training(plans, catalog)
     if np.isnan(results["step_time"][0]):
         return operators_table([])
-    setting = training_setting(plans, catalog)[0]
+    named = named_rows(plans, catalog)
+    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
+    setting = training_setting(plans, catalog, named, architecture)[0]
     with np.errstate(all="ignore"):
         done = step(setting)
     rows = _kernel_rows(setting, done) + _communication_rows(setting, done)

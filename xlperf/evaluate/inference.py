@@ -12,7 +12,7 @@ from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, token_rate_per_power
-from xlperf.evaluate.join import Joined, join
+from xlperf.evaluate.join import Joined, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.hardware.device import Device
 from xlperf.inference import BOUNDS, serving_results
@@ -26,6 +26,7 @@ from xlperf.parallel.serving_plan import (
     serving_warnings,
     unmodelled_rules,
 )
+from xlperf.workload.model import Model
 
 _KERNELS = ("gemm", "vector", "all_reduce", "all_gather", "point_to_point")
 _ATTENTION = ("attention", "attention_decode")
@@ -77,7 +78,7 @@ def serving_setting(plans: Table, catalog: Catalog) -> ServingSetting:
     ServingSetting
         Arguments of the equations.
     """
-    joined = join(plans, catalog)
+    joined = join(plans, catalog, named_rows(plans, catalog))
     precision = plans.filled("precision")
     cache = cache_precision(plans.text("kv_precision"), precision)
     attention = attention_precision(cache, precision)
@@ -103,6 +104,15 @@ def serving_setting(plans: Table, catalog: Catalog) -> ServingSetting:
         band=constants["serving_band"],
         extrapolated=extrapolated,
     )
+
+
+def _architecture_rules(names: np.ndarray, model: Model) -> list[Rule]:
+    kinds = (
+        (model.num_experts > 0, "is a mixture of experts"),
+        (model.latent_attention > 0, "has latent attention"),
+        (model.num_local_layers > 0, "has layers that attend locally"),
+    )
+    return [Rule(found, f"model {{}} {words}, whose serving is not modelled yet", (names,)) for found, words in kinds]
 
 
 def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
@@ -135,6 +145,7 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         )
         rules = [
             *joined.rules,
+            *_architecture_rules(plans.text("model"), joined.model),
             *unmodelled_rules(
                 plans.filled("mode"),
                 plans.number("request_rate"),

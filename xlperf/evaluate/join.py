@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -19,7 +21,7 @@ from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import Rule
 from xlperf.units import YEAR, factor
-from xlperf.workload.model import Model
+from xlperf.workload.model import Architecture, Model
 
 L2_BYTES_PER_CLOCK = 64.0
 SHARED_BYTES_PER_CLOCK = 128.0
@@ -47,6 +49,7 @@ PRECISIONS = {
     "int4": Precision("bf16", "bf16", _FP4_SIZE, 2.0),
 }
 _PRECISION_NAMES = tuple(PRECISIONS)
+_PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
 _WIDE = {"fp32": "fp32", "tf32": "tf32"}
 
 
@@ -56,6 +59,7 @@ class _Arrays:
 
     model: dict[str, Array]
     unmodelled: np.ndarray
+    architecture: np.ndarray
     max_sequence_length: Array
     generation: np.ndarray
     peaks: Array
@@ -95,19 +99,56 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "query_key_norm": models.filled("query_key_norm"),
         "dropout": models.filled("dropout"),
     }
-    reasons = np.full(len(models), "", dtype=object)
-    attention = models.filled("attention_type")
-    pattern = models.text("attention_pattern")
-    for row in range(len(models)):
-        words = []
-        if models.number("num_experts")[row] > 0:
-            words.append("is a mixture of experts")
-        if attention[row] not in ("MHA", "MQA", "GQA"):
-            words.append(f"has {attention[row]} attention")
-        if models.number("sliding_window")[row] > 0 or pattern[row]:
-            words.append("has layers that attend locally or otherwise differ")
-        reasons[row] = " and ".join(words)
+    latent = models.filled("attention_type") == "MLA"
+    experts = models.number("num_experts", 0.0)
+    local, chunked, windows, reasons = _layer_kinds(models)
+    nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
+    qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
+    step = models.number("moe_layer_step", 1.0)
+    leading = models.number("first_dense_layers", 0.0)
+    layers = columns["num_layers"]
+    expert_ffn = np.where(experts > 0, models.number("moe_ffn_hidden_size"), 0.0)
+    columns |= {
+        "latent_attention": latent.astype(float),
+        "q_lora_rank": np.where(latent, models.number("q_lora_rank", 0.0), 0.0),
+        "kv_lora_rank": np.where(latent, models.number("kv_lora_rank", 0.0), 0.0),
+        "qk_rope_head_size": np.where(latent, rope, 0.0),
+        "qk_head_size": qk_head,
+        "v_head_size": np.where(latent, models.number("v_head_size"), columns["head_size"]),
+        "num_local_layers": local,
+        "window": windows,
+        "chunked": chunked,
+        "num_moe_layers": np.where(experts > 0, np.floor((layers - leading) / step), 0.0),
+        "moe_layer_step": step,
+        "num_experts": experts,
+        "top_k": np.where(experts > 0, models.number("top_k"), 0.0),
+        "expert_ffn_hidden_size": expert_ffn,
+        "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
+    }
     return columns, reasons
+
+
+def _layer_kinds(models: Table) -> tuple[Array, Array, Array, np.ndarray]:
+    """Local layers, whether they are chunks, their window, and why a row cannot be modelled ("" where it can)."""
+    attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
+    window, layers = models.number("sliding_window"), models.number("num_layers")
+    local, chunked = np.zeros(len(models)), np.zeros(len(models))
+    windows = np.full(len(models), np.inf)
+    reasons = np.full(len(models), "", dtype=object)
+    for row in range(len(models)):
+        found = _PATTERN.fullmatch(str(pattern[row]).strip())
+        if attention[row] in ("linear", "sparse", "hybrid"):
+            reasons[row] = f"has {attention[row]} attention"
+        elif found is not None:
+            near, far = float(found["near"]), float(found["far"])
+            local[row] = np.round(layers[row] * near / (near + far))
+            windows[row] = float(found["window"])
+            chunked[row] = float(found["kind"] == "chunked")
+        elif pattern[row]:
+            reasons[row] = f'has layers of a kind that is not known ("{pattern[row]}")'
+        elif window[row] > 0:
+            local[row], windows[row] = layers[row], window[row]
+    return local, chunked, windows, reasons
 
 
 def _catalog_arrays(catalog: Catalog) -> _Arrays:
@@ -153,6 +194,9 @@ def _catalog_arrays(catalog: Catalog) -> _Arrays:
     arrays = _Arrays(
         model=model,
         unmodelled=unmodelled,
+        architecture=np.asarray(
+            (model["latent_attention"] > 0) * 1 + (model["num_experts"] > 0) * 2 + (model["num_local_layers"] > 0) * 4
+        ),
         max_sequence_length=models.number("max_sequence_length"),
         generation=accelerators.text("generation"),
         peaks=np.stack([accelerators.number(f"peak_flop_rate_{PRECISIONS[name].peak}") for name in PRECISIONS], -1),
@@ -259,8 +303,20 @@ def refuse_auto(plans: Table) -> None:
         raise InputError(faults)
 
 
-def join(plans: Table, catalog: Catalog) -> Joined:
-    """Join plans to the catalog.
+class Named(NamedTuple):
+    """Rows of the catalog that plans name, (rows,): models, accelerators, networks (-1 where blank)."""
+
+    models: np.ndarray
+    accelerators: np.ndarray
+    networks: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Named:
+        """Some of the plans."""
+        return Named(*(values[rows] for values in self))
+
+
+def named_rows(plans: Table, catalog: Catalog) -> Named:
+    """Look the names of plans up.
 
     Parameters
     ----------
@@ -271,18 +327,87 @@ def join(plans: Table, catalog: Catalog) -> Joined:
 
     Returns
     -------
-    Joined
-        Arrays for the equations, and the rules that only the catalog can judge.
+    Named
+        Rows, (rows,).
 
     Raises
     ------
     InputError
-        When a name is not in the catalog.
+        Naming every cell whose name is not in the catalog.
+    """
+    faults: list[Fault] = []
+
+    def found(look_up: Callable[..., np.ndarray], *arguments: object) -> np.ndarray:
+        try:
+            return look_up(*arguments)
+        except InputError as error:
+            faults.extend(error.faults)
+            return np.zeros(len(plans), dtype=np.int64)
+
+    named = Named(
+        found(catalog.rows, "models", plans.text("model"), plans, "model"),
+        found(catalog.rows, "accelerators", plans.text("accelerator"), plans, "accelerator"),
+        found(catalog.network_index, plans.text("network"), plans, "network"),
+    )
+    if faults:
+        raise InputError(faults)
+    return named
+
+
+def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
+    """Structure of the models of plans as codes: rows of one code are evaluated together.
+
+    Parameters
+    ----------
+    named : Named
+        Rows of the catalog.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    array of int64
+        For :func:`architecture_of`.
+    """
+    return np.asarray(_catalog_arrays(catalog).architecture[named.models])
+
+
+def architecture_of(code: int) -> Architecture:
+    """The structure that a code stands for.
+
+    Parameters
+    ----------
+    code : int
+        One of :func:`architecture_codes`.
+
+    Returns
+    -------
+    Architecture
+        Which operators the layers have at all.
+    """
+    return Architecture(*(bool(code >> bit & 1) for bit in range(len(Architecture._fields))))
+
+
+def join(plans: Table, catalog: Catalog, named: Named) -> Joined:
+    """Join plans to the catalog.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    catalog : Catalog
+        What they refer to.
+    named : Named
+        As :func:`named_rows` has it.
+
+    Returns
+    -------
+    Joined
+        Arrays for the equations, and the rules that only the catalog can judge.
     """
     arrays = _catalog_arrays(catalog)
     num_rows = len(plans)
-    model_rows = catalog.rows("models", plans.text("model"), plans, "model")
-    rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    model_rows, rows, asked = named
     names = plans.filled("precision")
     codes = np.array([_PRECISION_NAMES.index(name) for name in names.tolist()], dtype=np.int64)
     wide_names = [_WIDE.get(name, "bf16") for name in names.tolist()]
@@ -298,7 +423,6 @@ def join(plans: Table, catalog: Catalog) -> Joined:
     wide_device = Device(peak_flop_rate=wide_peak[:, None], **common)
 
     default = catalog.default_networks[rows]
-    asked = catalog.network_index(plans.text("network"), plans, "network")
     network_rows = np.where(asked >= 0, asked, default)
     accelerators = plans.number("num_accelerators")
     network, network_rules = _network(catalog, network_rows, accelerators)

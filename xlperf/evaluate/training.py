@@ -11,23 +11,27 @@ from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token
-from xlperf.evaluate.join import Joined, join
+from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
-from xlperf.parallel.plan import Rule, TrainingPlan, broken_rules, training_rules
-from xlperf.training import Setting, Step, step
+from xlperf.parallel.plan import (
+    CONTEXT_METHODS,
+    DIMENSIONS,
+    SCHEDULES,
+    Rule,
+    TrainingPlan,
+    broken_rules,
+    group_strides,
+    training_rules,
+)
+from xlperf.training import Setting, step
+from xlperf.workload.model import Architecture
 
 DEFAULT_SEQUENCE_LENGTH = 4096.0
 MICRO_BATCHES_PER_STAGE = 4.0
-DEFAULT_ORDER = "tp-cp-ep-dp-pp"
-_KERNELS = ("gemm", "vector", "all_reduce", "all_gather", "reduce_scatter", "point_to_point")
+_KERNELS = ("gemm", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 _WIDE_KERNELS = ("attention", "attention_backward")
 _SOFTWARE = ("training_software", "training_memory", "training_band")
 _RECOMPUTE = {"none": 0.0, "selective": 1.0, "full": 2.0}
-_NOT_MODELLED = (
-    ("context_parallel", "context parallel"),
-    ("expert_parallel", "expert parallel"),
-    ("expert_tensor_parallel", "expert tensor parallel"),
-)
 
 
 def _flag(values: np.ndarray, word: str) -> Array:
@@ -56,19 +60,35 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         Every field filled, (rows,).
     """
     accelerators = plans.number("num_accelerators")
-    tensor = plans.filled("tensor_parallel")
+    tensor, context = plans.filled("tensor_parallel"), plans.filled("context_parallel")
     stages = plans.filled("pipeline_parallel")
-    replicas = _or_else(plans.number("data_parallel"), accelerators / (tensor * stages))
+    experts, expert_tensor = plans.filled("expert_parallel"), plans.filled("expert_tensor_parallel")
+    replicas = _or_else(plans.number("data_parallel"), accelerators / (tensor * stages * context))
     micro = plans.filled("micro_batch_size")
     longest = _or_else(joined.max_sequence_length, DEFAULT_SEQUENCE_LENGTH)
     words = plans.filled("recompute").tolist()
+    copies = tensor * context * replicas / (experts * expert_tensor)
+    dense_strides, expert_strides = _strides(plans, tensor, context, replicas, stages, experts, expert_tensor, copies)
     return TrainingPlan(
         num_accelerators=accelerators,
         tensor_parallel=tensor,
         sequence_parallel=_or_else(plans.number("sequence_parallel"), np.where(tensor > 1, 1.0, 0.0)),
         pipeline_parallel=stages,
         virtual_pipeline=plans.filled("virtual_pipeline"),
-        gpipe=_flag(plans.filled("pipeline_schedule"), "gpipe"),
+        schedule=_codes(plans.filled("pipeline_schedule"), SCHEDULES),
+        context_parallel=context,
+        context_method=_codes(plans.filled("context_method"), CONTEXT_METHODS),
+        expert_parallel=experts,
+        expert_tensor_parallel=expert_tensor,
+        expert_imbalance=plans.filled("expert_imbalance"),
+        dispatch_size=np.where(plans.filled("dispatch_precision") == "fp8", 1.0, joined.element_size),
+        tensor_stride=dense_strides["tp"],
+        context_stride=dense_strides["cp"],
+        data_stride=dense_strides["dp"],
+        stage_stride=dense_strides["pp"],
+        expert_stride=expert_strides["ep"],
+        expert_tensor_stride=expert_strides["tp"],
+        expert_data_stride=expert_strides["dp"],
         data_parallel=replicas,
         zero_stage=plans.filled("zero_stage"),
         global_batch_size=_or_else(
@@ -85,31 +105,49 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
     )
 
 
-def _unmodelled(plans: Table) -> list[Rule]:
-    rules = []
-    for column, words in _NOT_MODELLED:
-        values = plans.filled(column)
-        rules.append(Rule(values > 1, f"{words} {{}} is not modelled yet, only 1", (values,)))
-    schedule = plans.filled("pipeline_schedule")
-    rules.append(
-        Rule(
-            (schedule == "zero-bubble") | (schedule == "dualpipe"),
-            "pipeline schedule {} is not modelled yet: use 1f1b, interleaved or gpipe",
-            (schedule,),
-        )
+def _codes(values: np.ndarray, choices: tuple[str, ...]) -> Array:
+    return np.array([choices.index(value) for value in values.tolist()], dtype=np.float64)
+
+
+def _strides(
+    plans: Table,
+    tensor: Array,
+    context: Array,
+    replicas: Array,
+    stages: Array,
+    experts: Array,
+    expert_tensor: Array,
+    copies: Array,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Strides of the groups outside and inside the experts, for each row's dimension order."""
+    orders = plans.filled("dimension_order")
+    dense: dict[str, Array] = {name: np.ones_like(tensor) for name in DIMENSIONS}
+    inner: dict[str, Array] = {name: np.ones_like(tensor) for name in DIMENSIONS}
+    for order in dict.fromkeys(orders.tolist()):
+        rows = orders == order
+        outside = {"tp": tensor[rows], "cp": context[rows], "dp": replicas[rows], "pp": stages[rows]}
+        inside = {"tp": expert_tensor[rows], "ep": experts[rows], "dp": copies[rows], "pp": stages[rows]}
+        for strides, sizes in ((dense, outside), (inner, inside)):
+            for name, values in group_strides(order, sizes).items():
+                strides[name][rows] = values
+    return dense, inner
+
+
+def _order_rules(plans: Table) -> list[Rule]:
+    orders = plans.filled("dimension_order")
+    known = set(DIMENSIONS)
+    wrong = np.array(
+        [set(order.split("-")) != known or order.count("-") != len(known) - 1 for order in orders.tolist()]
     )
-    rules.append(
+    schedule, chunks = plans.filled("pipeline_schedule"), plans.filled("virtual_pipeline")
+    return [
+        Rule(wrong, f"dimension order {{}} must name {', '.join(DIMENSIONS)} once each, joined by hyphens", (orders,)),
         Rule(
-            (schedule == "interleaved") & (plans.filled("virtual_pipeline") < 2),
+            (schedule == "interleaved") & (chunks < 2),
             "an interleaved schedule needs virtual pipeline of 2 or more, is {}",
-            (plans.filled("virtual_pipeline"),),
-        )
-    )
-    order = plans.filled("dimension_order")
-    rules.append(
-        Rule(order != DEFAULT_ORDER, f"dimension order {{}} is not modelled yet, only {DEFAULT_ORDER}", (order,))
-    )
-    return rules
+            (chunks,),
+        ),
+    ]
 
 
 def constants_of(
@@ -146,8 +184,10 @@ def constants_of(
     return found, extrapolated
 
 
-def training_setting(plans: Table, catalog: Catalog) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
-    """Everything that the step of a block of plans depends on.
+def training_setting(
+    plans: Table, catalog: Catalog, named: Named, architecture: Architecture
+) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
+    """Everything that the step of a block of plans of one architecture depends on.
 
     Parameters
     ----------
@@ -155,39 +195,21 @@ def training_setting(plans: Table, catalog: Catalog) -> tuple[Setting, Joined, l
         Training plans.
     catalog : Catalog
         What they refer to.
+    named : Named
+        Rows that they name.
+    architecture : Architecture
+        Structure that their models share.
 
     Returns
     -------
     tuple
         Setting, the joined rows, and which families are extrapolated for which rows.
     """
-    joined = join(plans, catalog)
+    joined = join(plans, catalog, named)
     constants, extrapolated = constants_of(catalog.calibration, joined)
     plan = plan_of(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
-    return (
-        Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, constants),
-        joined,
-        extrapolated,
-    )
-
-
-def training_step(plans: Table, catalog: Catalog) -> Step:
-    """The step of a block of plans in pieces, for explanations.
-
-    Parameters
-    ----------
-    plans : Table
-        Training plans.
-    catalog : Catalog
-        What they refer to.
-
-    Returns
-    -------
-    Step
-        Kernels, collectives and results.
-    """
-    with np.errstate(all="ignore"):
-        return step(training_setting(plans, catalog)[0])
+    setting = Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, constants, architecture)
+    return setting, joined, extrapolated
 
 
 def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
@@ -205,11 +227,25 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     dict of str to array
         Every column of ``training_results``, in the units used inside.
     """
-    setting, joined, extrapolated = training_setting(plans, catalog)
+    named = named_rows(plans, catalog)
+    codes = architecture_codes(named, catalog)
+    distinct = np.unique(codes).tolist()
+    if len(distinct) == 1:
+        return _evaluate(plans, catalog, named, architecture_of(distinct[0]))
+    results: dict[str, np.ndarray] = {}
+    for code in distinct:
+        rows = np.flatnonzero(codes == code)
+        for name, values in _evaluate(plans.take(rows), catalog, named.take(rows), architecture_of(code)).items():
+            results.setdefault(name, np.empty(len(plans), dtype=values.dtype))[rows] = values
+    return results
+
+
+def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> dict[str, np.ndarray]:
+    setting, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     plan = setting.plan
     with np.errstate(all="ignore"):
         results = dict(step(setting).results)
-        rules = [*joined.rules, *_unmodelled(plans), *training_rules(plan, joined.model)]
+        rules = [*joined.rules, *_order_rules(plans), *training_rules(plan, joined.model)]
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]
@@ -222,7 +258,6 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         rate = results["tokens_per_second"]
         results["energy_per_token"] = energy_per_token(power, plan.num_accelerators, rate)
         results["cost_per_million_tokens"] = cost_per_token(joined.cost_rate, plan.num_accelerators, rate)
-    del results["worst_stage_parameters"]
     capacity_rule = Rule(
         ~illegal & (results["fits"] < 1),
         "needs {} GiB of {} GiB",

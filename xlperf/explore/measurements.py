@@ -282,4 +282,3 @@ def hardware_share(plans: PublishedPlans) -> Array:
     head = shape["vocab_size"] / (4.0 * shape["num_layers"] * shape["hidden_size"])
     share = (4.0 * layer + head) / (3.0 * layer + head)
     return np.where(table.text("recompute") == "full", share, 1.0)
-

@@ -99,9 +99,7 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         )  # fmt: skip
         scatters = _call(setting, "reduce_scatter", tensor_call, gradients, expert_call, expert_gradients)
         reduces = _call(setting, "all_reduce", tensor_call, gradients, expert_gradients)
-        exchanges = _call(
-            setting, "all_to_all", (queries_and_output + keys_and_values, *context_call), exchange_call
-        )
+        exchanges = _call(setting, "all_to_all", (queries_and_output + keys_and_values, *context_call), exchange_call)
     else:
         none = Collective("", np.zeros_like(stream), np.zeros_like(stream))
         gathers = _call(setting, "all_gather", tensor_call, weights, (keys_and_values * context, *context_call))

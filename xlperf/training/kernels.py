@@ -99,8 +99,7 @@ def _core_parts(setting: Setting) -> list[Part]:
     flash = plan.flash_attention[:, None]
     for place, batch, queries, keys, causal in shapes:
         shape = tuple(
-            values[:, None]
-            for values in (batch, heads, groups, queries, keys, head_size, causal, plan.element_size)
+            values[:, None] for values in (batch, heads, groups, queries, keys, head_size, causal, plan.element_size)
         )
         gemms = Gemms(
             ("flash attention",), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None]
@@ -275,7 +274,5 @@ def phase_time(parts: list[Part], phase: str, place: str, only: str = "") -> Arr
     Array
         Sum over the operators, (rows,); 0.0 where there are none. [s]
     """
-    times = [
-        part.time_of(only) for part in parts if part.phase == phase and part.place == place
-    ]
+    times = [part.time_of(only) for part in parts if part.phase == phase and part.place == place]
     return np.asarray(sum(times)) if times else np.zeros(())

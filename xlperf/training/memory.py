@@ -185,9 +185,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     )
     routed = copies * mixtures * held.experts[:, None]
 
-    dense_kept, mixture_kept, dense_whole, mixture_whole = (
-        values[:, None] for values in _layer_activations(setting)
-    )
+    dense_kept, mixture_kept, dense_whole, mixture_whole = (values[:, None] for values in _layer_activations(setting))
     first_held = in_flight_micro_batches(batches, stages, chunks, plan.gpipe)
     step = np.where(chunks > 1.0, 1.0 / chunks, 1.0)
     second_held = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first_held - step), 1.0))

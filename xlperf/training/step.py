@@ -117,9 +117,7 @@ def _blocks(setting: Setting, parts: list[Part], communication: Communication) -
         visible * np.where(split, pair, communication.tensor_reduce.time),
         context[:, FORWARD],
         context[:, BACKWARD],
-        2.0 * communication.expert_exchange.time
-        + communication.expert_gather.time
-        + communication.expert_scatter.time,
+        2.0 * communication.expert_exchange.time + communication.expert_gather.time + communication.expert_scatter.time,
         np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0),
     )
 

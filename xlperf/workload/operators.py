@@ -335,7 +335,7 @@ def attention_vectors(
                        _stack(*columns))  # fmt: skip
     groups = ceil_div(model.num_query_groups, tensor_parallel)
     projected = tokens * (heads + 2.0 * groups) * model.head_size
-    columns = (
+    gradients = (
         (3.0 * stream + 3.0 * compressed) * element_size,
         stream * (element_size + mask * (2.0 * element_size + 1.0)),
         2.0 * ((model.rotary + 1.5 * model.query_key_norm) * rotated + assembled) * element_size,
@@ -345,7 +345,7 @@ def attention_vectors(
     )
     names = ("attention norm gradient", "attention residual gradient", "rotary embedding gradient", "softmax gradient",
              "attention dropout gradient", "attention bias gradients")  # fmt: skip
-    return Vectors(names, _stack(*columns))
+    return Vectors(names, _stack(*gradients))
 
 
 def mlp_vectors(
@@ -396,7 +396,7 @@ def mlp_vectors(
             moved,
         )
         return Vectors(("mlp norm", "mlp residual", "activation", "moves of tokens"), _stack(*columns))
-    columns = (
+    gradients = (
         3.0 * stream * element_size,
         stream * (element_size + mask * (2.0 * element_size + 1.0)),
         (3.0 + 2.0 * model.gated_mlp) * inner_elements * element_size,
@@ -405,7 +405,7 @@ def mlp_vectors(
     )
     names = ("mlp norm gradient", "mlp residual gradient", "activation gradient", "moves of tokens gradient",
              "mlp bias gradients")  # fmt: skip
-    return Vectors(names, _stack(*columns))
+    return Vectors(names, _stack(*gradients))
 
 
 def cast_traffic(gemms: Gemms, element_size: Array, storage_size: Array) -> Array:

@@ -136,9 +136,10 @@ def parameter_count(model: Model, experts_per_token: bool = False) -> Array:
     ----------
     .. [1] Count of the weights in the published checkpoints; the sheet ``models`` states them with their source.
     """
-    outside = embedding_parameters(
-        model.vocab_size, model.hidden_size, model.learned_positions, model.tied_embeddings
-    ) + (1.0 + model.layer_norm) * model.hidden_size
+    outside = (
+        embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, model.tied_embeddings)
+        + (1.0 + model.layer_norm) * model.hidden_size
+    )
     projection = model.hidden_size * model.vocab_size
     return np.asarray(
         matrix_parameters(model, experts_per_token)
