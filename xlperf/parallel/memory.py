@@ -123,7 +123,7 @@ def layer_activation_size(
        arXiv:2205.05198, equations 1 to 4.
     """
     split = array(tensor_parallel)
-    shared = np.where(array(sequence_parallel) > 0.0, split, 1.0)
+    shared = 1.0 + (split - 1.0) * array(sequence_parallel)
     element, count = array(element_size), array(tokens)
     mask = array(dropout) * array(mask_size)
     stream = 4.0 * array(hidden_size) / shared

@@ -6,7 +6,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
-from xlperf.training.setting import WORD, Part, Setting, columns
+from xlperf.training.setting import MASK, WORD, Part, Setting, columns
 from xlperf.workload.operators import (
     Gemms,
     attention_gemms,
@@ -20,7 +20,18 @@ from xlperf.workload.operators import (
 
 
 def kernel_parts(setting: Setting) -> list[Part]:
-    """Kernels of one layer, of the embedding and of the head, for one micro-batch."""
+    """Kernels of one layer, of the embedding and of the head, for one micro-batch.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model, device, plan and calibration. [-]
+
+    Returns
+    -------
+    list of Part
+        Calls per pass and seconds per call, (rows, operators). [s]
+    """
     model, plan, constants = setting.model, setting.plan, setting.constants
     tokens, tensor = plan.tokens, plan.tensor_parallel
     element, product = plan.element_size[:, None], plan.product_size[:, None]
@@ -65,7 +76,7 @@ def kernel_parts(setting: Setting) -> list[Part]:
     fused_gemms = Gemms(("flash attention",), length * ones, length * ones, model.head_size[:, None], shape[0] * heads)
 
     kept = (1.0 - plan.flash_attention) * plan.micro_batch_size * heads[:, 0] * plan.sequence_length**2
-    arguments = (model, tokens, kept, tensor, plan.sequence_parallel, plan.element_size)
+    arguments = (model, tokens, kept, tensor, plan.sequence_parallel, plan.element_size, MASK)
     vectors, gradients = forward_vectors(*arguments), backward_vectors(*arguments)
     cast = cast_traffic(forward, plan.product_size, plan.element_size)
     cast_backward = cast_traffic(Gemms(forward.names, forward.m, forward.k, forward.n, forward.batch),

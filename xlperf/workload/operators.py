@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div
+from xlperf.arrays import Array, Numeric, array, ceil_div
 from xlperf.workload.model import Model
 
 
@@ -150,6 +150,7 @@ def forward_vectors(
     tensor_parallel: Array,
     sequence_parallel: Array,
     element_size: Array,
+    mask_size: Numeric,
 ) -> Vectors:
     """Kernels of one layer in the forward pass that are not matrix products.
 
@@ -167,6 +168,8 @@ def forward_vectors(
         1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
     element_size : Array
         Bytes of an activation, (rows,). [B]
+    mask_size : Array
+        Bytes of an element of a dropout mask, (rows,). [B]
 
     Returns
     -------
@@ -179,14 +182,14 @@ def forward_vectors(
     groups = ceil_div(model.num_query_groups, tensor_parallel)
     rotated = tokens * (heads + groups) * model.head_size
     hidden = tokens * model.ffn_hidden_size / tensor_parallel
-    mask = model.dropout
+    dropped, mask = model.dropout, model.dropout * array(mask_size)
     traffic = _stack(
         4.0 * stream * element_size,
         stream * (6.0 * element_size + 2.0 * mask),
         2.0 * (model.rotary + model.query_key_norm) * rotated * element_size,
         (2.0 + model.gated_mlp) * hidden * element_size,
         2.0 * score_elements * element_size,
-        mask * score_elements * (2.0 * element_size + 1.0),
+        score_elements * (2.0 * dropped * element_size + mask),
     )
     names = ("norms", "residual and dropout", "rotary embedding", "activation", "softmax", "attention dropout")
     return Vectors(names, traffic)
@@ -199,6 +202,7 @@ def backward_vectors(
     tensor_parallel: Array,
     sequence_parallel: Array,
     element_size: Array,
+    mask_size: Numeric,
 ) -> Vectors:
     """Kernels of one layer in the backward pass that are not matrix products.
 
@@ -216,6 +220,8 @@ def backward_vectors(
         1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
     element_size : Array
         Bytes of an activation, (rows,). [B]
+    mask_size : Array
+        Bytes of an element of a dropout mask, (rows,). [B]
 
     Returns
     -------
@@ -228,15 +234,15 @@ def backward_vectors(
     groups = ceil_div(model.num_query_groups, tensor_parallel)
     rotated = tokens * (heads + groups) * model.head_size
     hidden = tokens * model.ffn_hidden_size / tensor_parallel
-    mask = model.dropout
+    dropped, mask = model.dropout, model.dropout * array(mask_size)
     projected = tokens * (heads + 2.0 * groups) * model.head_size
     traffic = _stack(
         6.0 * stream * element_size,
-        stream * (2.0 * element_size + mask * (4.0 * element_size + 2.0)),
+        stream * (2.0 * element_size + 4.0 * dropped * element_size + 2.0 * mask),
         2.0 * (model.rotary + 1.5 * model.query_key_norm) * rotated * element_size,
         (3.0 + 2.0 * model.gated_mlp) * hidden * element_size,
         3.0 * score_elements * element_size,
-        mask * score_elements * (2.0 * element_size + 1.0),
+        score_elements * (2.0 * dropped * element_size + mask),
         (model.bias_qkv * projected + model.bias_all * (hidden + 2.0 * stream)) * element_size,
     )
     names = (
@@ -272,4 +278,4 @@ def cast_traffic(gemms: Gemms, element_size: Array, storage_size: Array) -> Arra
         Traffic of the casts of one layer, (rows,); 0 where both precisions are the same. [B]
     """
     elements = np.ascontiguousarray(gemms.m * gemms.k).sum(axis=-1)
-    return np.where(element_size < storage_size, elements * (storage_size + 2.0 * element_size), 0.0)
+    return np.asarray(elements * (storage_size + 2.0 * element_size) * (element_size < storage_size))
