@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 import xlperf
+from xlperf.catalog.schema import table_schema, unit_of
 
 ROOMS = ("hardware", "network", "workload", "parallel", "training", "inference", "cost")
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
-_ENTRY = re.compile(r"^(?P<names>\w+(?:, \w+)*)(?: : (?P<type>.+))?$")
+_ALL_CONSTANTS = ("Constants", "Mapping[str, Mapping[str, Array]]")
+_ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*)(?: : (?P<type>.+))?$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +92,10 @@ def documentation(function: Any) -> str:
 
 def parameters(function: Callable[..., Any]) -> dict[str, str]:
     """Parameters of the signature and their annotations."""
-    return {name: str(value.annotation) for name, value in inspect.signature(function).parameters.items()}
+    return {
+        name: ("*" if value.kind is value.VAR_POSITIONAL else "") + str(value.annotation)
+        for name, value in inspect.signature(function).parameters.items()
+    }
 
 
 def is_array(annotation: str) -> bool:
@@ -243,20 +248,32 @@ def draw(function: Callable[..., Any], random: np.random.Generator, choice: str 
         elif annotation == "str" and choices(entry):
             drawn[name] = choice or choices(entry)[0]
         elif annotation == "Mapping[str, Array]":
-            drawn[name] = {
-                constant.name: Leaf(
-                    (name, constant.name),
-                    constant,
-                    constant.unit or "-",
-                    random.uniform(*map(float, constant.type.split()), (ROWS, 1)),
-                )
-                for constant in families()[_family(function.__name__, choice)]
-            }
+            family = "serving_software" if name == "software" else _family(function.__name__, choice)
+            drawn[name] = _draw_constants((name,), family, random)
+        elif annotation in _ALL_CONSTANTS:
+            drawn[name] = _draw_all_constants((name,), random)
         elif kind is not None:
             drawn[name] = _draw_bundle(name, kind, random)
         else:
             raise CannotDraw(f"{name} is of type {annotation}")
     return drawn
+
+
+def _draw_constants(path: tuple[str, ...], family: str, random: np.random.Generator) -> dict[str, Leaf]:
+    return {
+        constant.name: Leaf(
+            (*path, constant.name),
+            constant,
+            constant.unit or "-",
+            random.uniform(*map(float, constant.type.split()), (ROWS, 1)),
+        )
+        for constant in families()[family]
+    }
+
+
+def _draw_all_constants(path: tuple[str, ...], random: np.random.Generator) -> dict[str, dict[str, Leaf]]:
+    drawn = {family: _draw_constants((*path, family), family, random) for family in families()}
+    return {**drawn, "gemm_wide": drawn["gemm"]}
 
 
 def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
@@ -270,6 +287,9 @@ def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
         inner = _bundle(annotation)
         if inner is not None:
             fields[field] = _draw_bundle(f"{name}.{field}", inner, random)
+            continue
+        if annotation in _ALL_CONSTANTS:
+            fields[field] = _draw_all_constants((name, field), random)
             continue
         if not is_array(annotation) and annotation != "np.ndarray":
             raise CannotDraw(f"{name}.{field} is of type {annotation}")
@@ -309,11 +329,8 @@ def filled(value: Any, change: Callable[[Leaf], Any]) -> Any:
 def outcomes(function: Callable[..., Any], result: Any) -> list[tuple[str, str, np.ndarray]]:
     """Arrays of a result with name and unit; the axis of the rows first."""
     entries = section(documentation(function), "Returns")
-    if hasattr(result, "_fields") or dataclasses.is_dataclass(result):
-        fields = bundle_fields(type(result))
-        found = [
-            (name, entry, getattr(result, name)) for name, (annotation, entry) in fields.items() if is_array(annotation)
-        ]
+    if hasattr(result, "_fields") or dataclasses.is_dataclass(result) or isinstance(result, dict):
+        found = list(_parts(result))
     elif isinstance(result, tuple):
         entries = entries * len(result) if len(entries) == 1 else entries
         assert len(entries) == len(result), f"{function.__name__}: {len(result)} results, {len(entries)} documented"
@@ -321,8 +338,26 @@ def outcomes(function: Callable[..., Any], result: Any) -> list[tuple[str, str, 
     elif isinstance(result, (np.ndarray, float)):
         found = [(entries[0].name or "result", entries[0], result)]
     else:
-        raise CannotDraw(f"result is of type {type(result).__name__}")
+        found = []
+    if not found:
+        raise CannotDraw(f"result is of type {type(result).__name__}, without arrays of known units")
     return [(name, entry.unit or "-", _rows_first(entry, np.asarray(values))) for name, entry, values in found]
+
+
+def _parts(result: Any) -> Iterator[tuple[str, Entry, Any]]:
+    """Arrays in a bundle or a dict of result columns, where their unit is documented or in the schema."""
+    if isinstance(result, dict):
+        columns = {**table_schema("training_results").by_name, **table_schema("inference_results").by_name}
+        for name, values in result.items():
+            if name in columns:
+                yield name, Entry(name, "", f"[{unit_of(columns[name]).dimension}]"), values
+        return
+    for name, (annotation, entry) in bundle_fields(type(result)).items():
+        values = getattr(result, name)
+        if is_array(annotation) and entry.unit is not None:
+            yield name, entry, values
+        elif isinstance(values, dict) or hasattr(values, "_fields"):
+            yield from _parts(values)
 
 
 def _rows_first(entry: Entry, values: np.ndarray) -> np.ndarray:
@@ -344,4 +379,8 @@ def undrawn() -> dict[str, str]:
                 outcomes(function, function(**arguments))
         except CannotDraw as problem:
             found[name] = str(problem)
+        except (ValueError, IndexError, KeyError) as problem:
+            if is_equation(function):
+                raise
+            found[name] = f"arguments that do not fit together: {problem}"
     return found

@@ -10,8 +10,36 @@ import numpy as np
 import pytest
 from equations import COUNTED, Leaf, functions
 
-# Functions whose arguments cannot be drawn from their docstring alone, and what tests them instead.
-NOT_DRAWN: dict[str, str] = {}
+from xlperf.arrays import Array, Numeric, array
+
+# Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
+NOT_DRAWN = {
+    "inference.serving_bound": "takes the work that serving_work returns",
+    "parallel.plan.broken_rules": "rules in words",
+    "parallel.plan.training_rules": "rules in words",
+    "parallel.serving_plan.attention_precision": "names of precisions",
+    "parallel.serving_plan.cache_precision": "names of precisions",
+    "parallel.serving_plan.inference_plan": "names of precisions",
+    "parallel.serving_plan.matrix_precision": "names of precisions",
+    "parallel.serving_plan.serving_rules": "rules in words",
+    "parallel.serving_plan.serving_warnings": "rules in words",
+    "parallel.serving_plan.sizes": "names of precisions",
+    "parallel.serving_plan.unmodelled_rules": "rules in words",
+    "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
+    "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
+    "training.kernels.phase_time": "a list of kernels, part of training.step.step",
+    "training.setting.columns": "any number of arguments",
+}
+
+# Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and
+# master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
+FIXED_WORDS = {
+    "inference.serving_memory": {"B"},
+    "inference.serving_results": {"B"},
+    "inference.serving_work": {"B"},
+    "training.memory.memory_of": {"B"},
+    "training.step.step": {"B"},
+}
 
 EVERY = pytest.mark.parametrize("name", sorted(functions()))
 EQUATIONS = [name for name, function in sorted(functions().items()) if equations.is_equation(function)]
@@ -176,7 +204,7 @@ def test_result_scales_with_its_units(name: str, choice: str | None, seed: int) 
         wired = equations.dimensions(unit) - carried - COUNTED
         assert not wired, f"{name}: {label} is in [{unit}] but no argument carries {', '.join(sorted(wired))}"
     random = np.random.default_rng(seed)
-    measured = sorted(carried - COUNTED) + sorted(COUNTED & amounts)
+    measured = sorted(carried - COUNTED - FIXED_WORDS.get(name, set())) + sorted(COUNTED & amounts)
     for dimension in measured:
         sticks = {dimension: 2.0 ** int(random.choice([-9, -5, 4, 7]))}
         scaled = _call(
@@ -190,3 +218,60 @@ def test_result_scales_with_its_units(name: str, choice: str | None, seed: int) 
                 rtol=1e-12,
                 err_msg=f"{name}: {label} [{unit}] does not follow when {dimension} is measured anew",
             )
+
+
+def _wired(message_size: Numeric, bandwidth: Numeric) -> Array:
+    """Transfer with a hard-wired start-up time.
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes. [B]
+    bandwidth : numeric
+        Rate. [B/s]
+
+    Returns
+    -------
+    time : numeric
+        Start and transfer. [s]
+    """
+    return np.asarray(5e-6 + array(message_size) / array(bandwidth))
+
+
+def _dropped(message_size: Numeric, bandwidth: Numeric) -> Array:
+    return array(message_size) * np.sign(array(bandwidth))
+
+
+def _deaf(message_size: Numeric, bandwidth: Numeric) -> Array:
+    return np.asarray(np.nan_to_num(array(message_size)) / array(bandwidth))
+
+
+def _writing(message_size: Numeric, bandwidth: Numeric) -> Array:
+    rate = array(bandwidth)
+    rate *= 1.0 + 1e-16 + 1e-15
+    return np.asarray(array(message_size) / rate)
+
+
+def _blocked(message_size: Numeric, bandwidth: Numeric) -> Array:
+    size = array(message_size)
+    return np.asarray((size + 1e-9 * size.size) / array(bandwidth))
+
+
+@pytest.mark.parametrize(
+    ("function", "test", "words"),
+    [
+        (_wired, lambda name: test_result_scales_with_its_units(name, None, 1), "does not follow when"),
+        (_dropped, lambda name: test_result_scales_with_its_units(name, None, 1), "does not follow when"),
+        (_deaf, lambda name: test_nan_in_nan_out(name, None), "where message_size is NaN"),
+        (_writing, lambda name: test_arguments_are_untouched_and_results_are_numbers(name, None), "its argument band"),
+        (_blocked, lambda name: test_one_row_is_the_same_alone_and_among_others(name, None), "in the last bits"),
+        (_blocked, test_scalars_lists_and_grids_are_the_same_code, "of scalars is"),
+    ],
+)
+def test_the_contract_catches_a_bad_equation(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], test: Callable[[str], None], words: str
+) -> None:
+    function.__doc__ = _wired.__doc__
+    monkeypatch.setitem(functions(), "bad.equation", function)
+    with pytest.raises(AssertionError, match=rf"(?s)bad\.equation: .*{words}"):
+        test("bad.equation")

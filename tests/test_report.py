@@ -615,3 +615,38 @@ def test_plans_can_be_reordered_without_changing_a_row() -> None:
         for p, r in ((plans, results), (turned, turned_results))
     ]
     assert made[0] == made[1][::-1]
+
+
+def test_aliases_and_other_spellings_are_one_model_and_one_accelerator() -> None:
+    plans, results = samples.training(10)
+    columns = dict(plans.columns)
+    columns["accelerator"] = np.array([str(n).upper() if i % 2 else n for i, n in enumerate(columns["accelerator"])])
+    columns["model"] = np.array([str(n).lower() for n in columns["model"]], dtype=object)
+    respelt = Table(plans.kind, {**columns, "accelerator": columns["accelerator"].astype(object)})
+    made = [
+        report_workbook(samples.catalog(), [p], [results], date=DAY, explain=samples.explain) for p in (plans, respelt)
+    ]
+    tables = [records(book["summary"], "best_training") for book in made]
+    for one, other in zip(*tables, strict=True):
+        assert (one["model"], one["accelerator"]) == (other["model"], other["accelerator"])
+    assert [row["accelerator"] for row in records(made[1]["accelerators"])] == ["A100 80GB", "H100", "B200"]
+
+
+def test_nothing_fits() -> None:
+    plans, results = samples.training(6)
+    columns = {**results.columns, "fits": np.where(np.isnan(results["fits"]), np.nan, 0.0)}
+    made = report_workbook(
+        samples.catalog(), [plans], [Table(results.kind, columns)], date=DAY, explain=samples.explain
+    )
+    text = words(made["summary"])
+    assert "4 training plans do not fit in memory" in text
+    assert "Fastest training" not in text
+    assert "best_training" not in made["summary"].tables
+
+
+def test_results_with_few_columns() -> None:
+    plans, results = samples.inference(5)
+    few = Table(results.kind, {name: results[name] for name in ("ttft", "tpot", "fits", "reason")})
+    made = report_workbook(samples.catalog(), [plans], [few], date=DAY, explain=samples.explain)
+    assert not {"inference time", "memory"} & set(made.sheetnames)
+    assert [name for name in records(made["inference"])[0] if "ms" in name] == ["ttft (ms)", "tpot (ms)"]

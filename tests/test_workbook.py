@@ -327,7 +327,7 @@ def test_formulas_carry_values_and_excel_is_not_told_to_calculate_on_opening(bui
 def test_values_are_put_only_where_formulas_are() -> None:
     part = '<c r="A1"><f>1&lt;2</f><v></v></c><c r="A2" s="1"><f>X()</f><v /></c>'
     assert with_values(part, {"A1": True, "A2": "a<b"}) == (
-        '<c r="A1" t="b"><f>1&lt;2</f><v>1</v></c><c r="A2" s="1" t="str"><f>X()</f><v>a&lt;b</v></c>'
+        '<c r="A1"><f>1&lt;2</f><v>1</v></c><c r="A2" s="1" t="str"><f>X()</f><v>a&lt;b</v></c>'
     )
     with pytest.raises(ValueError, match="B1"):
         with_values(part, {"B1": 1.0})

@@ -298,7 +298,7 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
             ),
             Check(
                 f"Plans of {kind} that do not fit in memory",
-                f"COUNTIF({kind}[{fits.header}],FALSE)",
+                f"MAX(COUNTIF({kind}[{fits.header}],FALSE),COUNTIF({kind}[{fits.header}],0))",
                 _count(own.get(fits.name), lambda cell: cell is False),
             ),
         ]

@@ -10,7 +10,7 @@ from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
 
 from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, results_of, schema, table_schema
-from xlperf.excel.build_package import Formulas
+from xlperf.excel.build_package import FLAG_FORMAT, Formulas
 from xlperf.excel.build_sheets import CATALOG_NAME, LOOKS, choices_of, column_validation, names_of
 from xlperf.excel.functions import PREFIX
 from xlperf.excel.style import link, number_format, page_setup, put, title
@@ -123,7 +123,7 @@ def front_sheet(
     """
     sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
-    for column, width in zip("ABCDEFGHIJ", (2, 46, 27, 3, 46, 27, 16, 12, 12, 12), strict=True):
+    for column, width in zip("ABCDEFGHIJ", (2, 46, 28, 3, 46, 28, 24, 12, 12, 12), strict=True):
         sheet.column_dimensions[column].width = width
     _wide(sheet, 4, _WORDS, 30)
     put(sheet["B6"], "How to use it", "xlperf heading")
@@ -186,10 +186,13 @@ def _card(
         style = "xlperf reason" if name == "reason" else "xlperf computed"
         cell = sheet[f"{right}{row}"]
         inside: Any = cell
-        formulas.put(inside, f"={function}({area},{CATALOG_NAME})", results.get(name), style, number_format(column))
+        shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
+        formulas.put(inside, f"={function}({area},{CATALOG_NAME})", results.get(name), style, shown)
         _left(cell)
         if name == "reason":
-            sheet.row_dimensions[row].height = 26
+            lines = max(2, -(-len(str(results.get(name) or "")) // 32))
+            height = 2.0 + 12.0 * lines
+            sheet.row_dimensions[row].height = max(height, sheet.row_dimensions[row].height or 0.0)
 
 
 def _left(cell: Any) -> None:
@@ -200,7 +203,7 @@ def _legend(sheet: Worksheet, top: int) -> None:
     put(sheet[f"E{top}"], "Colours", "xlperf heading")
     for row, (style, sample, words) in enumerate(
         (
-            ("xlperf header", "header", "what you give; the unit stands in parentheses, the meaning in the comment"),
+            ("xlperf header", "header", "what you give; the comment says what it means"),
             ("xlperf header result", "header", "what xlperf computes"),
             ("xlperf key", "name", "key of the row"),
             ("xlperf input", "input", "change it"),

@@ -102,6 +102,9 @@ def packed(workbook: Workbook, formulas: Formulas) -> bytes:
     return result.getvalue()
 
 
+FLAG_FORMAT = '[=1]"TRUE";[=0]"FALSE";General'
+
+
 def with_values(part: str, values: Mapping[str, Any]) -> str:
     """The text of a sheet's part with values beside its formulas.
 
@@ -141,10 +144,9 @@ def with_values(part: str, values: Mapping[str, Any]) -> str:
 
 
 def _stored(value: Any) -> tuple[str, str]:
+    """Type and text of a value. A flag is a number: LibreOffice calculates formulas again that hold a boolean."""
     if isinstance(value, CellError):
         return ' t="e"', escape(value.code)
-    if isinstance(value, bool):
-        return ' t="b"', "1" if value else "0"
     if isinstance(value, str):
         return ' t="str"', escape(value)
     number = float(value)

@@ -15,11 +15,12 @@ from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.table import TableColumn, TableFormula
 
 from xlperf.catalog.schema import PLAN_TABLES, Column, results_of, table_schema
-from xlperf.excel.build_package import Formulas
+from xlperf.excel.build_package import FLAG_FORMAT, Formulas
 from xlperf.excel.functions import PREFIX
 from xlperf.excel.style import (
     BAD_FILL,
     BAD_INK,
+    column_width,
     data_rows,
     page_setup,
     put,
@@ -153,7 +154,7 @@ LOOKS: Mapping[str, Look] = {
 }
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"
-_LONG_TEXT = {"source": 44.0, "aliases": 36.0, "notes": 64.0, "reason": 64.0, "fit_set": 36.0}
+_LONG_TEXT = {"source": 58.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "fit_set": 40.0}
 
 
 def sheet_columns(kind: str) -> list[Column]:
@@ -190,7 +191,8 @@ def data_sheet(workbook: Workbook, table: Table, results: Mapping[str, Sequence[
     inputs = [column for column in columns if not column.is_result]
     rows = [[*row, *[None] * (len(columns) - len(inputs))] for row in data_rows(table, inputs)]
     title(sheet, look.title, look.subtitle)
-    write_table(sheet, columns, rows, f"A{HEADER_ROW}", kind)
+    _widths(sheet, columns, rows)
+    write_table(sheet, columns, rows, f"A{HEADER_ROW}", kind, widths=False, fitted=False)
     _bands(sheet, columns, look.bands)
     _native_columns(sheet, kind, columns)
     for offset, column in enumerate(columns, start=1):
@@ -199,15 +201,16 @@ def data_sheet(workbook: Workbook, table: Table, results: Mapping[str, Sequence[
             for row in range(len(rows)):
                 cell: Any = sheet.cell(HEADER_ROW + 1 + row, offset)
                 value = results[column.name][row] if column.name in results else None
-                style, shown = cell.style, cell.number_format
+                style, shown = cell.style, FLAG_FORMAT if column.kind == "result-flag" else cell.number_format
                 formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
+                if isinstance(value, str) and column.name == "reason":
+                    sheet.row_dimensions[cell.row].height = 3.0 + 12.0 * _lines(value, 94.0)
         else:
             first, last = HEADER_ROW + 1, HEADER_ROW + max(len(rows), 1) + SPARE_ROWS
             validation = column_validation(column, f"{letter}{first}")
             if validation is not None:
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
-    _arranged(sheet, columns, len(rows))
     if kind in PLAN_TABLES:
         _alarms(sheet, columns, len(rows))
     _print_setup(sheet, look, columns, len(rows))
@@ -312,25 +315,16 @@ def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[st
     sheet.row_dimensions[HEADER_ROW - 1].height = 16
 
 
-def _arranged(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
-    """Widths that show names whole, text apart from the numbers before it, long text wrapped."""
-    deepest = 1
-    for offset, column in enumerate(columns, start=1):
-        letter = get_column_letter(offset)
-        cells: list[Any] = [sheet.cell(HEADER_ROW + 1 + row, offset) for row in range(max(count, 1))]
-        width = sheet.column_dimensions[letter].width
-        longest = max((len(cell.value) for cell in cells if isinstance(cell.value, str)), default=0)
+def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
+    """Widths that show names whole; long text has a fixed width and wraps."""
+    for offset, column in enumerate(columns):
+        width = column_width(column)
+        longest = max((len(row[offset]) for row in rows if isinstance(row[offset], str)), default=0)
         if column.name in _LONG_TEXT:
-            width = _LONG_TEXT[column.name]
+            width = _LONG_TEXT[column.name] if column.is_result else min(longest + 4.0, _LONG_TEXT[column.name])
         elif column.is_text and not column.is_result:
             width = max(width, 1.1 * longest + 3.0)
-        sheet.column_dimensions[letter].width = width
-        if column.is_text or column.kind == "flag":
-            own = Alignment(horizontal="left", vertical="top", indent=1, wrap_text=column.name in _LONG_TEXT)
-            for cell in cells:
-                cell.alignment = own
-        deepest = max(deepest, _lines(column.header, width - 2.0))
-    sheet.row_dimensions[HEADER_ROW].height = 13.0 * deepest + 6.0
+        sheet.column_dimensions[get_column_letter(offset + 1)].width = max(width, len(column.header) / 3 + 4.0)
 
 
 def _lines(text: str, across: float) -> int:
@@ -357,7 +351,7 @@ def _alarms(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
     names = [column.name for column in columns]
     first, last = HEADER_ROW + 1, HEADER_ROW + max(count, 1)
     letter = get_column_letter(names.index("fits") + 1)
-    alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(ISLOGICAL({letter}{first}),NOT({letter}{first}))")
+    alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(NOT(ISERROR({letter}{first})),{letter}{first}=FALSE)")
     results = [offset for offset, column in enumerate(columns, start=1) if column.is_result]
     left, right = get_column_letter(results[0]), get_column_letter(results[-1])
     alarm(sheet, f"{left}{first}:{right}{last}", f"ISERROR({left}{first})")

@@ -15,7 +15,7 @@ from openpyxl import Workbook
 from xlperf import resources
 from xlperf.excel.report_summary import SHEETS
 from xlperf.excel.save import save_workbook
-from xlperf.excel.style import add_styles, page_setup, title
+from xlperf.excel.style import add_styles, link, page_setup, title
 
 _PLANS = "Blue on cream: the plan. Black: computed. Amber rows do not fit in memory, red rows are refused; see reason."
 _SUBTITLES = {
@@ -45,6 +45,8 @@ def template_workbook() -> Workbook:
         sheet: Any = workbook.create_sheet(name)
         words = "xlperf report" if name == "summary" else name.capitalize()
         title(sheet, words, _SUBTITLES.get(name, ""))
+        if name != "summary":
+            link(sheet["A3"], "summary", "to the summary")
         sheet.sheet_properties.tabColor = _TABS.get(name, "8FA3B5")
         sheet.sheet_view.zoomScale = 100
         page_setup(sheet)

@@ -89,7 +89,7 @@ def report_workbook(
     InputError
         Where there are no plans.
     """
-    groups = tuple(Plans(plan, result) for plan, result in zip(plans, results, strict=True) if len(plan))
+    groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups:
         raise InputError(Fault(catalog.origin, "holds no plans; fill the sheets training or inference"))
     report = Report(catalog, groups, _operators(catalog, groups, explain), date, study, xlperf.__version__)
@@ -109,7 +109,7 @@ def report_workbook(
             step_time_sheet(workbook[time], group)
         else:
             inference_time_sheet(workbook[time], group)
-    computed = [group for group in groups if len(group.where(GOOD, TOO_LARGE))]
+    computed = [g for g in groups if g.parts("memory_", "memory_reserved", "memory_capacity")]
     if computed:
         memory_sheet(workbook["memory"], computed)
     else:

@@ -193,8 +193,8 @@ def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
         reasons = group.results.text("reason")
         for i, state in enumerate(group.states):
             if reasons[i] or state != GOOD:
-                model, accelerator = group.plans.text("model")[i], group.plans.text("accelerator")[i]
-                cells = [group.names[i], group.kind, i + 1, model, accelerator, _WORDS[state], reasons[i]]
+                machine = (group.models[i], group.accelerators[i])
+                cells = [group.names[i], group.kind, i + 1, *machine, _WORDS[state], reasons[i]]
                 rows.append((order.index(state), cells))
     rows.sort(key=lambda row: row[0])
     for letter, width in zip("ABCDEFG", (46, 12, 8, 22, 20, 19, 90), strict=True):

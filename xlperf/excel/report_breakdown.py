@@ -155,7 +155,8 @@ def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[
     fields = []
     rest = np.ones(len(rows))
     for part in group.parts("time_"):
-        share = group.number(part.name)[rows] / total
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = group.number(part.name)[rows] / total
         rest = rest - np.nan_to_num(share)
         fields.append(
             _Field(

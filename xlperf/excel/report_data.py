@@ -24,10 +24,11 @@ GOOD = "fits"
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans of one kind with their results, row by row."""
+    """Plans of one kind with their results, row by row; with a catalog, names are spelt as it spells them."""
 
     plans: Table
     results: Table
+    catalog: Catalog | None = None
 
     def __post_init__(self) -> None:
         if len(self.plans) != len(self.results) or self.results.kind != f"{self.plans.kind}_results":
@@ -58,14 +59,31 @@ class Plans:
             return np.full(len(self), np.nan)
         return self.results[name] / unit_of(column).factor
 
+    def _called(self, kind: str, column: str) -> list[str]:
+        names = self.plans.text(column)
+        if self.catalog is None:
+            return [str(name) for name in names]
+        table = self.catalog.tables[kind]
+        known = table.text(table.schema.key.name)
+        return [str(known[row]) for row in self.catalog.rows(kind, names, self.plans, column)]
+
+    @cached_property
+    def models(self) -> list[str]:
+        """Model of each plan as the catalog spells it, so that aliases are one model."""
+        return self._called("models", "model")
+
+    @cached_property
+    def accelerators(self) -> list[str]:
+        """Accelerator of each plan as the catalog spells it."""
+        return self._called("accelerators", "accelerator")
+
     @cached_property
     def names(self) -> list[str]:
         """A name for each plan: its own, or model and accelerators."""
         shown = []
         for i, name in enumerate(self.plans.text("name")):
             count = self.plans.number("num_accelerators", 1.0)[i]
-            model, accelerator = self.plans.text("model")[i], self.plans.text("accelerator")[i]
-            shown.append(str(name) or f"{model} on {count:g} x {accelerator}")
+            shown.append(str(name) or f"{self.models[i]} on {count:g} x {self.accelerators[i]}")
         return shown
 
     @cached_property

@@ -73,7 +73,7 @@ def _say(group: Plans, name: str, row: int) -> str:
 def _plan(group: Plans, row: int) -> str:
     """A plan in words: its name, and model and machine where the name does not say them."""
     name = group.names[row]
-    model, accelerator = str(group.plans.text("model")[row]), str(group.plans.text("accelerator")[row])
+    model, accelerator = group.models[row], group.accelerators[row]
     count = group.plans.number("num_accelerators", 1.0)[row]
     said = _tokens(name)
     if said & _tokens(model) and said & _tokens(accelerator):
@@ -147,12 +147,12 @@ def _inference(group: Plans) -> Iterator[Finding]:
 def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]:
     """For each model: the best plan on one accelerator against the best on the accelerator it is most planned for."""
     rows = group.where(GOOD)
-    models, accelerators = group.plans.text("model"), group.plans.text("accelerator")
+    models, accelerators = group.models, group.accelerators
     values = group.number(rate)
     made = 0
-    for model in distinct([str(models[row]) for row in rows]):
+    for model in distinct([models[row] for row in rows]):
         tops: list[int] = []
-        for accelerator in distinct([str(accelerators[row]) for row in rows if models[row] == model]):
+        for accelerator in distinct([accelerators[row] for row in rows if models[row] == model]):
             members = np.array([r for r in rows if models[r] == model and accelerators[r] == accelerator])
             top = best(group, rate, members)
             if top is not None:

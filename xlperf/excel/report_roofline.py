@@ -55,7 +55,7 @@ def chosen(group: Plans, most: int = 2) -> list[int]:
     value = np.nan_to_num(group.number(_RANK[group.kind])[rows])
     found: dict[str, int] = {}
     for row in rows[np.argsort(-value, kind="stable")].tolist():
-        found.setdefault(str(group.plans.text("accelerator")[row]).casefold(), row)
+        found.setdefault(group.accelerators[row], row)
     return list(found.values())[:most]
 
 

@@ -137,8 +137,8 @@ def _top(sheet: Worksheet, group: Plans, row: int) -> int:
         *results,
     ]
     good = group.where(GOOD)
-    models, accelerators = group.plans.text("model"), group.plans.text("accelerator")
-    order = distinct([str(model) for model in models])
+    models, accelerators = group.models, group.accelerators
+    order = distinct(models)
     pairs = distinct([f"{models[r]}\n{accelerators[r]}" for r in good])
     pairs.sort(key=lambda pair: order.index(pair.split("\n")[0]))
     rows: list[Sequence[Any]] = []

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from xlperf.arrays import Array
-from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.calibration import ANY, Constant, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.evaluate import evaluate
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
-from xlperf.explore.measurements import STEP_TIME, compare
+from xlperf.explore.measurements import RATES, STEP_TIME, compare
 from xlperf.explore.published import Published, PublishedPlans
 from xlperf.explore.published_training import training_plans
 
@@ -22,10 +22,12 @@ FAMILY, BAND = "training_software", "training_band"
 NEVER_FITTED = "papers"
 FOLDS = 5
 FEWEST_ROWS = 8
+MOST_CONSTANTS = 4
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 _CAP = 0.7
 _STIFFNESS = 0.004
 _ROUNDS = 4
+_NEGLIGIBLE = 0.004
 _SOURCE = "published rows of the sheet training in validation.xlsx"
 
 
@@ -43,21 +45,21 @@ class FitRows:
 
     def take(self, rows: Sequence[int]) -> FitRows:
         """Some rows."""
-        plans = self.plans
         index = np.asarray(rows, dtype=np.int64)
+        plans = self.plans
         return FitRows(
-            PublishedPlans(
-                plans.published,
-                plans.plans.take(index),
-                plans.index[index],
-                plans.reference[index],
-                plans.reasons,
-                plans.notes,
-                plans.catalog,
+            plans=replace(
+                plans,
+                plans=plans.plans.take(index),
+                index=plans.index[index],
+                reference=plans.reference[index],
             ),
-            *([values[row] for row in rows] for values in (self.row_ids, self.software, self.generation, self.family)),
-            self.step_time[index],
-            self.excess[index],
+            row_ids=[self.row_ids[row] for row in rows],
+            software=[self.software[row] for row in rows],
+            generation=[self.generation[row] for row in rows],
+            family=[self.family[row] for row in rows],
+            step_time=self.step_time[index],
+            excess=self.excess[index],
         )
 
 
@@ -78,9 +80,8 @@ def fit_rows_of(published: Published, catalog: Catalog) -> FitRows:
     excess_of = {}
     for record in compare(plans, results):
         if record.covered and record.quantity == STEP_TIME:
-            slower = record.metric in ("iter_time_s",)
             ratio = record.predicted / record.measured
-            excess_of[record.row_id] = math.log(ratio if slower else 1.0 / ratio)
+            excess_of[record.row_id] = math.log(1.0 / ratio if record.metric in RATES else ratio)
     names = [published.text["row_id"][row] for row in plans.index.tolist()]
     keep = [plan for plan, name in enumerate(names) if name in excess_of]
     accelerators = plans.catalog.tables["accelerators"]
@@ -129,14 +130,44 @@ def _grid(name: str, low: float, high: float, around: float | None, width: float
             return [0.0, *np.geomspace(floor, high, 9).tolist()]
         centre = max(around, floor)
         return [value for value in (centre * (1.0 + width * step) for step in (-0.5, -0.2, 0.2, 0.5)) if value <= high]
-    top = min(high, 1.0) if low == 0.0 else high
     if around is None:
-        return np.linspace(low, top, 9).tolist()
-    return [value for value in (around + width * (top - low) * step for step in (-0.12, -0.05, 0.05, 0.12))
-            if low <= value <= top]  # fmt: skip
+        return [float(value) for value in np.linspace(low, high, 9)]
+    steps = (around + width * (high - low) * step for step in (-0.12, -0.05, 0.05, 0.12))
+    return [value for value in steps if low <= value <= high]
 
 
-def fitted_values(rows: FitRows, software: str, start: Mapping[str, float] | None = None) -> dict[str, float]:
+def chosen_constants(rows: FitRows, software: str) -> list[str]:
+    """Constants of the family that the rows of a software depend on: at most four, the most telling first.
+
+    A constant counts by the mean change of the log of the step time between the ends of its range.
+
+    Parameters
+    ----------
+    rows : FitRows
+        Rows of that software.
+    software : str
+        Its name.
+    """
+    declared = declared_constants()[FAMILY]
+    defaults = {name: constant.default for name, constant in declared.items()}
+    weights = _weights(rows.family)
+    change = {}
+    for name, constant in declared.items():
+        ends = [excess(rows, {**defaults, name: end}, software) for end in (constant.low, _top(constant))]
+        change[name] = float(np.sum(weights * np.abs(ends[1] - ends[0])))
+    ranked = sorted((name for name in change if change[name] > _NEGLIGIBLE), key=lambda name: -change[name])
+    kept = ranked[:MOST_CONSTANTS]
+    return [name for name in declared if name in kept]
+
+
+def _top(constant: Constant) -> float:
+    """Highest value that a search tries: shares end at 1."""
+    return min(constant.high, 1.0) if constant.low == 0.0 else constant.high
+
+
+def fitted_values(
+    rows: FitRows, software: str, names: Sequence[str], start: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """Constants of one software that bring predictions nearest to the measurements.
 
     Coordinate search on the mean absolute log ratio, capped so that runs that failed in some way of their own do not
@@ -148,6 +179,8 @@ def fitted_values(rows: FitRows, software: str, start: Mapping[str, float] | Non
         Rows of that software.
     software : str
         Its name.
+    names : sequence of str
+        Constants to fit; the others stay at their defaults.
     start : mapping, optional
         Values to start from with a narrow search; default: the declared ones, wide.
 
@@ -161,21 +194,22 @@ def fitted_values(rows: FitRows, software: str, start: Mapping[str, float] | Non
     seen: dict[tuple[float, ...], float] = {}
 
     def cost(values: Mapping[str, float]) -> float:
-        key = tuple(values[name] for name in declared)
+        key = tuple(values[name] for name in names)
         if key not in seen:
             misfit = float(np.sum(weights * np.minimum(np.abs(excess(rows, values, software)), _CAP)))
             spring = sum(
-                ((values[name] - constant.default) / (min(constant.high, 1.0 + constant.low) - constant.low)) ** 2
-                for name, constant in declared.items()
+                ((values[name] - declared[name].default) / (_top(declared[name]) - declared[name].low)) ** 2
+                for name in names
             )
             seen[key] = misfit + _STIFFNESS * spring
         return seen[key]
 
-    best = {name: constant.default for name, constant in declared.items()} if start is None else dict(start)
+    best = {name: declared[name].default for name in names} if start is None else dict(start)
     for turn in range(_ROUNDS if start is None else 2):
         wide = start is None and turn == 0
-        for name, constant in declared.items():
-            trials = _grid(name, constant.low, constant.high, None if wide else best[name], 0.7**turn)
+        for name in names:
+            constant = declared[name]
+            trials = _grid(name, constant.low, _top(constant), None if wide else best[name], 0.7**turn)
             for value in trials:
                 candidate = {**best, name: rounded(value)}
                 if cost(candidate) < cost(best):
@@ -200,7 +234,7 @@ def held_out_excess(rows: FitRows, software: str, values: Mapping[str, float]) -
         inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         if len(outside) < FEWEST_ROWS:
             continue
-        without = fitted_values(rows.take(outside.tolist()), software, values)
+        without = fitted_values(rows.take(outside.tolist()), software, list(values), values)
         found[inside] = excess(rows.take(inside.tolist()), without, software)
     return found
 
@@ -228,16 +262,14 @@ def fit_training(published: Published, catalog: Catalog, date: str) -> list[Fitt
     order = published.text["row_id"]
     constants: list[FittedConstant] = []
     residuals = np.array(rows.excess)
-    fitted: dict[str, dict[str, float]] = {}
     for software in sorted(set(rows.software)):
         index = [row for row, name in enumerate(rows.software) if name == software]
         if len(index) < FEWEST_ROWS:
             continue
         own = rows.take(index)
-        values = fitted_values(own, software)
+        values = fitted_values(own, software, chosen_constants(own, software))
         held_out = held_out_excess(own, software, values)
         residuals[index] = np.where(np.isnan(held_out), excess(own, values, software), held_out)
-        fitted[software] = values
         constants += _rows_of(software, values, own, held_out, order, date)
     return constants + _bands(rows, residuals, order, date)
 

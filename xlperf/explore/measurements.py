@@ -25,7 +25,7 @@ _TRAINING_ORDER = (
     "time_to_train_min",
 )
 _INFERENCE_ORDER = ("latency_s", "tpot_ms", "tokens_per_s", "tokens_per_s_per_gpu", "mfu_pct")
-_RATES = frozenset(["tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct"])
+RATES = frozenset(["tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct"])
 _RESULTS = {
     "iter_time_s": ("step_time", "s"),
     "tflops_per_gpu": ("model_flop_rate", "TFLOP/s"),
@@ -84,7 +84,7 @@ def relative_error(metric: str, predicted: float, measured: float) -> float:
     >>> relative_error("tokens_per_s", 80.0, 100.0)
     0.25
     """
-    if metric in _RATES:
+    if metric in RATES:
         predicted, measured = measured, predicted
     return abs(predicted / measured - 1.0) if measured > 0.0 and predicted > 0.0 else math.nan
 

@@ -38,10 +38,16 @@ class ModelShelf:
     ----------
     catalog : Catalog
         Where names and aliases are looked up.
+
+    Attributes
+    ----------
+    networks : set of str
+        Names of the catalog's networks, casefolded.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self.networks = {name.casefold() for name in catalog.networks}
         self._table = catalog.tables["models"]
         self._columns = [column.name for column in self._table.schema.columns]
         self._known = {name.casefold(): row for row, name in enumerate(self._table.text("model").tolist())}
@@ -119,9 +125,9 @@ class ModelShelf:
         model: dict[str, object] = {**base, **shape}
         derive = "ffn_hidden_size" not in shape and not math.isnan(size) and math.isnan(_number(base, "num_experts"))
         derive = derive and model["num_layers"] == base.get("num_layers", model["num_layers"])
-        if not longer and all(value == _effective(base, name) for name, value in shape.items()):
-            if not derive or _agrees(model, size * _GIGA):
-                return str(base["model"]), "", ""
+        same = not longer and all(value == _effective(base, name) for name, value in shape.items())
+        if same and (not derive or _agrees(model, size * _GIGA)):
+            return str(base["model"]), "", ""
         key = (base["model"], *sorted(shape.items()), longer, size if derive else 0.0)
         if key in self._made:
             return self._made[key], self._notes[key], ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -35,6 +35,7 @@ _PLAIN = {
     "zero_stage": "zero_stage",
     "sequence_parallel": "sp",
 }
+_MATCHED = ("software", "source_id", "source", "model", "notes")
 _PER_REPLICA = "per_replica"
 _WORDS = {
     "recompute": "recompute",
@@ -63,13 +64,15 @@ def _defaults() -> tuple[dict[str, str], ...]:
     return tuple(row for row in package_rows("published_defaults.csv") if row["table"] == "training")
 
 
-@cache
-def software_default(software: str, source_id: str, source: str, column: str) -> tuple[str, str, bool]:
+@lru_cache(maxsize=65536)
+def software_default(
+    software: str, source_id: str, source: str, model: str, notes: str, column: str
+) -> tuple[str, str, bool]:
     """What a software does where a published row does not say: value, reference, and whether it is of that source.
 
     Parameters
     ----------
-    software, source_id, source : str
+    software, source_id, source, model, notes : str
         As the row prints them.
     column : str
         Column of training plans.
@@ -82,9 +85,9 @@ def software_default(software: str, source_id: str, source: str, column: str) ->
     for row in _defaults():
         if row["column"] != column:
             continue
-        found = (software.casefold(), source_id.casefold(), source.casefold())
-        patterns = (row["software"], row["source_id"], row["source"])
-        if all(fnmatch.fnmatchcase(a, b.casefold()) for a, b in zip(found, patterns, strict=True)):
+        patterns = [row[name] for name in _MATCHED]
+        found = (software, source_id, source, model, notes)
+        if all(fnmatch.fnmatchcase(a.casefold(), b.casefold()) for a, b in zip(found, patterns, strict=True)):
             return row["value"], row["reference"], row["source_id"] != "*" or row["source"] != "*"
     return "", "", False
 
@@ -176,9 +179,12 @@ def _plan(
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
     }
     _degrees(plan, published, row)
-    where = (text["software"], text["source_id"], text["source"])
+    where = tuple(text[name] for name in _MATCHED)
     plan["software"] = software_default(*where, "software")[0] or text["software"].casefold()
     where = (str(plan["software"]), *where[1:])
+    network = software_default(*where, "network")[0]
+    if network.casefold() in shelf.networks:
+        plan["network"] = network
     plan["precision"] = _choice(text, "precision", precision_choice(text["precision"]), where, said)
     plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
     plan["attention"] = software_default(*where, "attention")[0] or "flash"
@@ -219,7 +225,7 @@ def _degrees(plan: dict[str, object], published: Published, row: int) -> None:
             raise Refusal(f"the {words} is not stated")
 
 
-def _choice(text: dict[str, str], column: str, found: str, where: tuple[str, str, str], said: list[str]) -> str:
+def _choice(text: dict[str, str], column: str, found: str, where: tuple[str, ...], said: list[str]) -> str:
     if found:
         return found
     if text[column]:
@@ -231,7 +237,7 @@ def _choice(text: dict[str, str], column: str, found: str, where: tuple[str, str
     return value
 
 
-def _sharding(plan: dict[str, object], text: dict[str, str], where: tuple[str, str, str]) -> None:
+def _sharding(plan: dict[str, object], text: dict[str, str], where: tuple[str, ...]) -> None:
     """ZeRO stage: as printed; else of that source; else 3 where weights are sharded; else the software's default."""
     if not math.isnan(_value(plan, "zero_stage")):
         return
@@ -239,7 +245,7 @@ def _sharding(plan: dict[str, object], text: dict[str, str], where: tuple[str, s
     plan["zero_stage"] = 3.0 if text["data_sharding"] == "fsdp" and not of_source else float(value)
 
 
-def _fill(plan: dict[str, object], column: str, where: tuple[str, str, str], said: list[str]) -> None:
+def _fill(plan: dict[str, object], column: str, where: tuple[str, ...], said: list[str]) -> None:
     value, reference, _ = software_default(*where, column)
     if value == _PER_REPLICA:
         plan[column] = _value(plan, "global_batch_size") / _value(plan, "data_parallel")

@@ -102,9 +102,9 @@ class ValidationReport:
                 continue
             found = summary((tolerance.group, tolerance.metric), chosen)
             if tolerance.missed(found):
-                value = getattr(found, tolerance.statistic)
+                value = _shown(tolerance.statistic, getattr(found, tolerance.statistic))
                 lines.append(
-                    f"{tolerance.group}, {tolerance.metric}: {tolerance.statistic} {_shown(tolerance.statistic, value)}, "
+                    f"{tolerance.group}, {tolerance.metric}: {tolerance.statistic} {value}, "
                     f"tolerance {_shown(tolerance.statistic, tolerance.bound)} ({found.count} rows)"
                 )
         return lines
@@ -144,7 +144,7 @@ class ValidationReport:
 
     def tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
         """Tables for a terminal: title, header, rows as text."""
-        found = []
+        found: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
         for title, keys in (
             ("By group", ("group", "quantity")),
             ("By source", ("source_id", "quantity")),
@@ -153,9 +153,9 @@ class ValidationReport:
         ):
             chosen = sorted(self.summaries(*keys, primary=keys[0] != "metric"), key=lambda one: one.key)
             header = (*(key.replace("_id", "") for key in keys), *(name.replace("_", " ") for name in STATISTICS))
-            rows = [(*one.key, *(_shown(name, getattr(one, name)) for name in STATISTICS)) for one in chosen]
-            found.append((title, header, rows))
-        reasons = [(source, str(number), reason) for source, reason, number in self.refusals()]
+            lines = [(*one.key, *(_shown(name, getattr(one, name)) for name in STATISTICS)) for one in chosen]
+            found.append((title, header, lines))
+        reasons: list[tuple[str, ...]] = [(source, str(rows), why) for source, why, rows in self.refusals()]
         found.append(("Not predicted", ("source", "rows", "reason"), reasons))
         return found
 

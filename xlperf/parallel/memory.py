@@ -117,7 +117,7 @@ def attention_activation_size(
        arXiv:2205.05198, section 4.1 and equations 1 to 4.
     """
     split = array(tensor_parallel)
-    shared = np.where(array(sequence_parallel) > 0.0, split, 1.0)
+    shared = 1.0 + (split - 1.0) * array(sequence_parallel)
     element, count, hidden = array(element_size), array(tokens), array(hidden_size)
     mask = array(dropout) * array(mask_size)
     inner = (array(projected_size) + array(attention_size)) / split
@@ -174,7 +174,7 @@ def mlp_activation_size(
        arXiv:2205.05198, section 4.1 and equations 1 to 4.
     """
     split = array(tensor_parallel)
-    shared = np.where(array(sequence_parallel) > 0.0, split, 1.0)
+    shared = 1.0 + (split - 1.0) * array(sequence_parallel)
     element, count, hidden = array(element_size), array(tokens), array(hidden_size)
     inner = (2.0 + array(gated_mlp)) * array(ffn_hidden_size) / split
     mask = array(dropout) * array(mask_size)

@@ -123,9 +123,10 @@ def in_flight_micro_batches(
        arXiv:2205.05198, section 4.2.3.
     """
     stages, chunks = array(pipeline_parallel), array(virtual_pipeline)
-    extra = np.where(chunks > 1.0, (stages - 1.0) / (stages * chunks), 0.0)
-    held = np.where(array(gpipe) > 0.0, array(num_micro_batches), stages * (1.0 + extra))
-    return np.asarray(np.minimum(array(num_micro_batches), held))
+    batches, all_kept = array(num_micro_batches), array(gpipe)
+    extra = (chunks > 1.0) * (stages - 1.0) / (stages * chunks)
+    held = all_kept * batches + (1.0 - all_kept) * stages * (1.0 + extra)
+    return np.asarray(np.minimum(batches, held))
 
 
 def zero_bubble_time(

@@ -13,7 +13,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
-from xlperf.training.setting import WORD, Part, Setting, columns
+from xlperf.training.setting import MASK, WORD, Part, Setting, columns
 from xlperf.workload.operators import (
     Gemms,
     Vectors,
@@ -174,14 +174,14 @@ def _vector_parts(setting: Setting) -> list[Part]:
     groups: list[tuple[str, str, Vectors, float]] = []
     for phase in ("forward", "backward"):
         backward = phase == "backward"
-        found = attention_vectors(model, tokens, scores, tensor, sequence, element, latent, backward)
+        found = attention_vectors(model, tokens, scores, tensor, sequence, element, MASK, latent, backward)
         core = [index for index, name in enumerate(found.names) if name.startswith(("softmax", "attention dropout"))]
         rest = [index for index in range(len(found.names)) if index not in core]
         groups.append((phase, "attention", _some(found, rest), 1.0))
         groups.append((phase, "core", _some(found, core), 1.0))
         inner = tokens * model.ffn_hidden_size / tensor
         none = np.zeros_like(inner)
-        dense = mlp_vectors(model, tokens, inner, none, tensor, sequence, element, backward)
+        dense = mlp_vectors(model, tokens, inner, none, tensor, sequence, element, MASK, backward)
         groups.append((phase, "mlp", dense, 1.0))
         if setting.architecture.experts:
             _, copies, _ = routed_tokens(setting)
@@ -190,7 +190,7 @@ def _vector_parts(setting: Setting) -> list[Part]:
                 + tokens * model.shared_ffn_hidden_size / tensor
             )
             moved = copies / plan.expert_tensor_parallel * model.hidden_size
-            mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, backward)
+            mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
             groups.append((phase, "moe", mixture, 1.0))
     for phase, name in (("forward", "casts"), ("backward", "casts of gradients")):
         for place, gemms in _cast_inputs(setting):

@@ -68,5 +68,18 @@ class Setting:
 
 
 def columns(*values: Array) -> Array:
-    """Values side by side on a new last axis."""
+    r"""Values side by side on a new last axis.
+
+    .. math:: c_{i j} = v^{(j)}_i
+
+    Parameters
+    ----------
+    *values : Array
+        Arrays that broadcast against each other.
+
+    Returns
+    -------
+    Array
+        Their common shape, and as many columns as values.
+    """
     return np.stack(np.broadcast_arrays(*values), axis=-1)

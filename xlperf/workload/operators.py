@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div
+from xlperf.arrays import Array, Numeric, array, ceil_div
 from xlperf.workload.model import Model
 
 
@@ -287,6 +287,7 @@ def attention_vectors(
     tensor_parallel: Array,
     sequence_parallel: Array,
     element_size: Array,
+    mask_size: Numeric,
     latent: bool,
     backward: bool,
 ) -> Vectors:
@@ -306,6 +307,8 @@ def attention_vectors(
         1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
     element_size : Array
         Bytes of an activation, (rows,). [B]
+    mask_size : Array
+        Bytes of an element of a dropout mask, (rows,). [B]
     latent : bool
         Multi-head latent attention: heads are assembled from compressed parts. [-]
     backward : bool
@@ -316,10 +319,10 @@ def attention_vectors(
     Vectors
         Norm, residual addition with dropout, rotary embedding, softmax, its dropout; backward also biases. [B]
     """
-    shared = np.where(sequence_parallel > 0, tensor_parallel, 1.0)
+    shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
     stream = tokens * model.hidden_size / shared
     rotated = _rotated(model, tokens, tensor_parallel, latent)
-    mask = model.dropout
+    dropped, mask = model.dropout, model.dropout * array(mask_size)
     heads = ceil_div(model.num_attention_heads, tensor_parallel)
     compressed = (model.q_lora_rank + model.kv_lora_rank) * tokens
     assembled = tokens * heads * (2.0 * model.qk_head_size + model.v_head_size) if latent else 0.0 * tokens
@@ -329,7 +332,7 @@ def attention_vectors(
             stream * (3.0 * element_size + mask),
             2.0 * ((model.rotary + model.query_key_norm) * rotated + assembled) * element_size,
             2.0 * score_elements * element_size,
-            mask * score_elements * (2.0 * element_size + 1.0),
+            score_elements * (2.0 * dropped * element_size + mask),
         )
         return Vectors(("attention norm", "attention residual", "rotary embedding", "softmax", "attention dropout"),
                        _stack(*columns))  # fmt: skip
@@ -337,10 +340,10 @@ def attention_vectors(
     projected = tokens * (heads + 2.0 * groups) * model.head_size
     gradients = (
         (3.0 * stream + 3.0 * compressed) * element_size,
-        stream * (element_size + mask * (2.0 * element_size + 1.0)),
+        stream * ((1.0 + 2.0 * dropped) * element_size + mask),
         2.0 * ((model.rotary + 1.5 * model.query_key_norm) * rotated + assembled) * element_size,
         3.0 * score_elements * element_size,
-        mask * score_elements * (2.0 * element_size + 1.0),
+        score_elements * (2.0 * dropped * element_size + mask),
         (model.bias_qkv * projected + model.bias_all * stream) * element_size,
     )
     names = ("attention norm gradient", "attention residual gradient", "rotary embedding gradient", "softmax gradient",
@@ -356,6 +359,7 @@ def mlp_vectors(
     tensor_parallel: Array,
     sequence_parallel: Array,
     element_size: Array,
+    mask_size: Numeric,
     backward: bool,
 ) -> Vectors:
     """Kernels of one feed-forward block, dense or of experts, that are not matrix products.
@@ -376,6 +380,8 @@ def mlp_vectors(
         1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
     element_size : Array
         Bytes of an activation, (rows,). [B]
+    mask_size : Array
+        Bytes of an element of a dropout mask, (rows,). [B]
     backward : bool
         The gradients of these kernels instead. [-]
 
@@ -384,9 +390,9 @@ def mlp_vectors(
     Vectors
         Norm, residual addition with dropout, activation function, moves of tokens to and from experts. [B]
     """
-    shared = np.where(sequence_parallel > 0, tensor_parallel, 1.0)
+    shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
     stream = tokens * model.hidden_size / shared
-    mask = model.dropout
+    dropped, mask = model.dropout, model.dropout * array(mask_size)
     moved = 4.0 * copied_elements * element_size
     if not backward:
         columns = (
@@ -398,7 +404,7 @@ def mlp_vectors(
         return Vectors(("mlp norm", "mlp residual", "activation", "moves of tokens"), _stack(*columns))
     gradients = (
         3.0 * stream * element_size,
-        stream * (element_size + mask * (2.0 * element_size + 1.0)),
+        stream * ((1.0 + 2.0 * dropped) * element_size + mask),
         (3.0 + 2.0 * model.gated_mlp) * inner_elements * element_size,
         moved,
         model.bias_all * (inner_elements + stream) * element_size,
