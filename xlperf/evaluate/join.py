@@ -98,13 +98,16 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
     reasons = np.full(len(models), "", dtype=object)
     attention = models.filled("attention_type")
     pattern = models.text("attention_pattern")
-    for row in range(len(models)):
+    experts = models.number("num_experts") > 0
+    dense = np.isin(attention.astype(str), ("MHA", "MQA", "GQA"))
+    local = (models.number("sliding_window") > 0) | (pattern != "")
+    for row in np.flatnonzero(experts | ~dense | local).tolist():
         words = []
-        if models.number("num_experts")[row] > 0:
+        if experts[row]:
             words.append("is a mixture of experts")
-        if attention[row] not in ("MHA", "MQA", "GQA"):
+        if not dense[row]:
             words.append(f"has {attention[row]} attention")
-        if models.number("sliding_window")[row] > 0 or pattern[row]:
+        if local[row]:
             words.append("has layers that attend locally or otherwise differ")
         reasons[row] = " and ".join(words)
     return columns, reasons
