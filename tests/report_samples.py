@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
+from pathlib import Path
+
 import numpy as np
+from openpyxl.worksheet.worksheet import Worksheet
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
+from xlperf.excel.report import write_report
+from xlperf.excel.style import table_name
 from xlperf.units import factor
 
 GIB, TFLOP, TB, GB = factor("GiB"), factor("TFLOP/s"), factor("TB/s"), factor("GB/s")
 BLANK = float("nan")
+DAY = datetime.date(2026, 11, 21)
 
 
 def table(kind: str, rows: list[dict[str, object]]) -> Table:
@@ -359,3 +366,22 @@ def explain(plans: Table, catalog_: Catalog, row: int = 0) -> Table:
             }
         )
     return table("operators", rows)
+
+
+def write(path: Path, study: str = "") -> None:
+    """Write the report of all samples."""
+    (plans, results), (more_plans, more_results) = training(), inference()
+    tables, computed = [plans, more_plans], [results, more_results]
+    write_report(path, catalog(), tables, computed, date=DAY, study=study, explain=explain)
+
+
+def records(sheet: Worksheet, table: str | None = None) -> list[dict[str, object]]:
+    """Rows of a native table by header."""
+    found = sheet.tables[table or table_name(sheet.title)]
+    header, *rows = sheet[found.ref]
+    return [{str(h.value): cell.value for h, cell in zip(header, row, strict=True)} for row in rows]
+
+
+def words(sheet: Worksheet) -> str:
+    """All text of a sheet."""
+    return "\n".join(str(cell.value) for row in sheet.iter_rows() for cell in row if cell.value is not None)

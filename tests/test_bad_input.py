@@ -518,6 +518,16 @@ def test_cells_without_a_place_are_named_by_row_and_column() -> None:
     ]
 
 
+def test_faults_stay_in_their_lines_whatever_the_cells_hold(tmp_path: Path, command: Command) -> None:
+    content = sheets()
+    for address in ("accelerators!G2", "models!B3", "calibration!B2", "training!B3", "training!G1", "networks!E1"):
+        set_cell(content, address, "a\nb\u2028c" + "d" * 500)
+    outcome = command("check", write(tmp_path / "xlperf.xlsx", content))
+    assert outcome.code == 2
+    for line in outcome.err.splitlines():
+        assert line.startswith("xlperf.xlsx [") and len(line) < 300
+
+
 def test_card_names_the_value() -> None:
     card = [["model", "a"], ["accelerator", "b"], ["num accelerators", 8], ["memory", 9], ["recompute", "some"]]
     assert _refused(card_to_table, card) == (

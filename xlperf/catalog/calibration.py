@@ -12,6 +12,7 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.catalog.table import Table
+from xlperf.catalog.values import shown
 from xlperf.errors import Fault, InputError, nearest
 from xlperf.units import UNITS
 
@@ -191,18 +192,20 @@ def calibration_rows(table: Table) -> tuple[CalibrationRows, list[tuple[int, str
         family, name, value = _key(family), _key(name), values[row]
         if family not in declared:
             if family != ANY:
-                faults.append((row, "family", f'unknown family "{family}"; {nearest(family, declared)}'))
+                faults.append((row, "family", f"unknown family {shown(family)}; {nearest(family, declared)}"))
             continue
         if name not in declared[family]:
             if name != ANY:
                 hint = nearest(name, declared[family])
-                faults.append((row, "constant", f'unknown constant "{name}" of family "{family}"; {hint}'))
+                faults.append((row, "constant", f'unknown constant {shown(name)} of family "{family}"; {hint}'))
             continue
         constant = declared[family][name]
         unit = UNITS.get(symbol or constant.unit)
         if unit is None or unit.dimension != UNITS[constant.unit].dimension:
             known = [other.symbol for other in UNITS.values() if other.dimension == UNITS[constant.unit].dimension]
-            faults.append((row, "unit", f'unit of {family} {name} cannot be "{symbol}"; known: {", ".join(known)}'))
+            faults.append(
+                (row, "unit", f"unit of {family} {name} cannot be {shown(symbol)}; known: {', '.join(known)}")
+            )
             continue
         inside = value * unit.factor
         if not constant.low <= inside <= constant.high and value == value:

@@ -15,6 +15,7 @@ from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.keys import aliases
 from xlperf.catalog.schema import CATALOG_TABLES, table_schema
 from xlperf.catalog.table import Table
+from xlperf.catalog.values import shown
 from xlperf.errors import Fault, InputError, nearest
 
 _BLANK, _UNKNOWN = -1, -2
@@ -118,10 +119,17 @@ class Catalog:
 
     def network_tiers(self, name: str) -> np.ndarray:
         """Rows of one network in the table ``networks``, innermost tier first; none for an unknown name."""
+        return np.array(self._tiers.get(name.casefold(), []), dtype=np.int64)
+
+    @cached_property
+    def _tiers(self) -> Mapping[str, list[int]]:
+        """Rows of each network by its casefolded name, innermost tier first."""
         table = self.tables["networks"]
-        key = name.casefold()
-        rows = np.array([row for row, text in enumerate(table.text("network").tolist()) if text.casefold() == key])
-        return rows[np.argsort(table.number("tier")[rows])] if rows.size else np.zeros(0, dtype=np.int64)
+        found: dict[str, list[int]] = {}
+        for row, name in enumerate(table.text("network").tolist()):
+            found.setdefault(name.casefold(), []).append(row)
+        tier = table.number("tier").tolist()
+        return {name: sorted(rows, key=lambda row: tier[row]) for name, rows in found.items()}
 
     @cached_property
     def network_arrays(self) -> Mapping[str, np.ndarray]:
@@ -131,7 +139,7 @@ class Catalog:
         (networks,) how many tiers are real.
         """
         table = self.tables["networks"]
-        tiers = [self.network_tiers(name) for name in self.networks]
+        tiers = [self._tiers[name.casefold()] for name in self.networks]
         depth = max((len(rows) for rows in tiers), default=1)
         index = np.array([[*rows, *[rows[-1]] * (depth - len(rows))] for rows in tiers], dtype=np.int64)
         index = index.reshape(len(tiers), depth)
@@ -277,7 +285,7 @@ def _unknown(kind: str, name: str, table: Table) -> str:
     known = dict.fromkeys(text for text in table.text(key).tolist() if text)
     if kind == "models":
         known.update(dict.fromkeys(word for _, word in aliases(table)))
-    return f'unknown {key} "{name}"; {nearest(name, known)}'
+    return f"unknown {key} {shown(name)}; {nearest(name, known)}"
 
 
 def _index(table: Table) -> dict[str, int]:

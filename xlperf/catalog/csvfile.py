@@ -47,7 +47,8 @@ class CsvFile:
     def locate(self, row: int, position: int) -> str:
         """Line and column of a value: ``plans.csv [line 7, tensor parallel]``."""
         line = int(self.lines[row]) if row >= 0 else self.header_line
-        header = self.header[position].partition("(")[0].replace("_", " ").strip() if position >= 0 else ""
+        header = self.header[position].partition("(")[0].replace("_", " ") if position >= 0 else ""
+        header = " ".join(header.split())[:60]
         return f"{self.name} [line {line}{', ' if header else ''}{header}]"
 
 

@@ -199,7 +199,7 @@ def _field(position: int, column: Column, symbol: str | None) -> Field:
     words = column.name.replace("_", " ")
     if column.kind != "number":
         if symbol:
-            raise BadValue(f"{words} has no unit, the header says ({symbol})")
+            raise BadValue(f"{words} has no unit, the header says ({shown(symbol)[1:-1]})")
         return Field(position, column, "", 1.0)
     default = unit_of(column)
     low, high, exclusive = column.limits
@@ -209,7 +209,7 @@ def _field(position: int, column: Column, symbol: str | None) -> Field:
     found = UNITS.get(symbol.replace("²", "2"))
     known = ", ".join(known_units(default.dimension))
     if found is None:
-        raise BadValue(f"unknown unit ({symbol}) of {words}; known: {known}")
+        raise BadValue(f"unknown unit ({shown(symbol)[1:-1]}) of {words}; known: {known}")
     if found.dimension != default.dimension:
         raise BadValue(f"{words} cannot be in {symbol}; known: {known}")
     return Field(position, column, symbol, found.factor, *bounds)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from xlperf.catalog.table import Table
+from xlperf.catalog.values import shown
 
 
 def key_faults(table: Table) -> list[tuple[int, str, str]]:
@@ -48,9 +49,9 @@ def _duplicates(table: Table, columns: list[str], shown_at: str) -> list[tuple[i
         if not key[-1]:
             continue
         if key in first:
-            name = table[shown_at][row] if len(columns) == 1 else "/".join(key)
+            name = shown(table[shown_at][row] if len(columns) == 1 else "/".join(key))
             where = table.place(first[key], shown_at)
-            faults.append((row, shown_at, f'duplicate {words} "{name}"; the first is at {where}'))
+            faults.append((row, shown_at, f"duplicate {words} {name}; the first is at {where}"))
         first.setdefault(key, row)
     return faults
 
@@ -61,7 +62,7 @@ def _alias_faults(table: Table) -> list[tuple[int, str, str]]:
     for row, word in aliases(table):
         other = owner.setdefault(word.casefold(), row)
         if other != row:
-            faults.append((row, "aliases", f'alias "{word}" already means model "{table["model"][other]}"'))
+            faults.append((row, "aliases", f"alias {shown(word)} already means model {shown(table['model'][other])}"))
     return faults
 
 
@@ -74,18 +75,18 @@ def _tier_faults(table: Table) -> list[tuple[int, str, str]]:
     faults = []
     for rows in groups.values():
         rows.sort(key=lambda row: float(tiers[row]))
-        name = table["network"][rows[0]]
+        name = shown(table["network"][rows[0]])
         for inner, outer in pairwise(rows):
             if tiers[outer] == tiers[inner]:
                 where = table.place(min(inner, outer), "tier")
-                problem = f'duplicate tier {tiers[outer]:g} of network "{name}"; the first is at {where}'
+                problem = f"duplicate tier {tiers[outer]:g} of network {name}; the first is at {where}"
                 faults.append((max(inner, outer), "tier", problem))
             elif sizes[outer] <= sizes[inner]:
-                problem = f'size of tier {tiers[outer]:g} of network "{name}" must be above the {sizes[inner]:g} of'
+                problem = f"size of tier {tiers[outer]:g} of network {name} must be above the {sizes[inner]:g} of"
                 faults.append((outer, "size", f"{problem} tier {tiers[inner]:g}, got {sizes[outer]:g}"))
         present = sorted({int(tiers[row]) for row in rows})
         missing = [tier for tier in range(1, present[-1]) if tier not in present]
         if missing:
             listed = ", ".join(str(tier) for tier in missing)
-            faults.append((rows[0], "tier", f'network "{name}" lacks tier {listed}; tiers count from 1 without gaps'))
+            faults.append((rows[0], "tier", f"network {name} lacks tier {listed}; tiers count from 1 without gaps"))
     return faults

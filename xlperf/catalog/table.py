@@ -15,7 +15,8 @@ Place = Callable[[int, str], str]
 def nowhere(row: int, column: str) -> str:
     """Place of a value whose source has no name: row and column in words; row -1 is the header."""
     line = "header" if row < 0 else f"row {row + 1}"
-    return f"{line}, {column.replace('_', ' ')}" if column else line
+    words = " ".join(column.replace("_", " ").split())[:60]
+    return f"{line}, {words}" if words else line
 
 
 @dataclass(frozen=True)

@@ -135,9 +135,10 @@ def _layer_kinds(models: Table) -> tuple[Array, Array, Array, np.ndarray]:
     local, chunked = np.zeros(len(models)), np.zeros(len(models))
     windows = np.full(len(models), np.inf)
     reasons = np.full(len(models), "", dtype=object)
-    for row in range(len(models)):
+    other = np.isin(attention.astype(str), ("linear", "sparse", "hybrid"))
+    for row in np.flatnonzero(other | (window > 0) | (pattern != "")).tolist():
         found = _PATTERN.fullmatch(str(pattern[row]).strip())
-        if attention[row] in ("linear", "sparse", "hybrid"):
+        if other[row]:
             reasons[row] = f"has {attention[row]} attention"
         elif found is not None:
             near, far = float(found["near"]), float(found["far"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from openpyxl.styles import Alignment
+from openpyxl.utils import get_column_letter
 
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
@@ -92,7 +93,7 @@ def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
     table = used_rows(report, kind)
     columns = [column for column in table.schema.columns if is_filled(table, column)] or [table.schema.key]
     area = write_table(sheet, columns, data_rows(table, columns), f"A{_TOP}", kind)
-    wide = sum(sheet.column_dimensions[cell.column_letter].width for cell in sheet[_TOP])
+    wide = sum(sheet.column_dimensions[get_column_letter(i)].width for i in range(1, len(columns) + 1))
     pages = max(1, round(wide / 190))
     words = f"{kind.capitalize()} used"
     page_setup(sheet, _TOP, area=area, pages_wide=pages, key_columns="A:A", heading=words)
@@ -131,7 +132,7 @@ def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
     rows: list[list[Any]] = []
     for kind in CATALOG_TABLES:
         table = used_rows(report, kind)
-        names = table[table.schema.key.name] if len(table) else []
+        names = table.text(table.schema.key.name)
         tiers = table.number("tier")
         for i, name in enumerate(names):
             year = table.number("year")[i]

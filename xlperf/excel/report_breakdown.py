@@ -152,7 +152,7 @@ def _field(group: Plans, rows: np.ndarray, name: str) -> _Field:
 
 def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[_Field]:
     """Parts as shares of a total, and the rest where parts do not add up to it."""
-    fields = []
+    fields: list[_Field] = []
     rest = np.ones(len(rows))
     for part in group.parts("time_"):
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,0 +1,103 @@
+"""Number formats of columns: by name, by unit, or by how large the values are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from xlperf.catalog.schema import Column
+
+_COUNT = "#,##0"
+_FORMATS = {
+    "%": "0.0",
+    "s": "[=0]0;[<10]0.0000;#,##0.00",
+    "ms": "[=0]0;[<100]0.000;#,##0.0",
+    "us": "[=0]0;[<1000]0.0##;#,##0",
+    "h": "#,##0.0",
+    "day": "#,##0.0",
+    "year": "0.0#",
+    "token/s": "[<100]0.00;#,##0",
+    "token/s/MW": _COUNT,
+    "request/s": "0.0##",
+    "GiB": "[=0]0;[<10]0.00;#,##0.0",
+    "MiB": "#,##0.0",
+    "KiB": _COUNT,
+    "MB": "[<100]0.00;#,##0",
+    "TB/s": "0.00#",
+    "GB/s": "#,##0.0##",
+    "GHz": "0.000",
+    "TFLOP/s": "#,##0.0",
+    "GFLOP": "[<100]0.000;#,##0",
+    "FLOP/B": "[<100]0.0;#,##0",
+    "W": _COUNT,
+    "J/token": "[<10]0.0000;#,##0.0",
+    "USD": _COUNT,
+    "USD/h": "0.00#",
+    "USD/kWh": "0.000",
+    "USD/Mtoken": "[<10]0.0000;#,##0.00",
+    "mm2": "#,##0.0",
+    "G": "#,##0.0##",
+}
+_BY_NAME = {
+    "year": "0",
+    "value": "General",
+    "error": "0.0%",
+    "mfu": "0.0%",
+    "hfu": "0.0%",
+    "utilization": "0%",
+    "opex_share": "0.0%",
+    "power_usage_effectiveness": "0.00",
+    "oversubscription": "0.0#",
+}
+
+
+def number_format(column: Column) -> str:
+    """Number format of a column, by its name or else by its unit.
+
+    Parameters
+    ----------
+    column : Column
+        A column of the schema.
+
+    Returns
+    -------
+    str
+        An Excel number format.
+
+    >>> from xlperf.catalog.schema import column
+    >>> number_format(column("training_results", "mfu"))
+    '0.0%'
+    """
+    if column.is_text or column.kind in ("flag", "result-flag"):
+        return "General"
+    if column.unit in ("", "-"):
+        return _BY_NAME.get(column.name, _COUNT)
+    return _FORMATS.get(column.unit, "[<10]0.00##;#,##0.0")
+
+
+def fitted_format(column: Column, shown: Iterable[Any]) -> str:
+    """Number format of a result column with as many decimals as its values ask for, so that points stand in a line.
+
+    Parameters
+    ----------
+    column : Column
+        A column of the schema.
+    shown : iterable
+        Its values as cells show them.
+
+    Returns
+    -------
+    str
+        An Excel number format: three figures of all but the smallest values, powers of ten where that shows nothing.
+
+    >>> from xlperf.catalog.schema import column
+    >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
+    '[=0]0;[<0.005]0.0E+00;#,##0.00'
+    """
+    numbers = sorted(abs(v) for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and v)
+    if not column.is_result or column.unit in ("", "-", "%") or not numbers:
+        return number_format(column)
+    decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 10])), 0), 4)
+    digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
+    return f"[=0]0;[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"

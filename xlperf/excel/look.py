@@ -1,0 +1,243 @@
+"""Fonts, colours, cells, links and print set-up of our workbooks."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.styles import Alignment, Border, Color, Font, NamedStyle, PatternFill, Protection, Side
+from openpyxl.utils.cell import coordinate_from_string
+from openpyxl.worksheet.hyperlink import Hyperlink
+from openpyxl.worksheet.properties import PageSetupProperties
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.cell import Cell, MergedCell
+    from openpyxl.worksheet.worksheet import Worksheet
+
+FONT = "Calibri"
+INK = "1F2933"
+NAVY = "1B3A57"
+TEAL = "0F6B6B"
+MUTED = "66727F"
+RULE = "D5DBE1"
+INPUT_INK = "1F3FBF"
+INPUT_FILL = "FFFBEB"
+COMPUTED_FILL = "FFFFFF"
+KEY_FILL = "EEF2F6"
+BAD_FILL = "FBE3E1"
+BAD_INK = "A61B1B"
+WARN_FILL = "FFF1D6"
+WARN_INK = "8A5A00"
+GOOD_INK = "1E7B4F"
+
+# Style names of the cells that our sheets are made of.
+STYLES = (
+    "xlperf title",
+    "xlperf subtitle",
+    "xlperf heading",
+    "xlperf text",
+    "xlperf note",
+    "xlperf link",
+    "xlperf header",
+    "xlperf header result",
+    "xlperf key",
+    "xlperf input",
+    "xlperf computed",
+    "xlperf reason",
+)
+_TOP_STYLES = ("xlperf text", "xlperf note")
+_FORMULA_START = ("=", "+", "-", "@")
+
+
+def _font(size: float = 10, color: str = INK, bold: bool = False, italic: bool = False, under: bool = False) -> Font:
+    return Font(
+        name=FONT, size=size, color=color, bold=bold, italic=italic, underline="single" if under else None, family=2
+    )
+
+
+def _fill(color: str) -> PatternFill:
+    return PatternFill("solid", start_color=Color(rgb=f"FF{color}"), end_color=Color(rgb=f"FF{color}"))
+
+
+def _named(
+    name: str, font: Font, fill: str = "", wrap: bool = False, align: str = "general", rule: bool = False
+) -> NamedStyle:
+    style = NamedStyle(name=name)
+    style.font = font
+    if fill:
+        style.fill = _fill(fill)
+    style.alignment = Alignment(horizontal=align, vertical="top" if name in _TOP_STYLES else "center", wrap_text=wrap)
+    if rule:
+        style.border = Border(bottom=Side(style="hair", color=f"FF{RULE}"))
+    style.protection = Protection(locked="input" not in name)
+    return style
+
+
+def add_styles(workbook: Workbook) -> None:
+    """Add our named styles to a workbook, those that it lacks; also sets the default font.
+
+    Parameters
+    ----------
+    workbook : openpyxl.Workbook
+        Changed in place.
+    """
+    known = set(workbook.named_styles)
+    inside: Any = workbook
+    inside._named_styles["Normal"].font = _font()
+    inside._fonts[0] = _font()
+    for style in (
+        _named("xlperf title", _font(20, NAVY, bold=True)),
+        _named("xlperf subtitle", _font(11, MUTED)),
+        _named("xlperf heading", _font(13, NAVY, bold=True)),
+        _named("xlperf text", _font(), wrap=True),
+        _named("xlperf note", _font(9, MUTED, italic=True), wrap=True),
+        _named("xlperf link", _font(10, INPUT_INK, under=True)),
+        _named("xlperf header", _font(9, "FFFFFF", bold=True), NAVY, wrap=True, align="center"),
+        _named("xlperf header result", _font(9, "FFFFFF", bold=True), TEAL, wrap=True, align="center"),
+        _named("xlperf key", _font(10, INK, bold=True), KEY_FILL, rule=True),
+        _named("xlperf input", _font(10, INPUT_INK), INPUT_FILL, rule=True),
+        _named("xlperf computed", _font(10, INK), rule=True),
+        _named("xlperf reason", _font(9, INK), wrap=True, rule=True),
+    ):
+        if style.name not in known:
+            workbook.add_named_style(style)
+
+
+def put(
+    cell: Cell | MergedCell, value: Any, style: str = "xlperf text", number: str | None = None
+) -> Cell | MergedCell:
+    """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
+
+    Parameters
+    ----------
+    cell : openpyxl.cell.Cell
+        Changed in place.
+    value : float, bool, str or None
+        What it shows.
+    style : str
+        One of ``STYLES``.
+    number : str, optional
+        Number format.
+
+    Returns
+    -------
+    openpyxl.cell.Cell
+        The cell.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        value = None
+    if value == "":
+        value = None
+    inside: Any = cell
+    cell.style = style
+    inside.value = _clean(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        inside.data_type = "s"
+        inside.quotePrefix = value.startswith(_FORMULA_START)
+    if number is not None:
+        cell.number_format = number
+    return cell
+
+
+_ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|[\ud800-\udfff]")
+
+
+def _clean(text: str) -> str:
+    return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text)[:32767]
+
+
+def title(sheet: Worksheet, text: str, subtitle: str = "", at: str = "A1") -> None:
+    """Put a title and a subtitle at the top of a sheet; also hides its grid lines.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        Changed in place.
+    text, subtitle : str
+        What they say.
+    at : str
+        Cell of the title; the subtitle stands below.
+    """
+    letter, row = coordinate_from_string(at)
+    put(sheet[at], text, "xlperf title")
+    sheet.row_dimensions[row].height = 30
+    if subtitle:
+        put(sheet[f"{letter}{row + 1}"], subtitle, "xlperf subtitle")
+    sheet.sheet_view.showGridLines = False
+
+
+def link(cell: Cell | MergedCell, sheet_title: str, text: str, at: str = "A1") -> None:
+    """Make a cell a link to a sheet of the same workbook.
+
+    Parameters
+    ----------
+    cell : openpyxl.cell.Cell
+        Changed in place.
+    sheet_title : str
+        Where it leads.
+    text : str
+        What it shows.
+    at : str
+        Cell that it leads to.
+    """
+    put(cell, text, "xlperf link")
+    quoted = sheet_title.replace("'", "''")
+    inside: Any = cell
+    inside.hyperlink = Hyperlink(ref=cell.coordinate, location=f"'{quoted}'!{at}", display=text)
+    cell.style = "xlperf link"
+
+
+def page_setup(
+    sheet: Worksheet,
+    header_row: int | None = None,
+    *,
+    area: str | None = None,
+    pages_wide: int = 1,
+    pages_high: int = 0,
+    key_columns: str | None = None,
+    landscape: bool = True,
+    heading: str = "",
+) -> None:
+    """Set a sheet up for print: A4, fitted to the width, header rows repeated, page numbers.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        Changed in place.
+    header_row : int, optional
+        Row that every page repeats.
+    area : str, optional
+        Range that is printed; all of the sheet when not given.
+    pages_wide, pages_high : int
+        Pages that the sheet is fitted to; 0 is as many as it takes. [-]
+    key_columns : str, optional
+        Columns that every page repeats where it is more than one page wide: ``A:A``.
+    landscape : bool
+        Orientation.
+    heading : str
+        Title in the page header, for sheets whose print area leaves their own title out.
+    """
+    sheet.page_setup.orientation = "landscape" if landscape else "portrait"
+    sheet.page_setup.paperSize = 9
+    sheet.page_setup.fitToWidth = pages_wide
+    sheet.page_setup.fitToHeight = pages_high
+    sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
+    margins = sheet.page_margins
+    margins.left = margins.right = 0.4
+    margins.top, margins.bottom, margins.header, margins.footer = 0.55, 0.6, 0.25, 0.3
+    if header_row is not None:
+        sheet.print_title_rows = f"{header_row}:{header_row}"
+    if key_columns is not None and pages_wide != 1:
+        sheet.print_title_cols = key_columns
+    if area is not None:
+        sheet.print_area = area
+    if heading:
+        header: Any = sheet.oddHeader
+        header.left.text = f'&"{FONT},Bold"&14{heading.replace("&", "&&")}'
+        margins.top = 0.75
+    footer: Any = sheet.oddFooter
+    footer.left.text = "&8xlperf"
+    footer.center.text = "&8&A"
+    footer.right.text = "&8Page &P of &N"
