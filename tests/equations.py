@@ -252,6 +252,10 @@ def draw(function: Callable[..., Any], random: np.random.Generator, choice: str 
             drawn[name] = _draw_constants((name,), family, random)
         elif annotation in _ALL_CONSTANTS:
             drawn[name] = _draw_all_constants((name,), random)
+        elif annotation == "bool":
+            drawn[name] = True  # a structure that is there
+        elif annotation == "str" and name == "name":
+            drawn[name] = "operator"
         elif kind is not None:
             drawn[name] = _draw_bundle(name, kind, random)
         else:
@@ -283,6 +287,9 @@ def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
     for field, (annotation, entry) in bundle_fields(kind).items():
         if annotation.startswith("tuple[str"):
             fields[field] = tuple(f"operator {number}" for number in range(OPERATORS))
+            continue
+        if annotation == "bool":
+            fields[field] = True  # a structure that is there
             continue
         inner = _bundle(annotation)
         if inner is not None:

@@ -151,8 +151,10 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
         Plan, (rows,). [-]
     communication : Communication
         Collectives, (rows,). [s]
-    forward_core, backward_core : Array
-        Attention proper of one layer, (rows,). [s]
+    forward_core : Array
+        Attention proper of one layer forward, (rows,). [s]
+    backward_core : Array
+        The same backward, (rows,). [s]
 
     Returns
     -------

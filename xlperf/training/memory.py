@@ -97,7 +97,8 @@ def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> A
     leading = model.moe_layer_step <= 1
     later = np.where(leading, np.minimum(layers, model.num_moe_layers), share)
     start = np.where(leading, layers - np.minimum(model.num_dense_layers, layers), share)
-    return np.where(stages < 2, share, start if first else later)
+    alone = np.clip(2.0 - stages, 0.0, 1.0)
+    return np.asarray(alone * share + (1.0 - alone) * (start if first else later))
 
 
 def _layer_activations(setting: Setting) -> tuple[Array, Array, Array, Array]:

@@ -268,11 +268,13 @@ def step(setting: Setting) -> Step:
         "time_overhead": batches * critical.waiting,
     }
     step_time = total(np.stack(np.broadcast_arrays(*times.values()), axis=-1))
-    scores = model.num_layers * attention_flop(
-        1.0, model.num_attention_heads, 1.0, plan.sequence_length, 0.5 * (model.qk_head_size + model.v_head_size)
+    seen = model.num_global_layers * plan.sequence_length + model.num_local_layers * np.minimum(
+        model.window, plan.sequence_length
     )
+    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
+    scores = attention_flop(1.0, model.num_attention_heads, 1.0, seen, head_size)
     met = matrix_parameters(model, experts_per_token=True)
-    flop = training_flop_per_token(met, scores)
+    flop = training_flop_per_token(met, 0.5 * scores)
     head_flop = 2.0 * model.hidden_size * model.vocab_size
     recomputed = np.where(
         plan.recompute == RECOMPUTE_FULL,

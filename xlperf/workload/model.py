@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +10,23 @@ import numpy as np
 from xlperf.arrays import Array
 
 
+def _none() -> Array:
+    return np.zeros(())
+
+
+def _one() -> Array:
+    return np.ones(())
+
+
+def _unbounded() -> Array:
+    return np.full((), np.inf)
+
+
 @dataclass(frozen=True)
 class Model:
     """Columns of decoder models, one entry per plan; every field has shape (rows,).
+
+    Fields from ``latent_attention`` on say how a model differs from a plain dense one; left out they say that it does not.
 
     Attributes
     ----------
@@ -96,21 +110,21 @@ class Model:
     bias_all: Array
     query_key_norm: Array
     dropout: Array
-    latent_attention: Array
-    q_lora_rank: Array
-    kv_lora_rank: Array
-    qk_rope_head_size: Array
-    qk_head_size: Array
-    v_head_size: Array
-    num_local_layers: Array
-    window: Array
-    chunked: Array
-    num_moe_layers: Array
-    moe_layer_step: Array
-    num_experts: Array
-    top_k: Array
-    expert_ffn_hidden_size: Array
-    shared_ffn_hidden_size: Array
+    latent_attention: Array = field(default_factory=_none)
+    q_lora_rank: Array = field(default_factory=_none)
+    kv_lora_rank: Array = field(default_factory=_none)
+    qk_rope_head_size: Array = field(default_factory=_none)
+    qk_head_size: Array = field(default_factory=_none)
+    v_head_size: Array = field(default_factory=_none)
+    num_local_layers: Array = field(default_factory=_none)
+    window: Array = field(default_factory=_unbounded)
+    chunked: Array = field(default_factory=_none)
+    num_moe_layers: Array = field(default_factory=_none)
+    moe_layer_step: Array = field(default_factory=_one)
+    num_experts: Array = field(default_factory=_none)
+    top_k: Array = field(default_factory=_none)
+    expert_ffn_hidden_size: Array = field(default_factory=_none)
+    shared_ffn_hidden_size: Array = field(default_factory=_none)
 
     @property
     def num_dense_layers(self) -> Array:

@@ -435,4 +435,5 @@ def cast_traffic(gemms: Gemms, element_size: Array, storage_size: Array) -> Arra
         Traffic of the casts of one layer, (rows,); 0 where both precisions are the same. [B]
     """
     elements = np.ascontiguousarray(gemms.m * gemms.k * gemms.batch).sum(axis=-1)
-    return np.where(element_size < storage_size, elements * (storage_size + 2.0 * element_size), 0.0)
+    narrow = np.sign(np.maximum(storage_size - element_size, 0.0))
+    return np.asarray(narrow * elements * (storage_size + 2.0 * element_size))

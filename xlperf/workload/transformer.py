@@ -149,7 +149,8 @@ def latent_attention_parameters(
     hidden, heads = array(hidden_size), array(num_attention_heads)
     rank, latent = array(q_lora_rank), array(kv_lora_rank)
     queries, position, values = array(qk_head_size), array(qk_rope_head_size), array(v_head_size)
-    direct = np.where(rank > 0.0, rank * (hidden + heads * queries), hidden * heads * queries)
+    compressed = np.sign(rank)
+    direct = rank * (hidden + heads * queries) + (1.0 - compressed) * hidden * heads * queries
     keys = hidden * (latent + position) + latent * heads * (queries - position + values)
     return np.asarray(direct + keys + heads * values * hidden)
 
@@ -245,29 +246,29 @@ def attention_flop(
     return np.asarray(4.0 * products * array(head_size))
 
 
-def training_flop_per_token(matrix_parameters: Numeric, score_flop: Numeric) -> Array:
+def training_flop_per_token(matrix_parameters: Numeric, score_products: Numeric) -> Array:
     r"""Model FLOP of a trained token: forward and backward, no recomputation.
 
-    .. math:: F = 6 P + 3 F_s
+    .. math:: F = 6 (P + S)
 
     Parameters
     ----------
     matrix_parameters : numeric
         Weights P that one token meets in matrix products, the output projection included. [-]
-    score_flop : numeric
-        Forward FLOP of a token in the scores and weighted sums of all layers, as :func:`attention_flop` has it. [FLOP]
+    score_products : numeric
+        Multiplications S of a token in the scores and weighted sums of all layers: half of :func:`attention_flop`. [-]
 
     Returns
     -------
     flop : numeric
-        Model FLOP per token; 2 FLOP per weight forward and 4 backward. [FLOP]
+        Model FLOP per token: 2 per multiplication forward and 4 backward. [FLOP]
 
     References
     ----------
     .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
        2021, arXiv:2104.04473, section 5.1 (without its recomputation).
     """
-    return np.asarray(6.0 * array(matrix_parameters) + 3.0 * array(score_flop))
+    return np.asarray(6.0 * (array(matrix_parameters) + array(score_products)))
 
 
 def kv_cache_size(
