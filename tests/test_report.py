@@ -185,6 +185,16 @@ def test_findings_say_by_how_much_plans_do_not_fit_and_why_plans_are_refused() -
     assert "does not divide the 7 query groups" in said["Refused"]
 
 
+def test_findings_say_what_is_extrapolated_and_which_precisions_are_compared() -> None:
+    plans, results = samples.training()
+    columns = dict(plans.columns)
+    columns["precision"] = np.where(columns["accelerator"] == "B200", "fp8", "bf16").astype(object)
+    said = findings_of((Table(plans.kind, columns), results))
+    assert said["Extrapolated"].startswith("8 of 26 plans rest on")
+    assert "one B200 trains" in said["Best against best"]
+    assert "(fp8 against bf16)" in said["Best against best"]
+
+
 def test_findings_change_with_the_numbers() -> None:
     plans, results = samples.inference()
     columns = dict(results.columns)

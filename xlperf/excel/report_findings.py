@@ -52,6 +52,7 @@ def findings(report: Report) -> list[Finding]:
         found.extend(_training(training))
     if inference is not None:
         found.extend(_inference(inference))
+    found.extend(_extrapolated(report))
     for group in report.groups:
         found.extend(_too_large(group))
         found.extend(_refused(group))
@@ -148,6 +149,7 @@ def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]
     """For each model: the best plan on one accelerator against the best on the accelerator it is most planned for."""
     rows = group.where(GOOD)
     models, accelerators = group.models, group.accelerators
+    precisions = group.plans.text("precision", group.plans.schema.by_name["precision"].default)
     values = group.number(rate)
     made = 0
     for model in distinct([models[row] for row in rows]):
@@ -167,11 +169,26 @@ def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]
             f"{model}: one {accelerators[first]} {verb} {number_words(values[first] / values[last])} times as fast as "
             f"one {accelerators[last]}"
         )
+        kinds = [str(precisions[row]) for row in (first, last)]
+        if kinds[0] != kinds[1]:
+            words += f" ({kinds[0]} against {kinds[1]})"
         price = group.number(cost)[first] / group.number(cost)[last]
         if np.isfinite(price):
             words += f"; a token costs {percent_words(abs(price - 1))} {'less' if price < 1 else 'more'}"
         made += 1
         yield Finding("Best against best", f"{words}.")
+
+
+def _extrapolated(report: Report) -> Iterator[Finding]:
+    total = sum(len(group) for group in report.groups)
+    count = sum(
+        "extrapolated" in str(reason) for group in report.groups for reason in group.results.text("reason").tolist()
+    )
+    if count:
+        words = (
+            f"{count:,} of {plural(total, 'plan')} {'rests' if count == 1 else 'rest'} on efficiencies that were not "
+        )
+        yield Finding("Extrapolated", f"{words}measured on their accelerators' generation: see reasons.", "warning")
 
 
 def _losses(group: Plans) -> Iterator[Finding]:
