@@ -21,6 +21,7 @@ from xlperf.explore.fit_rows import FittedConstant, inside_value, rounded
 from xlperf.explore.kernel_rows import (
     DEEPGEMM,
     FLASH_2,
+    FP8_BLOCK,
     TENSORRT,
     Constants,
     KernelRows,
@@ -50,7 +51,7 @@ _GEMM = (
     "serial_share",
     "launch_time",
 )
-_FLASH = ("compute_efficiency", "softmax_flop", "imbalance", "tile_time", "memory_efficiency", "launch_time")
+_FLASH = ("compute_efficiency", "imbalance", "tile_time", "memory_efficiency", "launch_time")
 _INNER = (
     "launch_time",
     "step_factor",
@@ -170,16 +171,26 @@ def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[
     base = {name: inside_value(family, name, one.default) for name, one in declared_constants()[family].items()}
     if software != ANY and (family, generation, precision, ANY) in fits:
         base |= fits[family, generation, precision, ANY].constants
+    powers = np.unique(rows.machine.device.thermal_design_power)
     if family == "gemm":
         if software == DEEPGEMM:
             return ("compute_efficiency", "memory_efficiency", "launch_time", "input_traffic"), base
-        return (*_GEMM, *(("throttle", "boost_time") if precision == "bf16" else ("input_traffic",))), base
+        if precision == "bf16":
+            return (*_GEMM, "energy_per_flop", "boost_time"), base
+        if len(powers) > 1:
+            return (*_GEMM, "input_traffic", "energy_per_flop"), base
+        if precision == FP8_BLOCK:
+            return (*_GEMM, "input_traffic"), base
+        slowing = ("input_traffic", "energy_per_flop", "boost_time")
+        return (*(name for name in _GEMM if name != "wave_time"), *slowing), base
     if family in ("attention", "attention_backward"):
         if software == FLASH_2:
             return ("compute_efficiency", "softmax_flop"), base
         if software != ANY:
             return ("compute_efficiency", "memory_efficiency", "tile_time", "launch_time"), base
-        return _FLASH, base
+        told = (len(np.unique(rows.arguments["head_size"])) > 1, len(powers) > 1)
+        names = [name for name, tells in zip(("softmax_flop", "energy_per_flop"), told, strict=True) if tells]
+        return (*_FLASH, *names), base
     if family == "attention_decode":
         return ("memory_efficiency", "launch_time"), base
     if family == "vector":
@@ -231,12 +242,12 @@ def _fit(
 
 
 def _bounds(family: str, names: Sequence[str], scale: Array) -> tuple[Array, Array]:
-    """Bounds of the fitted constants over their scale; no kernel starts in no time."""
+    """Bounds of the fitted constants over their scale; no kernel starts in no time, none computes beyond its peak."""
     declared = declared_constants()[family]
     low = np.array([declared[name].low for name in names]) / scale
-    high = np.array([declared[name].high for name in names]) / scale
+    high = np.array([min(declared[name].high, 1.0 if name == "compute_efficiency" else np.inf) for name in names])
     starts = np.array([name == "launch_time" for name in names])
-    return np.where(starts, np.maximum(low, _LAUNCH_SHARE), low), high
+    return np.where(starts, np.maximum(low, _LAUNCH_SHARE), low), high / scale
 
 
 def _tidy(point: Array, low: Array) -> Array:
@@ -252,9 +263,9 @@ def _least(residual: object, start: Array, low: Array, high: Array) -> Array:
         raise InputError(Fault("calibrate", "a fit needs scipy: pip install xlperf[fit]")) from None
     best, cost = start, math.inf
     for share in _STARTS:
-        found = least_squares(
-            residual, np.clip(start * share, low, high), bounds=(low, high), loss="soft_l1", f_scale=_OUTLIER
-        )
+        found = least_squares(residual, np.clip(start * share, low, high), bounds=(low, high), loss="soft_l1")
+        for scale in (10.0 * _OUTLIER, _OUTLIER):
+            found = least_squares(residual, found.x, bounds=(low, high), loss="soft_l1", f_scale=scale)
         if found.cost < cost:
             best, cost = found.x, found.cost
     return np.asarray(best)
@@ -331,7 +342,8 @@ def _pair_rate(fit: KernelFit, products: float) -> float:
     device = fit.rows.machine.device
     peak, vector = device.peak_flop_rate[0, 0], device.vector_flop_rate[0, 0]
     flop = 2.0 * products * 128.0
-    time = flop / (fit.constants["compute_efficiency"] * peak) + fit.constants["softmax_flop"] / vector
+    limited = fit.constants["energy_per_flop"] / device.thermal_design_power[0, 0]
+    time = flop / (fit.constants["compute_efficiency"] * peak) + flop * limited + fit.constants["softmax_flop"] / vector
     return float(flop / (time * peak))
 
 
@@ -422,16 +434,16 @@ def _fall_backs(constants: Sequence[FittedConstant], fits: Mapping[Key, KernelFi
     values: dict[tuple[str, str, str], list[float]] = {}
     newest = [one for one in constants if one.software == ANY and one.kind == "measured" and one.generation != "ada"]
     for one in newest:
-        if one.constant in ("throttle", "boost_time"):
+        if one.constant in ("energy_per_flop", "boost_time"):
             continue
         value = one.value
         key = (one.family, one.generation, one.precision, one.software)
         if one.family == "gemm" and one.constant == "compute_efficiency" and key in fits:
-            value = _sustained(fits[key].constants)
+            value = _sustained(fits[key])
         precision = ANY if one.precision in ("bf16", ANY) else one.precision
         values.setdefault((one.family, precision, one.constant), []).append(value)
     for (family, precision, name), known in values.items():
-        if precision == "fp8_block":
+        if precision == FP8_BLOCK:
             continue
         found.append(
             FittedConstant(
@@ -453,10 +465,11 @@ def _fall_backs(constants: Sequence[FittedConstant], fits: Mapping[Key, KernelFi
     return found
 
 
-def _sustained(values: Mapping[str, float], time: float = 1.0) -> float:
-    """Efficiency of a product of one millisecond under throttling."""
-    length = time * factor("ms")
-    return values["compute_efficiency"] / (1.0 + values["throttle"] * length / (length + values["boost_time"]))
+def _sustained(fit: KernelFit) -> float:
+    """Efficiency of a product of one millisecond under the power limit."""
+    device, values, length = fit.rows.machine.device, fit.constants, factor("ms")
+    drawn = values["energy_per_flop"] * float(np.median(device.peak_flop_rate / device.thermal_design_power))
+    return values["compute_efficiency"] / (1.0 + drawn * length / (length + values["boost_time"]))
 
 
 def summary(fits: Mapping[Key, KernelFit]) -> list[dict[str, object]]:

@@ -37,15 +37,15 @@ Row = Mapping[str, object]
 Constants = Mapping[str, Array]
 
 HELD_BACK_SHARE = 0.3
+FP8_BLOCK = "fp8_block"
 DEEPGEMM, TENSORRT, FLASH_2 = "deepgemm", "tensorrt-llm", "flashattention-2"
-_FP8_BLOCK = "fp8_block"
 _PRECISIONS = {
     "bfloat16": "bf16",
     "bf16": "bf16",
     "fp16": "bf16",
     "fp8": "fp8",
-    "fp8_block": _FP8_BLOCK,
-    "fp8 (DeepGEMM)": _FP8_BLOCK,
+    "fp8_block": FP8_BLOCK,
+    "fp8 (DeepGEMM)": FP8_BLOCK,
     "nvfp4": "fp4",
     "fp4": "fp4",
 }
@@ -57,7 +57,7 @@ _OPERATIONS = {
 }
 _NUMBER = r"[0-9.eE+\-]+"
 _OUTPUT_SIZE = 2.0
-_MOST_TOO_FAST, _IDLE_SHARE, _MOST_GROUPED = 0.1, 0.05, 8.0
+_MOST_TOO_FAST, _IDLE_SHARE, _MOST_GROUPED, _IDLE = 0.1, 0.05, 8.0, 25.0
 
 
 @dataclass(frozen=True)
@@ -268,6 +268,7 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     }
     grouped = given["num_heads"] != given["num_query_groups"]
     idle = (share < _IDLE_SHARE) & (given["num_heads"] <= _MOST_GROUPED * given["num_query_groups"])
+    idle &= rows.time < _IDLE * factor("us")
     keep, reasons = [], {}
     for row, name in enumerate(rows.row_id):
         if idle[row]:
@@ -347,9 +348,9 @@ def _microseconds(row: Row) -> float:
 
 def _gemm(row: Row) -> _Parsed:
     precision = _precision(row)
-    if precision == _FP8_BLOCK and "1.2.0rc5" in _text(row, "source") and _text(row, "gpu").startswith("B200"):
+    if precision == FP8_BLOCK and "1.2.0rc5" in _text(row, "source") and _text(row, "gpu").startswith("B200"):
         raise _Omitted("blockwise FP8 of an early release on this accelerator, since replaced: up to 5 times slower")
-    size = PRECISIONS["fp8" if precision == _FP8_BLOCK else precision].product_size
+    size = PRECISIONS["fp8" if precision == FP8_BLOCK else precision].product_size
     arguments = {name: _number(row, name) for name in ("m", "n", "k")}
     arguments |= {"batch": 1.0, "element_size": size, "output_element_size": _OUTPUT_SIZE}
     software = DEEPGEMM if "DeepGEMM" in _text(row, "dtype") else ANY
