@@ -23,6 +23,7 @@ from xlperf.explore.kernel_rows import (
     FLASH_2,
     FP8_BLOCK,
     TENSORRT,
+    TENSORRT_1_2,
     Constants,
     KernelRows,
     Measurements,
@@ -174,7 +175,9 @@ def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[
     powers = np.unique(rows.machine.device.thermal_design_power)
     if family == "gemm":
         if software == DEEPGEMM:
-            return ("compute_efficiency", "memory_efficiency", "launch_time", "input_traffic"), base
+            return ("compute_efficiency", "energy_per_flop", "launch_time", "input_traffic"), base
+        if software == TENSORRT_1_2:
+            return ("launch_time", "input_traffic"), base
         if precision == "bf16":
             return (*_GEMM, "energy_per_flop", "boost_time"), base
         if len(powers) > 1:
