@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -181,14 +182,20 @@ def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]
 
 def _extrapolated(report: Report) -> Iterator[Finding]:
     total = sum(len(group) for group in report.groups)
-    count = sum(
-        "extrapolated" in str(reason) for group in report.groups for reason in group.results.text("reason").tolist()
+    reasons = [str(reason) for group in report.groups for reason in group.results.text("reason")]
+    found = [reason for reason in reasons if "extrapolated" in reason]
+    if not found:
+        return
+    counts: Counter[str] = Counter()
+    for reason in found:
+        for families in re.findall(r"extrapolated: ([^;]*)", reason):
+            counts.update(family.strip() for family in families.split(","))
+    said = [f"{family} ({count:,})" for family, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
+    verb = "rests" if len(found) == 1 else "rest"
+    words = (
+        f"{len(found):,} of {plural(total, 'plan')} {verb} in part on efficiencies of other generations or on defaults"
     )
-    if count:
-        words = (
-            f"{count:,} of {plural(total, 'plan')} {'rests' if count == 1 else 'rest'} on efficiencies that were not "
-        )
-        yield Finding("Extrapolated", f"{words}measured on their accelerators' generation: see reasons.", "warning")
+    yield Finding("Extrapolated", f"{words}{': ' if said else ''}{listed(said, 6)}.", "warning")
 
 
 def _losses(group: Plans) -> Iterator[Finding]:
