@@ -485,9 +485,16 @@ def test_check_of_rates_and_prices(tmp_path: Path) -> None:
         'study.xlsx [prices!A2]: doubtful: "H100" has no source',
         'study.xlsx [accelerators!K2]: doubtful: "H100" is faster in bf16 than in fp8',
         'study.xlsx [accelerators!L2]: doubtful: the L2 of "H100" is slower than its memory',
-        'study.xlsx [accelerators!A3]: doubtful: "A100" has no price: its plans have no cost',
+        'study.xlsx [accelerators!A3]: doubtful: "A100" has no price: plans on it have no cost',
         'study.xlsx [models!K2]: doubtful: attention heads of "llama-2-7b" are no multiple of its query groups',
     ]
+
+
+def test_check_says_once_what_many_rows_lack(tmp_path: Path) -> None:
+    content = without_column(sheets(), "models", "source")
+    content["models"] += [[f"model {row}", None, *content["models"][1][2:]] for row in range(40)]
+    lines = check(write(tmp_path / "study.xlsx", content), today=datetime.date(2026, 1, 1)).lines()
+    assert lines[:-1] == ['study.xlsx [models!A2]: doubtful: "llama-2-7b" and 41 more have no source']
 
 
 def test_check_runs_the_tests_that_need_equations(workbook: Path, command: Callable[..., Outcome]) -> None:

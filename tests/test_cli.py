@@ -187,6 +187,85 @@ def test_new_workbook_is_computed_as_it_is(command: Command, tmp_path: Path) -> 
     assert command("evaluate", path).err == "study.xlsx: has no plans; fill at least one row\n"
 
 
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped training rows of the papers, as a CSV file."""
+    rows = openpyxl.load_workbook(workbook("validation.xlsx"), read_only=True)["training"].iter_rows(values_only=True)
+    table = [row for row in rows if any(cell is not None for cell in row)]
+    top = next(number for number, row in enumerate(table) if "row_id" in row)
+    width = sum(cell is not None for cell in table[top])
+    group = table[top].index("group")
+    path = tmp_path_factory.mktemp("published") / "published.csv"
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        kept = [row[:width] for row in table[top + 1 :] if row[group] == "papers"]
+        csv.writer(stream).writerows([table[top][:width], *kept])
+    return path
+
+
+def test_validate_compares_published_rows(command: Command, published: Path, tmp_path: Path) -> None:
+    output = tmp_path / "errors.csv"
+    done = command("validate", published, "-o", output)
+    assert done.out.startswith("By group\n")
+    assert done.code == (1 if "missed: " in done.err else 0)
+    rows = _rows(output.read_text(encoding="utf-8"))
+    columns = "row_id,source_id,group,accelerator,metric,measured,predicted,relative_error,reason"
+    assert list(rows[0]) == columns.split(",")
+    assert len({row["row_id"] for row in rows}) == 11
+    times = [row for row in rows if row["metric"] == "iter_time_s" and row["predicted"]]
+    for row in times:
+        error = abs(float(row["predicted"]) / float(row["measured"]) - 1)
+        assert float(row["relative_error"]) == pytest.approx(error, abs=1e-4)
+    assert command("validate", published, "-o", "-").out == output.read_text(encoding="utf-8")
+
+
+def test_validate_says_no_where_a_tolerance_is_missed(command: Command, published: Path, tmp_path: Path) -> None:
+    with published.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for row in rows:
+        for column in ("iter_time_s", "tflops_per_gpu", "mfu", "tokens_per_s_per_gpu", "tokens_per_s"):
+            if row.get(column):
+                row[column] = str(float(row[column]) * 3)
+    path = tmp_path / "tripled.csv"
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    done = command("validate", path)
+    assert done.code == 1
+    assert done.err.startswith("missed: papers, ")
+
+
+def test_validate_replaces_the_table_of_a_readme(command: Command, published: Path, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n", encoding="utf-8")
+    refused = command("validate", published, "--readme", readme)
+    assert (refused.code, refused.err) == (
+        2,
+        f"{readme}: has no lines <!-- accuracy: begin --> and <!-- accuracy: end -->, where the table goes\n",
+    )
+    readme.write_text("before\n<!-- accuracy: begin -->\nold\n<!-- accuracy: end -->\nafter\n", encoding="utf-8")
+    command("validate", published, "--readme", readme)
+    first = readme.read_text(encoding="utf-8")
+    assert first.startswith("before\n<!-- accuracy: begin -->\n| ")
+    assert first.endswith("|\n<!-- accuracy: end -->\nafter\n")
+    assert "old" not in first
+    command("validate", published, "--readme", readme)
+    assert readme.read_text(encoding="utf-8") == first
+
+
+def test_calibrate_shows_the_constants_in_use(command: Command, tmp_path: Path) -> None:
+    shown = command("calibrate")
+    constants = load_catalog().tables["calibration"]
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.splitlines()[0].split()[:3] == ["family", "generation", "precision"]
+    assert len(shown.out.splitlines()) == len(constants) + 2
+    assert command("calibrate", "-o", tmp_path / "constants.csv").out.endswith(f": {len(constants):,} constants\n")
+    rows = _rows((tmp_path / "constants.csv").read_text(encoding="utf-8"))
+    assert [float(row["value"]) for row in rows] == constants["value"].tolist()
+    refused = command("calibrate", "--date", "2026-01-01")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+
+
 def test_show_prints_a_workbook(command: Command) -> None:
     shown = command("show", workbook())
     assert shown.code == 0

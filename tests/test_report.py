@@ -12,7 +12,7 @@ import report_samples as samples
 from openpyxl import Workbook, load_workbook
 
 from xlperf.catalog import schema as schema_module
-from xlperf.catalog.schema import Column, TableSchema, column, schema, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, Column, TableSchema, column, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError, XlperfError
 from xlperf.excel.report import report_workbook
@@ -185,6 +185,16 @@ def test_findings_say_by_how_much_plans_do_not_fit_and_why_plans_are_refused() -
     assert "does not divide the 7 query groups" in said["Refused"]
 
 
+def test_findings_say_what_is_extrapolated_and_which_precisions_are_compared() -> None:
+    plans, results = samples.training()
+    columns = dict(plans.columns)
+    columns["precision"] = np.where(columns["accelerator"] == "B200", "fp8", "bf16").astype(object)
+    said = findings_of((Table(plans.kind, columns), results))
+    assert said["Extrapolated"].startswith("8 of 26 plans rest in part on")
+    assert "one B200 trains" in said["Best against best"]
+    assert "(fp8 against bf16)" in said["Best against best"]
+
+
 def test_findings_change_with_the_numbers() -> None:
     plans, results = samples.inference()
     columns = dict(results.columns)
@@ -237,10 +247,9 @@ def test_assumptions_list_the_catalog_rows_used_and_no_others(book: Workbook) ->
     assert {row["network"] for row in samples.records(book["networks"])} == {"A100 80GB pod", "H100 pod", "B200 pod"}
     assert {row["generation"] for row in samples.records(book["calibration"])} == {"ampere", "hopper"}
     used = samples.records(book["assumptions"], "rows_used")
-    counts = {
-        kind: len(samples.records(book[kind]))
-        for kind in ("accelerators", "networks", "models", "prices", "calibration")
-    }
+    counts = {kind: len(samples.records(book[kind])) for kind in CATALOG_TABLES}
+    assert counts["calibration"] == 4
+    counts["calibration"] = 2  # constants that were fitted together
     assert {kind: sum(row["sheet"] == kind for row in used) for kind in counts} == counts
     assert all(row["source"] and row["year"] and row["kind"] for row in used)
     text = samples.words(book["assumptions"])

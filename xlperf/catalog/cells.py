@@ -185,31 +185,50 @@ def parse_rows(
     collector.header(parsed)
     fields = parsed.fields
     kept: list[int] = []
-    data: list[list[float | str]] = [[] for _ in fields]
-    autos: dict[int, list[int]] = {}
     for row, cells in enumerate(rows):
         width = len(cells)
-        values = [cells[field.position] if field.position < width else None for field in fields]
-        if skip_empty and all(is_blank(value) for value in values):
+        if skip_empty and all(field.position >= width or is_blank(cells[field.position]) for field in fields):
             continue
         for position in parsed.unnamed:
             if position < width and not is_blank(cells[position]):
                 collector.add(row, position, f"a value without a header, got {shown(cells[position])}")
-        for number, (field, value) in enumerate(zip(fields, values, strict=True)):
-            blank: float | str = "" if field.column.is_text else float("nan")
-            try:
-                result = convert(field, value)
-            except BadValue as bad:
-                collector.add(row, field.position, str(bad))
-                result = blank
-            if result is None:
-                autos.setdefault(number, []).append(len(kept))
-                result = blank
-            data[number].append(result)
         kept.append(row)
-    columns = {field.column.name: _as_array(field, values) for field, values in zip(fields, data, strict=True)}
-    auto = {fields[number].column.name: _mask(len(kept), positions) for number, positions in autos.items()}
+    columns: dict[str, np.ndarray] = {}
+    auto: dict[str, np.ndarray] = {}
+    for field in fields:
+        at = field.position
+        values = [rows[row][at] if at < len(rows[row]) else None for row in kept]
+        columns[field.column.name], autos = _column(field, values, kept, collector)
+        if autos:
+            auto[field.column.name] = _mask(len(kept), autos)
     return _finish(kind, fields, columns, auto, kept, collector)
+
+
+def _column(
+    field: Field, values: Sequence[object], kept: Sequence[int], collector: _Collector
+) -> tuple[np.ndarray, list[int]]:
+    """Converted values of a column, and which of them are ``auto``; values that come again are converted once."""
+    blank: float | str = "" if field.column.is_text else float("nan")
+    done: dict[tuple[type, object], float | str | None] = {}
+    results: list[float | str] = []
+    autos: list[int] = []
+    for number, value in enumerate(values):
+        key = (value.__class__, value) if isinstance(value, (str, float, int)) else None
+        try:
+            if key is None or key not in done:
+                result = convert(field, value)
+                if key is not None:
+                    done[key] = result
+            else:
+                result = done[key]
+        except BadValue as bad:
+            collector.add(kept[number], field.position, str(bad))
+            result = blank
+        if result is None:
+            autos.append(number)
+            result = blank
+        results.append(result)
+    return _as_array(field, results), autos
 
 
 def parse_columns(

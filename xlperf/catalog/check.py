@@ -18,6 +18,7 @@ from xlperf.catalog.table import Table
 from xlperf.catalog.workbook import raise_faults
 from xlperf.errors import Fault, InputError, nearest
 
+MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
 PRICE_AGE = 3  # years after which the price of an accelerator says little
 Test = Callable[[Catalog], Iterable[Fault]]
 
@@ -181,15 +182,22 @@ def _provenance_warnings(table: Table, today: datetime.date) -> list[Fault]:
     """Rows without source or year; old prices."""
     faults = []
     source, year = table.text("source"), table.number("year")
+    faults += _together(table, "source", source == "", "no source")
+    faults += _together(table, "year", np.isnan(year), "no year")
     for row, name in enumerate(table.text(table.schema.key.name).tolist()):
-        if not source[row]:
-            faults.append(Fault(table.place(row, "source"), f'"{name}" has no source'))
-        if np.isnan(year[row]):
-            faults.append(Fault(table.place(row, "year"), f'"{name}" has no year'))
-        elif table.kind == "prices" and today.year - year[row] > PRICE_AGE:
+        if table.kind == "prices" and today.year - year[row] > PRICE_AGE:
             problem = f'the price of "{name}" is of {year[row]:g}, more than {PRICE_AGE} years ago'
             faults.append(Fault(table.place(row, "year"), problem))
     return faults
+
+
+def _together(table: Table, column: str, lacking: np.ndarray, what: str) -> list[Fault]:
+    """A line for each row that lacks something, or one line for all of them where they are many."""
+    rows = np.flatnonzero(lacking).tolist()
+    names = table.text(table.schema.key.name)
+    if len(rows) <= MOST_ALIKE:
+        return [Fault(table.place(row, column), f'"{names[row]}" has {what}') for row in rows]
+    return [Fault(table.place(rows[0], column), f'"{names[rows[0]]}" and {len(rows) - 1} more have {what}')]
 
 
 def _none(_: Catalog) -> list[Fault]:
@@ -211,9 +219,7 @@ def _accelerator_warnings(catalog: Catalog) -> list[Fault]:
         if catalog.default_networks[row] < 0:
             problem = f'"{name}" has no default network: every plan on several of them must name one'
             faults.append(Fault(table.place(row, "default_network"), problem))
-        if catalog.price_rows[row] < 0:
-            faults.append(Fault(table.place(row, "accelerator"), f'"{name}" has no price: its plans have no cost'))
-    return faults
+    return faults + _together(table, "accelerator", catalog.price_rows < 0, "no price: plans on it have no cost")
 
 
 def _network_warnings(catalog: Catalog) -> list[Fault]:

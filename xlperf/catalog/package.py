@@ -22,6 +22,13 @@ End = Callable[[str], None]
 Text = Callable[[str], None]
 
 
+class _LocalNames(dict[str, str]):
+    """Names of elements without their prefix, by the name as it is written."""
+
+    def __missing__(self, name: str) -> str:
+        return self.setdefault(name, name.rpartition(":")[2])
+
+
 class Package:
     """The parts of an .xlsx file.
 
@@ -131,9 +138,10 @@ class Package:
 
         parser.StartDoctypeDeclHandler = refuse
         parser.EntityDeclHandler = refuse
-        parser.StartElementHandler = lambda name, attributes: start(name.rpartition(":")[2], attributes)
+        local = _LocalNames()
+        parser.StartElementHandler = lambda name, attributes: start(local[name], attributes)
         if end is not None:
-            parser.EndElementHandler = lambda name: end(name.rpartition(":")[2])
+            parser.EndElementHandler = lambda name: end(local[name])
         if text is not None:
             parser.CharacterDataHandler = text
         try:

@@ -16,7 +16,7 @@ import click
 from xlperf import __version__
 from xlperf.cli.hosts import install, uninstall
 from xlperf.cli.plans import evaluate, explain, report
-from xlperf.cli.published import validate
+from xlperf.cli.published import calibrate, validate
 from xlperf.cli.sheets import check, new, show
 from xlperf.errors import HostError, InputError
 
@@ -48,7 +48,7 @@ def cli() -> None:
     """
 
 
-for _command in (report, evaluate, explain, new, check, show, validate, install, uninstall):
+for _command in (report, evaluate, explain, new, check, show, validate, calibrate, install, uninstall):
     cli.add_command(_command)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import click
 
 from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
 from xlperf.errors import Fault, InputError
+
+_CALIBRATION_SHOWN = "family generation precision software constant value unit num_rows error kind".split()
 
 
 @click.command(
@@ -63,12 +67,71 @@ def validate(
 
 
 @click.command(
-    short_help="Fit the calibration sheet to measured kernels and published runs.",
-    epilog=examples("xlperf calibrate --fit"),
+    short_help="Show the calibration, or fit it to measured kernels and published runs.",
+    epilog=examples(
+        "xlperf calibrate                                 the constants in use, with their error",
+        "xlperf calibrate --fit                           fitted anew, shown",
+        "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
+        "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
+    ),
 )
-def calibrate() -> None:
-    """Fit the constants of the calibration sheet."""
-    check_output("x.csv", (".csv",))
+@click.option("--fit", is_flag=True, help="Fit the constants; the same measurements give the same constants.")
+@click.option(
+    "--measurements",
+    metavar="WORKBOOK",
+    help="Workbook with the sheets kernels, training and inference; default: the shipped validation.xlsx.",
+)
+@click.option(
+    "--date",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="Date that the fitted rows carry; default: today.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    help="Write a workbook (.xlsx: the sheets of the catalog and this calibration), or the rows (.csv, .parquet).",
+)
+@catalog_option
+def calibrate(
+    fit: bool, measurements: str | None, date: datetime.datetime | None, output: str | None, catalog: str | None
+) -> None:
+    """Show the calibration sheet, or with --fit make it anew.
+
+    Each constant says on which rows it was fitted and how far off those are that it was not fitted on. Rows of the
+    group "papers" are never fitted on.
+    """
+    from xlperf.catalog.catalog import load_catalog
+    from xlperf.cli.results import parts, write_blocks
+    from xlperf.cli.terminal import text_table
+    from xlperf.resources import workbook as shipped
+
+    if not fit and (measurements or date):
+        raise click.UsageError("--measurements and --date need --fit")
+    if output is not None:
+        check_output(output, (".xlsx", ".csv", ".parquet"), [name for name in (catalog, measurements) if name])
+    known = load_catalog(catalog)
+    table = known.tables["calibration"]
+    if fit:
+        from xlperf.explore.fit import fitted_calibration
+
+        table = fitted_calibration(known, f"{date or datetime.datetime.now():%Y-%m-%d}", measurements, _announced)
+    if output is None:
+        shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
+        click.echo(text_table(shown))
+    elif Path(output).suffix.lower() == ".xlsx":
+        from xlperf.excel.build import read_tables, write_workbook
+
+        write_workbook(output, {**read_tables(catalog or shipped()), "calibration": table})
+    else:
+        write_blocks(output, [parts(table)])
+    if output is not None:
+        click.echo(f"{output}: {len(table):,} constants")
+
+
+def _announced(name: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"fitting {name}", err=True)
 
 
 def _replace_table(path: Path, table: str) -> None:

@@ -36,7 +36,8 @@ def text_table(block: list[Part]) -> str:
         width = max(map(len, head + cells))
         lines = [*head, "-" * width, *cells]
         columns.append([line.ljust(width) if column.is_text else line.rjust(width) for line in lines])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+    lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+    return "\n".join(line for number, line in enumerate(lines) if line or number != 1)
 
 
 def rounded(value: float) -> str:

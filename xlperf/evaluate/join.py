@@ -214,6 +214,7 @@ def _catalog_arrays(catalog: Catalog) -> _Arrays:
                 "shared_memory_bandwidth", np.where(np.isnan(clocked), infinite, SHARED_BYTES_PER_CLOCK * clocked)
             ),
             "num_multiprocessors": units,
+            "thermal_design_power": power,
         },
         thermal_design_power=power,
         reserved_memory=accelerators.filled("reserved_memory"),

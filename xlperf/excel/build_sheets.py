@@ -154,7 +154,7 @@ LOOKS: Mapping[str, Look] = {
 }
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"
-_LONG_TEXT = {"source": 58.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "fit_set": 40.0}
+_LONG_TEXT = {"source": 62.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "fit_set": 64.0}
 
 
 def sheet_columns(kind: str) -> list[Column]:
@@ -203,6 +203,8 @@ def data_sheet(workbook: Workbook, table: Table, results: Mapping[str, Sequence[
                 value = results[column.name][row] if column.name in results else None
                 style, shown = cell.style, FLAG_FORMAT if column.kind == "result-flag" else cell.number_format
                 formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
+                if column.name == "reason":
+                    cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
                 if isinstance(value, str) and column.name == "reason":
                     sheet.row_dimensions[cell.row].height = 3.0 + 12.0 * _lines(value, 94.0)
         else:
@@ -341,7 +343,8 @@ def _print_setup(sheet: Worksheet, look: Look, columns: Sequence[Column], count:
     area = f"A{HEADER_ROW - 1}:{last}"
     page_setup(sheet, HEADER_ROW, area=area, pages_wide=look.pages_wide, key_columns="A:A")
     sheet.print_title_rows = f"{HEADER_ROW - 1}:{HEADER_ROW}"
-    sheet.page_setup.paperSize = 8 if len(columns) > 20 else 9
+    across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
+    sheet.page_setup.paperSize = 8 if across > 220.0 else 9
     sheet.page_margins.top = 0.8
     header: Any = sheet.oddHeader
     header.left.text = f"&14&B{look.title}"

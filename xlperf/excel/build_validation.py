@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.comments import Comment
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
 from xlperf.catalog.sheets import Workbook as Reader
@@ -217,6 +218,7 @@ def _front(book: Workbook, parts: Mapping[str, Cells]) -> None:
     from xlperf.excel.style import link, page_setup, put, title
 
     sheet = book.create_sheet("start")
+    beside = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
     title(sheet, "xlperf validation", "Published measurements, kernel measurements and tolerances", "B1")
     for column, width in zip("ABCDE", (2, 26, 12, 70, 2), strict=True):
         sheet.column_dimensions[column].width = width
@@ -230,7 +232,7 @@ def _front(book: Workbook, parts: Mapping[str, Cells]) -> None:
     for row, part in enumerate(PARTS, start=top + 1):
         link(sheet[f"B{row}"], part.sheet, part.title)
         put(sheet[f"C{row}"], len(parts[part.sheet]) - 1, "xlperf computed", "#,##0")
-        put(sheet[f"D{row}"], part.words)
+        put(sheet[f"D{row}"], part.words).alignment = beside
         sheet.row_dimensions[row].height = 28
     row = top + 2 + len(PARTS)
     put(sheet[f"B{row}"], "Rows by group", "xlperf heading")
@@ -241,7 +243,7 @@ def _front(book: Workbook, parts: Mapping[str, Cells]) -> None:
         for group, count, sources in _groups(parts[kind]):
             put(sheet[f"B{row}"], f"{kind}: {group}", "xlperf key")
             put(sheet[f"C{row}"], count, "xlperf computed", "#,##0")
-            put(sheet[f"D{row}"], ", ".join(sources), "xlperf reason")
+            put(sheet[f"D{row}"], ", ".join(sources), "xlperf reason").alignment = beside
             sheet.row_dimensions[row].height = 14 * max(1, -(-len(", ".join(sources)) // 80))
             row += 1
     page_setup(sheet, landscape=False)
@@ -296,7 +298,7 @@ def _sheet(book: Workbook, part: Part, cells: Cells) -> Worksheet:
     sheet.add_table(native)
     sheet.freeze_panes = f"B{HEADER_ROW + 1}"
     sheet.row_dimensions[HEADER_ROW].height = 22
-    page_setup(sheet, HEADER_ROW)
+    page_setup(sheet, HEADER_ROW, pages_wide=3 if len(header) > 20 else 1, key_columns="A:A")
     sheet.page_setup.paperSize = 8
     return sheet
 

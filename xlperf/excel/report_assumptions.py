@@ -12,7 +12,7 @@ from openpyxl.utils import get_column_letter
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
 from xlperf.excel.report_breakdown import extra_column
-from xlperf.excel.report_data import GOOD, REFUSED, TOO_LARGE, Plans, Report, is_filled, listed, plural
+from xlperf.excel.report_data import GOOD, REFUSED, TOO_LARGE, Plans, Report, is_filled, listed, percent_words, plural
 from xlperf.excel.style import data_rows, page_setup, put, write_table
 
 if TYPE_CHECKING:
@@ -129,21 +129,47 @@ def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
         extra_column("source", "", "Where the numbers were read", "text"),
         extra_column("notes", "", "What a reader should know", "text"),
     ]
-    rows: list[list[Any]] = []
-    for kind in CATALOG_TABLES:
-        table = used_rows(report, kind)
-        names = table.text(table.schema.key.name)
-        tiers = table.number("tier")
-        for i, name in enumerate(names):
-            year = table.number("year")[i]
-            shown = f"{name}, tier {tiers[i]:g}" if kind == "networks" else str(name)
-            texts = [str(table.text(text)[i]) for text in ("kind", "source", "notes")]
-            rows.append([shown, kind, texts[0], int(year) if year == year else None, texts[1], texts[2]])
+    rows = [row for kind in CATALOG_TABLES if kind != "calibration" for row in _register(report, kind)]
+    rows += _register_calibration(used_rows(report, "calibration"))
     for letter, width in zip("ABCDEFG", (44, 14, 12, 9, 60, 60, 2), strict=True):
         sheet.column_dimensions[letter].width = width
     write_table(sheet, columns, rows, f"A{row + 1}", "rows_used", freeze=None, widths=False)
     sheet.freeze_panes = f"A{_TOP}"
     page_setup(sheet, row + 1)
+
+
+def _register(report: Report, kind: str) -> list[list[Any]]:
+    """A line for each row of a catalog table that is used."""
+    table = used_rows(report, kind)
+    tiers, years = table.number("tier"), table.number("year")
+    rows: list[list[Any]] = []
+    for i, name in enumerate(table.text(table.schema.key.name)):
+        shown = f"{name}, tier {tiers[i]:g}" if kind == "networks" else str(name)
+        texts = [str(table.text(text)[i]) for text in ("kind", "source", "notes")]
+        rows.append([shown, kind, texts[0], int(years[i]) if years[i] == years[i] else None, texts[1], texts[2]])
+    return rows
+
+
+def _register_calibration(table: Table) -> list[list[Any]]:
+    """A line for each family, generation, precision and software: its constants were fitted together."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i in range(len(table)):
+        key = tuple(str(table.text(name)[i]) for name in ("family", "generation", "precision", "software"))
+        groups.setdefault(key, []).append(i)
+    rows: list[list[Any]] = []
+    for key, members in groups.items():
+        first = members[0]
+        year, error = table.number("year")[first], table.number("error")[first]
+        said = [plural(len(members), "constant"), str(table.text("fit_set")[first])]
+        if error == error:
+            said.append(f"error {percent_words(float(error))}")
+        if table.text("date")[first]:
+            said.append(f"fitted {table.text('date')[first]}")
+        texts = [str(table.text(text)[first]) for text in ("kind", "source")]
+        notes = "; ".join(text for text in said if text)
+        name = ", ".join(word for word in key if word not in ("", "any"))
+        rows.append([name, "calibration", texts[0], int(year) if year == year else None, texts[1], notes])
+    return rows
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

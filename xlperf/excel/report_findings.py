@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -52,6 +53,7 @@ def findings(report: Report) -> list[Finding]:
         found.extend(_training(training))
     if inference is not None:
         found.extend(_inference(inference))
+    found.extend(_extrapolated(report))
     for group in report.groups:
         found.extend(_too_large(group))
         found.extend(_refused(group))
@@ -148,6 +150,7 @@ def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]
     """For each model: the best plan on one accelerator against the best on the accelerator it is most planned for."""
     rows = group.where(GOOD)
     models, accelerators = group.models, group.accelerators
+    precisions = group.plans.text("precision", group.plans.schema.by_name["precision"].default)
     values = group.number(rate)
     made = 0
     for model in distinct([models[row] for row in rows]):
@@ -167,11 +170,32 @@ def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]
             f"{model}: one {accelerators[first]} {verb} {number_words(values[first] / values[last])} times as fast as "
             f"one {accelerators[last]}"
         )
+        kinds = [str(precisions[row]) for row in (first, last)]
+        if kinds[0] != kinds[1]:
+            words += f" ({kinds[0]} against {kinds[1]})"
         price = group.number(cost)[first] / group.number(cost)[last]
         if np.isfinite(price):
             words += f"; a token costs {percent_words(abs(price - 1))} {'less' if price < 1 else 'more'}"
         made += 1
         yield Finding("Best against best", f"{words}.")
+
+
+def _extrapolated(report: Report) -> Iterator[Finding]:
+    total = sum(len(group) for group in report.groups)
+    reasons = [str(reason) for group in report.groups for reason in group.results.text("reason")]
+    found = [reason for reason in reasons if "extrapolated" in reason]
+    if not found:
+        return
+    counts: Counter[str] = Counter()
+    for reason in found:
+        for families in re.findall(r"extrapolated: ([^;]*)", reason):
+            counts.update(family.strip() for family in families.split(","))
+    said = [f"{family} ({count:,})" for family, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
+    verb = "rests" if len(found) == 1 else "rest"
+    words = (
+        f"{len(found):,} of {plural(total, 'plan')} {verb} in part on efficiencies of other generations or on defaults"
+    )
+    yield Finding("Extrapolated", f"{words}{': ' if said else ''}{listed(said, 6)}.", "warning")
 
 
 def _losses(group: Plans) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from xlperf.excel.look import put
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
-_WIDEST = {"reason": 140, "notes": 60, "source": 60}
+_WIDEST = {"reason": 140, "notes": 60, "source": 60, "fit_set": 90, "calibration": 60}
 
 
 def cell_value(column: Column, value: Any) -> float | bool | str | None:

@@ -30,7 +30,9 @@ def _flash_parts(
     num_products: float,
     num_passes: float,
 ) -> tuple[Array, Array, Array]:
-    products = 2.0 * num_products * array(head_size) / (constants["compute_efficiency"] * device.peak_flop_rate)
+    flop_time = 1.0 / (constants["compute_efficiency"] * device.peak_flop_rate)
+    flop_time = flop_time + constants["energy_per_flop"] / device.thermal_design_power
+    products = 2.0 * num_products * array(head_size) * flop_time
     compute = flash_compute_time(
         array(batch) * array(num_heads),
         query_length,
@@ -130,7 +132,7 @@ def attention_time(
     r"""Time of flash attention, forward.
 
     Keys, queries and values are loaded, the two products and the softmax run on the multiprocessors, the outputs
-    are stored; the phases add up as in paper A.
+    are stored; the phases add up. Products take longer under a low power limit.
 
     .. math::
 

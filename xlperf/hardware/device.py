@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from xlperf.arrays import Array
+
+
+def _unlimited() -> Array:
+    return np.full((1, 1), np.inf)
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class Device:
         Bandwidth of all shared memories together; infinite where it is not known. [B/s]
     num_multiprocessors : Array
         Units that work on tiles at the same time; NaN where waves are not modelled. [-]
+    thermal_design_power : Array
+        Power limit, under which long products slow down; infinite where it does not bind. [W]
     """
 
     peak_flop_rate: Array
@@ -42,3 +50,4 @@ class Device:
     shared_memory_capacity: Array
     shared_memory_bandwidth: Array
     num_multiprocessors: Array
+    thermal_design_power: Array = field(default_factory=_unlimited)

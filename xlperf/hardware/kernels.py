@@ -74,7 +74,8 @@ def gemm_parts(
     r"""Arithmetic, traffic and call of a product, each alone.
 
     The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
-    cost ``input_traffic`` bytes an element, before the product starts.
+    cost ``input_traffic`` bytes an element, before the product starts. The power that the peak rate would draw, over
+    the power limit, slows the arithmetic.
 
     Parameters
     ----------
@@ -126,7 +127,10 @@ def gemm_parts(
         constants["cache_share"][..., None],
         constants["wave_time"][..., None],
     ).min(axis=-1)
-    compute = sustained_time(burst, constants["throttle"], constants["boost_time"])
+    throttle = constants["throttle"] + constants["energy_per_flop"] * (
+        device.peak_flop_rate / device.thermal_design_power
+    )
+    compute = sustained_time(burst, throttle, constants["boost_time"])
     traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
