@@ -109,6 +109,18 @@ def test_parquet_and_workbook_hold_what_csv_holds(command: Command, plans: Path,
     assert again.out == text, "results are plans again: their result columns are left out"
 
 
+def test_card_of_the_readme_is_a_plan_that_fits(command: Command, tmp_path: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    card = [line.strip("|").split("|")[1:] for line in readme.splitlines() if line[:4] in {f"| {n} " for n in range(9)}]
+    path = tmp_path / "card.csv"
+    names, values = zip(*([word.strip() for word in words] for words in card), strict=True)
+    path.write_text(f"{','.join(names)}\n{','.join(values)}\n", encoding="utf-8")
+    (row,) = _rows(command("evaluate", path).out)
+    assert names[0] == "model"
+    assert row["fits"] == "TRUE"
+    assert float(row["step_time"]) > 0
+
+
 def test_standard_streams(process: Command, plans: Path, tmp_path: Path) -> None:
     piped = process("evaluate", "-", "-o", "-", stdin=plans.read_text(encoding="utf-8"))
     assert (piped.code, piped.err) == (0, "")

@@ -14,6 +14,7 @@ from xlperf.arrays import Array, Numeric, array
 
 # Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
 NOT_DRAWN = {
+    "inference.engine_kernels": "the constants of all kernels by family",
     "inference.serving_bound": "takes the work that serving_work returns",
     "parallel.plan.broken_rules": "rules in words",
     "parallel.plan.training_rules": "rules in words",

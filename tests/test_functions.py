@@ -1,4 +1,4 @@
-"""Worksheet functions: the registry, arguments as hosts send them, errors, catalogs by handle, one evaluation a plan."""
+"""Worksheet functions: the registry, arguments as hosts send them, errors, catalogs by handle, one evaluation."""
 
 from __future__ import annotations
 
@@ -111,11 +111,15 @@ def test_functions_that_the_design_names():
     assert set(named.split()) <= set(functions())
 
 
-VBA_WORDS = set("and as boolean byref byte byval call case const currency date debug declare default dim do double each else "
-                "empty end enum error event exit false for friend function get global goto if in integer is let like long "
-                "loop me mod name new next not nothing null object on option optional or paramarray preserve print private "
-                "property public redim rem resume return select set single static step stop string sub then to true type "
-                "until variant wend while with write xor caller".split())  # fmt: skip
+VBA_WORDS = set(
+    """
+    and as boolean byref byte byval call case const currency date debug declare default dim do double
+    each else empty end enum error event exit false for friend function get global goto if in integer is
+    let like long loop me mod name new next not nothing null object on option optional or paramarray
+    preserve print private property public redim rem resume return select set single static step stop
+    string sub then to true type until variant wend while with write xor caller
+    """.split()
+)
 
 
 @pytest.mark.parametrize("function", functions().values(), ids=lambda function: function.name)
@@ -218,7 +222,7 @@ def test_a_bad_cell_is_an_error_in_its_own_row(session):
         ([[HEADER, ROW], "A100"], "#VALUE!", 'catalog must be what XLPERF_CATALOG returned, got "A100"'),
         ([[HEADER, ROW], None, None, 1.0], "#VALUE!", "XLPERF_STEP_TIME has 3 arguments, got 4"),
         (
-            [[HEADER[1:], ROW[1:-1] + [0.5]]],
+            [[HEADER[1:], [*ROW[1:-1], 0.5]]],
             "#VALUE!",
             "training, tensor parallel: tensor parallel must be a whole number of at least 1, got 0.5",
         ),

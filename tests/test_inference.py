@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -430,10 +431,10 @@ def test_speed() -> None:
     def best(arguments: dict[str, Any], rows: int) -> float:
         reserved = np.zeros(rows)
         spent = []
-        for _ in range(7):
-            start = time.perf_counter()
+        for _ in range(15):
+            start = time.process_time()
             serving_results(**arguments, reserved_memory=reserved)
-            spent.append(time.perf_counter() - start)
+            spent.append(time.process_time() - start)
         return min(spent)
 
     assert best(one, 1) < 5e-3
@@ -513,7 +514,7 @@ def test_context_beyond_the_model_is_a_warning() -> None:
 def fit_sample(costs: tuple[float, float, float], spoil: float = 1.0) -> ServingRows:
     random = np.random.default_rng(3)
     steps, layers, batch = (random.integers(1, high, 40).astype(float) for high in (200, 90, 32))
-    slopes = np.stack([steps * layers, steps, batch], axis=-1)
+    slopes = np.stack([steps * layers, random.integers(1, 9, 40), batch], axis=-1)
     base = random.uniform(0.1, 2.0, 40)
     times = base + slopes @ np.array(costs)
     times[::9] *= spoil
@@ -523,7 +524,7 @@ def fit_sample(costs: tuple[float, float, float], spoil: float = 1.0) -> Serving
 
 @pytest.mark.parametrize("spoil", [1.0, 1.7])
 def test_fit_finds_the_costs_in_spite_of_outliers(spoil: float) -> None:
-    costs = (5e-5, 2e-3, 4e-3)
+    costs = (5e-5, 2e-2, 4e-3)
     rows = fit_sample(costs, spoil)
     found = fitted_costs(rows)
     np.testing.assert_allclose([found[name] for name in COSTS], costs, rtol=1e-6)
@@ -533,10 +534,11 @@ def test_fit_finds_the_costs_in_spite_of_outliers(spoil: float) -> None:
 
 def test_costs_that_rows_cannot_tell_apart_stay_at_their_default() -> None:
     rows = fit_sample((5e-5, 2e-4, 4e-3))
-    same_layers = dataclasses.replace(rows, slopes=np.stack([32.0 * rows.slopes[:, 1], *rows.slopes.T[1:]], axis=-1))
-    assert sorted(fitted_costs(same_layers)) == ["layer_overhead_time", "request_overhead_time"]
-    no_requests = dataclasses.replace(rows, slopes=rows.slopes * [1.0, 1.0, 0.0])
-    assert sorted(fitted_costs(no_requests)) == ["layer_overhead_time", "step_overhead_time"]
+    layer, prefill, request = rows.slopes.T
+    as_layers = dataclasses.replace(rows, slopes=np.stack([layer, 0.03 * layer, request], axis=-1))
+    assert sorted(fitted_costs(as_layers)) == ["layer_overhead_time", "request_overhead_time"]
+    one_request = dataclasses.replace(rows, slopes=np.stack([layer, prefill, prefill], axis=-1))
+    assert sorted(fitted_costs(one_request)) == ["layer_overhead_time", "prefill_overhead_time"]
 
 
 PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
@@ -545,7 +547,7 @@ PUBLISHED += ["precision", "framework", "latency_s"]
 
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
-    """Enough of a catalog for Llama 2 on one accelerator."""
+    """Enough of a catalog for Llama 2 on two generations of one accelerator."""
     shapes = [
         ["model", "num layers", "hidden size", "num attention heads", "ffn hidden size", "vocab size", "gated mlp"],
         ["Llama2-7B", 32, 4096, 32, 11008, 32000, True],
@@ -553,7 +555,7 @@ def catalog() -> Catalog:
     ]
     chip = {
         "accelerator": "X",
-        "generation": "gen",
+        "generation": "",
         "peak flop rate bf16 (TFLOP/s)": 312,
         "peak flop rate fp32 (TFLOP/s)": 19.5,
         "memory capacity (GiB)": 80,
@@ -565,47 +567,56 @@ def catalog() -> Catalog:
     }
     tier = {"network": "N", "tier": 1, "size": 8, "link bandwidth (GB/s)": 300, "latency (us)": 1}
     tables = [table_from_rows("models", shapes[0], shapes[1:])]
-    tables += [
-        table_from_rows(kind, list(row), [list(row.values())])
-        for kind, row in (("accelerators", chip), ("networks", tier))
-    ]
+    chips = [list({**chip, "accelerator": name, "generation": f"gen {name.lower()}"}.values()) for name in ("X", "Y")]
+    tables += [table_from_rows("accelerators", list(chip), chips)]
+    tables += [table_from_rows("networks", list(tier), [list(tier.values())])]
     return Catalog.from_tables(tables, "catalog")
 
 
 def published(group: str, seconds: Callable[[int], float]) -> Published:
-    """Latencies of 32 plans of one engine."""
-    shapes = [
-        (model, tensor, batch)
-        for model in ("Llama2-7B", "Llama2-13B")
-        for tensor in (1, 2, 4, 8)
-        for batch in (1, 2, 4, 8)
-    ]
+    """Latencies of 32 plans of one engine on each of two generations."""
+    shapes = itertools.product(("Llama2-7B", "Llama2-13B"), ("X", "Y"), (1, 2, 4, 8), (1, 2, 4, 8))
     rows = []
-    for number, (model, tensor, batch) in enumerate(shapes):
-        plan = ["8", str(tensor), "static", str(batch), "200", "200", "fp16"]
-        rows.append([f"{group}{number}", "s", group, model, "X", *plan, "engine", repr(seconds(number))])
+    for number, (model, chip, tensor, batch) in enumerate(shapes):
+        plan = ["8", str(tensor), "static", str(batch), "200", ("1", "20", "200")[number % 3], "fp16"]
+        rows.append([f"{group}{number}", "s", group, model, chip, *plan, "engine", repr(seconds(number))])
     return published_rows(PUBLISHED, rows, lambda row, column: f"row {row}")
+
+
+def made_up(catalog: Catalog, costs: dict[str, tuple[float, float, float]]) -> Published:
+    """Latencies that the given costs of each generation make."""
+    bare = serving_rows(published("static", lambda number: 1.0), catalog)
+    values = np.array([costs[generation] for generation in bare.generation])
+    times = bare.base + (bare.slopes * values).sum(axis=-1)
+    return published("static", lambda number: float(times[number]))
 
 
 def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
     """Latencies made with known costs give these costs back, and the rows of the sheet are looked up by the engine."""
-    bare = serving_rows(published("static", lambda number: 1.0), catalog)
-    times = bare.base + bare.slopes @ np.array([7e-5, 0.0, 3e-3])
-    times += bare.slopes[:, 1] * declared_constants()[FAMILY]["step_overhead_time"].default
-    measured = published("static", lambda number: float(times[number]))
+    measured = made_up(catalog, dict.fromkeys(("gen x", "gen y"), (7e-5, 5e-3, 3e-3)))
     rows = fit_serving(measured, catalog, "2026-01-01")
     assert rows == fit_serving(measured, catalog, "2026-01-01"), "the same rows each time"
     keys = {(row.software, row.generation, row.constant) for row in rows if row.family == FAMILY}
-    assert keys == {(s, g, name) for s, g in (("engine", "gen"), ("engine", "any"), ("any", "any")) for name in COSTS}
+    assert keys == {(software, "any", name) for software in ("engine", "any") for name in COSTS}
     calibrated = catalog.with_tables([calibration_table(rows)]).calibration
-    words = (np.array([word], dtype=object) for word in ("gen", "bf16", "engine"))
+    words = (np.array([word], dtype=object) for word in ("gen x", "bf16", "engine"))
     used = calibrated.constants(FAMILY, *words)[0]
-    assert used["layer_overhead_time"][0, 0] == pytest.approx(7e-5, rel=0.02)
-    assert used["request_overhead_time"][0, 0] == pytest.approx(3e-3, rel=0.02)
+    assert [used[name][0, 0] for name in COSTS] == pytest.approx([7e-5, 5e-3, 3e-3], rel=0.02)
     assert {row.error < 0.01 for row in rows if row.family == FAMILY and row.software == "engine"} == {True}
-    bands = {(row.software, row.constant): row.value for row in rows if row.family == BAND}
-    assert bands["engine", "step_low"] == pytest.approx(1.0, abs=0.02)
+    bands = {(row.software, row.generation, row.constant): row.value for row in rows if row.family == BAND}
+    assert bands["engine", "any", "step_low"] == pytest.approx(1.0, abs=0.02)
     assert set(rows_of_fit_set(rows[0].fit_set, measured.text["row_id"])) == set(measured.text["row_id"])
+
+
+def test_generations_that_differ_get_costs_of_their_own(catalog: Catalog) -> None:
+    costs = {"gen x": (2e-4, 5e-3, 3e-3), "gen y": (5e-5, 5e-3, 1e-3)}
+    rows = fit_serving(made_up(catalog, costs), catalog, "2026-01-01")
+    assert {row.generation for row in rows if row.software == "engine" and row.family == FAMILY} > {"any"}
+    calibrated = catalog.with_tables([calibration_table(rows)]).calibration
+    for generation, values in costs.items():
+        words = (np.array([word], dtype=object) for word in (generation, "bf16", "engine"))
+        used = calibrated.constants(FAMILY, *words)[0]
+        assert [used[name][0, 0] for name in COSTS] == pytest.approx(values, rel=0.02)
 
 
 def test_nothing_is_fitted_on_the_papers(catalog: Catalog) -> None:

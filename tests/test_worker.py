@@ -121,7 +121,8 @@ def test_client_calls_the_worker(started):
     client = started(WORKER)
     assert client.process_id is None, "started by the first call"
     rows = client.call("XLPERF_STEP_TIME", [[["model", "x", None]], None])
-    assert rows == [[{"error": "#VALUE!", "message": "there is no plan below the header row; give header if it stands elsewhere"}]]  # fmt: skip
+    assert rows[0][0]["error"] == "#VALUE!"
+    assert rows[0][0]["message"].startswith("there is no plan below the header row")
     first = client.process_id
     client.call("XLPERF_STEP_TIME", [None])
     assert client.process_id == first

@@ -40,6 +40,7 @@ from xlperf.workload.transformer import (
 
 BOUNDS = ("compute", "memory", "network", "overhead")
 COMPUTE, MEMORY, NETWORK, OVERHEAD = range(4)
+LAUNCHED_AHEAD = ("gemm", "attention", "attention_decode", "vector")
 
 _LAYER_REDUCES = 2.0
 _VECTOR_FLOP = 2.0
@@ -194,6 +195,29 @@ def _messages(
     return sizes, times
 
 
+def engine_kernels(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
+    """Constants of the kernels inside a serving engine: none waits for its own launch.
+
+    A kernel that is timed alone is launched alone. An engine launches ahead of the accelerator, or all kernels at
+    once as a graph; what is left between them is in the overhead of a layer. Collectives keep their start, which
+    is the meeting of the ranks.
+
+    Parameters
+    ----------
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants by family.
+
+    Returns
+    -------
+    dict of str to mapping of str to Array
+        The same with a launch time of 0 for the families of :data:`LAUNCHED_AHEAD`.
+    """
+    return {
+        family: {**constants, "launch_time": 0.0 * constants["launch_time"]} if family in LAUNCHED_AHEAD else constants
+        for family, constants in kernels.items()
+    }
+
+
 def serving_work(
     model: Model,
     device: Device,
@@ -241,6 +265,7 @@ def serving_work(
     context, attention_flop, attention_traffic, attention = _attention(model, attention_device, plan, batching, kernels)
     message_size, message_time = _messages(model, network, plan, batching, kernels)
     admitted = np.stack([rows, 0.0 * rows], axis=-1)
+    prefill = np.array([1.0, 0.0])
     work = ServingWork(
         gemms,
         gemm_traffic,
@@ -255,7 +280,7 @@ def serving_work(
         message_size,
         message_time,
         software["layer_overhead_time"] + 0.0 * admitted,
-        software["step_overhead_time"] + admitted * software["request_overhead_time"],
+        prefill * software["prefill_overhead_time"] + admitted * software["request_overhead_time"],
         admitted,
         admitted,
         admitted,
@@ -342,7 +367,10 @@ def _waits(
 
 
 def serving_bound(
-    work: ServingWork, device: Device, attention_device: Device, kernels: Mapping[str, Mapping[str, Array]]
+    work: ServingWork,
+    device: Device,
+    attention_device: Device,
+    kernels: Mapping[str, Mapping[str, Array]],
 ) -> Array:
     """Code of what most of a step of decoding waits for: a position in :data:`BOUNDS`.
 

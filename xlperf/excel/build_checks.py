@@ -15,6 +15,7 @@ from xlperf.excel.blocks import CellError
 from xlperf.excel.build_package import Formulas
 from xlperf.excel.build_sheets import LIVE_RESULTS, alarm
 from xlperf.excel.style import data_rows, page_setup, put, title
+from xlperf.units import factor
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -185,7 +186,7 @@ def _model_values(row: Row) -> list[Any]:
     cells: list[Any] = [full["model"], *[full[name] for name in _PULLED]]
     if full["num_experts"] or full["attention_type"] not in _DENSE:
         return [*cells, "", "", "", "not dense"]
-    computed, stated = computed_parameters(full) / 1e9, row["stated_parameters"]
+    computed, stated = computed_parameters(full) / factor("G"), row["stated_parameters"]
     if not stated:
         return [*cells, computed, "", "", "none stated"]
     difference = computed / stated - 1

@@ -47,6 +47,7 @@ def template_workbook() -> Workbook:
         title(sheet, words, _SUBTITLES.get(name, ""))
         if name != "summary":
             link(sheet["A3"], "summary", "to the summary")
+            sheet.row_dimensions[3].height = 20
         sheet.sheet_properties.tabColor = _TABS.get(name, "8FA3B5")
         sheet.sheet_view.zoomScale = 100
         page_setup(sheet)

@@ -109,7 +109,9 @@ def column_width(column: Column, shown: Iterable[Any] = (), most: float = 34) ->
     width = max(width, math.ceil(len(column.header) / 3) + 3.0)
     text = [len(value) for value in shown if isinstance(value, str)]
     if text:
-        width = max(width, min(max(text) * (1.15 if column.kind == "name" else 1.05) + 3.0, most))
+        width = max(
+            width, min(max(text) * (1.15 if column.kind == "name" or column.name == "name" else 1.05) + 3.0, most)
+        )
     return max(width, 9.0)
 
 
@@ -178,7 +180,7 @@ def write_table(
         )
         cell.comment = _comment(column)
         if widths:
-            width = column_width(column, (row[offset] for row in rows), _WIDEST.get(column.name, 48))
+            width = column_width(column, (row[offset] for row in rows), _WIDEST.get(column.name, 48 if offset else 64))
             sheet.column_dimensions[get_column_letter(left + offset)].width = width
         across.append(sheet.column_dimensions[get_column_letter(left + offset)].width or 9.0)
         deepest = max(deepest, _lines(column.header, across[-1] - 3.0))

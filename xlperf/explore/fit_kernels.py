@@ -43,6 +43,9 @@ _OUTLIER = 0.03
 _STARTS = (1.0, 0.5, 1.5)
 _NEGLIGIBLE = 1e-3
 _LAUNCH_SHARE = 0.25
+_PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
+_USUAL_RATIO = 0.85
+_REFERENCES = ("hopper", "blackwell", "ampere", "ada")
 _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 _GEMM = (
     "compute_efficiency",
@@ -53,6 +56,7 @@ _GEMM = (
     "launch_time",
 )
 _FLASH = ("compute_efficiency", "imbalance", "tile_time", "memory_efficiency", "launch_time")
+_SHARES = ("compute_efficiency", "memory_efficiency")
 _INNER = (
     "launch_time",
     "step_factor",
@@ -188,12 +192,13 @@ def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[
         return (*(name for name in _GEMM if name != "wave_time"), *slowing), base
     if family in ("attention", "attention_backward"):
         if software == FLASH_2:
-            return ("compute_efficiency", "softmax_flop"), base
+            return ("compute_efficiency", "tile_time"), base
         if software != ANY:
-            return ("compute_efficiency", "memory_efficiency", "tile_time", "launch_time"), base
+            return ("compute_efficiency", "memory_efficiency", "serial_share", "launch_time"), base
         told = (len(np.unique(rows.arguments["head_size"])) > 1, len(powers) > 1)
-        names = [name for name, tells in zip(("softmax_flop", "energy_per_flop"), told, strict=True) if tells]
-        return (*_FLASH, *names), base
+        if told[0]:
+            return (*_FLASH, "softmax_flop", "serial_share"), base
+        return (*_FLASH, *(("energy_per_flop",) if told[1] else ())), base
     if family == "attention_decode":
         return ("memory_efficiency", "launch_time"), base
     if family == "vector":
@@ -248,7 +253,7 @@ def _bounds(family: str, names: Sequence[str], scale: Array) -> tuple[Array, Arr
     """Bounds of the fitted constants over their scale; no kernel starts in no time, none computes beyond its peak."""
     declared = declared_constants()[family]
     low = np.array([declared[name].low for name in names]) / scale
-    high = np.array([min(declared[name].high, 1.0 if name == "compute_efficiency" else np.inf) for name in names])
+    high = np.array([1.0 if name in _SHARES else declared[name].high for name in names])
     starts = np.array([name == "launch_time" for name in names])
     return np.where(starts, np.maximum(low, _LAUNCH_SHARE), low), high / scale
 
@@ -299,7 +304,7 @@ def _fit_both(
     ratio: float,
 ) -> list[KernelFit]:
     """Fit runs of both passes with one efficiency, the backward pass's a fixed share of the forward pass's."""
-    names = ("compute_efficiency", "softmax_flop", "tile_time", "launch_time")
+    names = ("compute_efficiency", "softmax_flop", "tile_time")
     used, weights = ~rows.held_back, _weights(rows)[~rows.held_back]
     declared = declared_constants()["attention"]
     scale = np.array([inside_value("attention", name, declared[name].default) for name in names])
@@ -307,13 +312,12 @@ def _fit_both(
 
     def both_of(point: Array) -> tuple[dict[str, float], dict[str, float]]:
         first = {name: rounded(float(value)) for name, value in zip(names, point * scale, strict=True)}
-        second = {**first, "compute_efficiency": rounded(first["compute_efficiency"] * ratio)}
-        return first, second
+        return first, {name: rounded(value) for name, value in _backward(first, ratio).items()}
 
     def excess(point: Array, exact: bool) -> Array:
         if exact:
             first = {name: float(value) for name, value in zip(names, point * scale, strict=True)}
-            second = {**first, "compute_efficiency": first["compute_efficiency"] * ratio}
+            second = _backward(first, ratio)
         else:
             first, second = both_of(point)
         time = predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
@@ -330,14 +334,25 @@ def _fit_both(
     ]
 
 
+def _backward(forward: Mapping[str, float], ratio: float) -> dict[str, float]:
+    """Constants with which a pair takes 2.5 times as long as forward, over the ratio of the two efficiencies."""
+    scale = {
+        "compute_efficiency": ratio,
+        "energy_per_flop": 1.0 / ratio,
+        "softmax_flop": _PRODUCTS_BACKWARD / _PRODUCTS / ratio,
+        "tile_time": _PRODUCTS_BACKWARD / _PRODUCTS,
+    }
+    return {name: value * scale.get(name, 1.0) for name, value in forward.items()}
+
+
 def _backward_ratio(fits: Mapping[Key, KernelFit]) -> float:
     """Efficiency of the backward over that of the forward pass, where both are measured alone."""
     ratios = []
     for (family, generation, precision, software), fit in fits.items():
         first = fits.get(("attention", generation, precision, software))
         if family == "attention_backward" and first is not None and "compute_efficiency" in first.values:
-            ratios.append(_pair_rate(fit, 5.0) / _pair_rate(first, 2.0))
-    return float(np.median(ratios)) if ratios else 0.85
+            ratios.append(_pair_rate(fit, _PRODUCTS_BACKWARD) / _pair_rate(first, _PRODUCTS))
+    return min(float(np.median(ratios)), 1.0) if ratios else _USUAL_RATIO
 
 
 def _pair_rate(fit: KernelFit, products: float) -> float:
@@ -387,10 +402,8 @@ def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedCo
         target = ("attention_backward", generation, precision, software)
         if family != "attention" or software != ANY or precision != "bf16" or target in fits:
             continue
-        for name, value in fit.values.items():
-            value = rounded(value * ratio) if name == "compute_efficiency" else value
-            value = rounded(value * 2.0) if name == "tile_time" else value
-            one = _row_of(target, name, value, fit, date)
+        for name, value in _backward(fit.values, ratio).items():
+            one = _row_of(target, name, rounded(value), fit, date)
             note = f"forward pass of this generation, efficiency times {ratio:.2f} as FlashAttention-2 on hopper"
             found.append(replace(one, kind="assumption", error=math.nan, notes=note))
     return found
@@ -432,39 +445,24 @@ def _best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date:
 
 
 def _fall_backs(constants: Sequence[FittedConstant], fits: Mapping[Key, KernelFit], date: str) -> list[FittedConstant]:
-    """What holds for generations that nothing was measured on: medians over the generations that were."""
+    """What holds for generations that nothing was measured on: the constants of one that was, all together."""
+    groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
+    for one in constants:
+        if one.software == ANY and one.generation in _REFERENCES and one.precision != FP8_BLOCK:
+            precision = ANY if one.precision in ("bf16", ANY) else one.precision
+            groups.setdefault((one.family, precision), {}).setdefault(one.generation, []).append(one)
     found = []
-    values: dict[tuple[str, str, str], list[float]] = {}
-    newest = [one for one in constants if one.software == ANY and one.kind == "measured" and one.generation != "ada"]
-    for one in newest:
-        if one.constant in ("energy_per_flop", "boost_time"):
-            continue
-        value = one.value
-        key = (one.family, one.generation, one.precision, one.software)
-        if one.family == "gemm" and one.constant == "compute_efficiency" and key in fits:
-            value = _sustained(fits[key])
-        precision = ANY if one.precision in ("bf16", ANY) else one.precision
-        values.setdefault((one.family, precision, one.constant), []).append(value)
-    for (family, precision, name), known in values.items():
-        if precision == FP8_BLOCK:
-            continue
-        found.append(
-            FittedConstant(
-                family,
-                ANY,
-                precision,
-                ANY,
-                name,
-                rounded(float(np.median(known))),
-                "",
-                len(known),
-                math.nan,
-                date,
-                "median over the generations that were measured",
-                kind="assumption",
-                notes="for generations without measurements of their own",
-            )
-        )
+    for (family, precision), known in groups.items():
+        reference = next(generation for generation in _REFERENCES if generation in known)
+        for one in known[reference]:
+            if family == "gemm" and one.constant in ("energy_per_flop", "boost_time"):
+                continue
+            value = one.value
+            if family == "gemm" and one.constant == "compute_efficiency":
+                value = rounded(_sustained(fits["gemm", reference, one.precision, ANY]))
+            fallback = replace(one, generation=ANY, precision=precision, value=value, fit_set="", num_rows=0)
+            note = f"as {reference}, for generations without measurements of their own"
+            found.append(replace(fallback, error=math.nan, kind="assumption", date=date, notes=note))
     return found
 
 

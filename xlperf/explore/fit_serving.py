@@ -1,14 +1,14 @@
 """Fixed costs of serving engines from published latencies, and the bands of the time per token.
 
-Times are linear in the costs of a layer, of a step and of a request, so their coefficients come from predictions with
-one cost at a time; the costs with the least sum of absolute relative errors are then a linear program, which outliers
-do not pull.
+Times are linear in the costs of a layer, of a request and of a pass of the prefill, so their coefficients come from
+predictions with one cost at a time; the costs with the least sum of absolute relative errors are then a linear
+program, which outliers do not pull.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,15 +25,18 @@ from xlperf.explore.published_inference import inference_plans
 from xlperf.units import factor
 
 FAMILY, BAND = "serving_software", "serving_band"
-COSTS = ("layer_overhead_time", "step_overhead_time", "request_overhead_time")
+COSTS = ("layer_overhead_time", "prefill_overhead_time", "request_overhead_time")
 FEWEST_OF_GENERATION = 16
 """Rows that an engine on one generation needs for costs of its own."""
+BUILT_ON = {"nim": "tensorrt-llm"}
+"""Servers whose rows also tell about the engine that they are built on."""
 
 _STEP = 1e-4
-_ORDER_OF_TRUST = (0, 2, 1)
 _APART = 0.05
 _RATES = ("tokens_per_s", "tokens_per_s_per_gpu")
 _SOURCE = "published rows of the sheet inference in validation.xlsx"
+_HELD_OUT = "error: rows held out by model, accelerator and mapping"
+_MIDDLE = "median of the engines; error: each engine by the others"
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def serving_rows(published: Published, catalog: Catalog) -> ServingRows:
     """
     published = published.take([row for row, group in enumerate(published.text["group"]) if group != NEVER_FITTED])
     base, plans = _predictions(published, catalog, (0.0, 0.0, 0.0))
-    steps = [_predictions(published, catalog, np.eye(len(COSTS))[index] * _STEP)[0] for index in range(len(COSTS))]
+    steps = [_predictions(published, catalog, row)[0] for row in np.eye(len(COSTS)) * _STEP]
     chosen = [
         index
         for index, record in enumerate(base)
@@ -140,7 +143,7 @@ def serving_rows(published: Published, catalog: Catalog) -> ServingRows:
 
 
 def separable_costs(slopes: Array) -> list[int]:
-    """Costs that rows tell apart; of two that go together the layer's stays, then the request's.
+    """Costs that rows tell apart; of two that go together the earlier stays.
 
     Parameters
     ----------
@@ -153,12 +156,12 @@ def separable_costs(slopes: Array) -> list[int]:
         Positions in :data:`COSTS`.
     """
     chosen: list[int] = []
-    for index in _ORDER_OF_TRUST:
+    for index in range(len(COSTS)):
         column, kept = slopes[:, index], slopes[:, chosen]
         left = column - kept @ np.linalg.lstsq(kept, column, rcond=None)[0] if chosen else column
         if np.linalg.norm(left) > _APART * np.linalg.norm(column) > 0.0:
             chosen.append(index)
-    return sorted(chosen)
+    return chosen
 
 
 def default_costs() -> dict[str, float]:
@@ -195,7 +198,8 @@ def fitted_costs(rows: ServingRows) -> dict[str, float]:
         bounds=highest + [(0.0, None)] * len(rows),
         method="highs-ds",
     )
-    return {COSTS[index]: rounded(float(value) * _STEP) for index, value in zip(fitted, solution.x, strict=False)}
+    found = zip(fitted, solution.x.tolist(), strict=False)
+    return {COSTS[index]: rounded(float(value) * _STEP) for index, value in found}
 
 
 def ratios(rows: ServingRows, costs: Mapping[str, float]) -> Array:
@@ -228,15 +232,39 @@ def held_out_ratios(rows: ServingRows) -> Array:
     return found
 
 
-def _groups(rows: ServingRows) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Engine, generation and mask: engines on any generation, then on one that has enough rows."""
-    for software in sorted(set(rows.software.tolist())):
-        of_software = rows.software == software
-        yield software, ANY, of_software
-        for generation in sorted(set(rows.generation[of_software].tolist())):
-            chosen = of_software & (rows.generation == generation)
-            if rows.take(chosen).num_rows >= FEWEST_OF_GENERATION:
-                yield software, generation, chosen
+def _engine_rows(rows: ServingRows, software: str) -> np.ndarray:
+    """Mask of the rows that tell about an engine."""
+    servers = [server for server, engine in BUILT_ON.items() if engine == software]
+    return np.asarray(np.isin(rows.software, [software, *servers]))
+
+
+def _median_error(residuals: Array) -> float:
+    known = residuals[~np.isnan(residuals)]
+    return float(np.median(np.abs(known - 1.0))) if len(known) else math.nan
+
+
+class _Engine:
+    """The fit of one engine: on all generations, and on those that are predicted better with costs of their own."""
+
+    def __init__(self, rows: ServingRows, software: str) -> None:
+        self.software = software
+        self.mask = _engine_rows(rows, software)
+        own = rows.take(self.mask)
+        self.costs = fitted_costs(own)
+        self.residuals = np.full(len(rows), math.nan)
+        self.residuals[self.mask] = held_out_ratios(own)
+        self.generations: list[tuple[str, np.ndarray, dict[str, float], Array]] = []
+        better = self.residuals.copy()
+        for generation in sorted(set(own.generation.tolist())):
+            mask = self.mask & (rows.generation == generation)
+            some = rows.take(mask)
+            if some.num_rows < FEWEST_OF_GENERATION:
+                continue
+            held_out = held_out_ratios(some)
+            if _median_error(held_out) < _median_error(self.residuals[mask]):
+                better[mask] = held_out
+                self.generations.append((generation, mask, fitted_costs(some), held_out))
+        self.best_residuals = better
 
 
 def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
@@ -261,34 +289,23 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
     """
     rows = serving_rows(published, catalog)
     order = published.text["row_id"]
-    found: list[FittedConstant] = []
-    engines: dict[str, dict[str, float]] = {}
+    names = sorted(set(rows.software.tolist()))
+    enough = [name for name in names if rows.take(_engine_rows(rows, name)).num_rows >= FEWEST_ROWS]
+    engines = [_Engine(rows, name) for name in enough]
+    if not engines:
+        return []
     residuals = np.full(len(rows), math.nan)
-    for software, generation, chosen in _groups(rows):
-        own = rows.take(chosen)
-        if own.num_rows < FEWEST_ROWS:
-            continue
-        costs = fitted_costs(own)
-        held_out = held_out_ratios(own)
-        residuals[chosen] = np.where(np.isnan(held_out), ratios(own, costs), held_out)
-        if generation == ANY:
-            engines[software] = {**default_costs(), **costs}
-        how = "held out by model, accelerator and mapping" if np.isfinite(held_out).any() else "of the fit itself"
-        found += _cost_rows(software, generation, costs, own, residuals[chosen], order, date, f"error: rows {how}")
-    if engines:
-        others = _leave_one_out(rows, engines)
-        found += _cost_rows(
-            ANY,
-            ANY,
-            _middle(engines),
-            rows,
-            others,
-            order,
-            date,
-            "median of the engines; error: each engine by the others",
-        )
-        found += _bands(rows, residuals, others, order, date)
-    return found
+    found: list[FittedConstant] = []
+    for engine in engines:
+        own = rows.software == engine.software
+        residuals[own] = engine.best_residuals[own]
+        parts = [(ANY, engine.mask, engine.costs, engine.residuals[engine.mask]), *engine.generations]
+        for generation, mask, costs, errors in parts:
+            found += _cost_rows(engine.software, generation, costs, rows.take(mask), errors, order, date, _HELD_OUT)
+    all_costs = {engine.software: {**default_costs(), **engine.costs} for engine in engines}
+    others = _leave_one_out(rows, all_costs)
+    found += _cost_rows(ANY, ANY, _middle(all_costs), rows, others, order, date, _MIDDLE)
+    return found + _bands(rows, residuals, others, order, date)
 
 
 def _middle(engines: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -296,10 +313,11 @@ def _middle(engines: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def _leave_one_out(rows: ServingRows, engines: Mapping[str, Mapping[str, float]]) -> Array:
-    """Predicted over measured times of each engine under the median of the others."""
+    """Predicted over measured times of each engine under the median of those that its rows have no part in."""
     found = np.full(len(rows), math.nan)
     for software in sorted(set(rows.software.tolist())):
-        others = {name: costs for name, costs in engines.items() if name != software}
+        mine = {software, BUILT_ON.get(software, software)}
+        others = {name: costs for name, costs in engines.items() if name not in mine}
         chosen = rows.software == software
         found[chosen] = ratios(rows.take(chosen), _middle(others) if others else default_costs())
     return found
@@ -316,7 +334,6 @@ def _cost_rows(
     notes: str,
 ) -> list[FittedConstant]:
     """One row of the sheet for each cost; one that the rows cannot tell apart is written down at its default."""
-    known = residuals[~np.isnan(residuals)]
     return [
         FittedConstant(
             FAMILY,
@@ -327,7 +344,7 @@ def _cost_rows(
             fitted.get(name, default),
             fit_set(rows.row_ids.tolist(), order) if name in fitted else "",
             rows.num_rows if name in fitted else 0,
-            rounded(float(np.median(np.abs(known - 1.0)))) if len(known) else math.nan,
+            rounded(_median_error(residuals)),
             date,
             _SOURCE,
             kind="measured" if name in fitted else "assumption",

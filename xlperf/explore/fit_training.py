@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.calibration import ANY, Constant, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.errors import Fault, InputError
 from xlperf.evaluate import evaluate
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.explore.measurements import RATES, STEP_TIME, compare
@@ -26,7 +27,9 @@ MOST_CONSTANTS = 4
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 _CAP = 0.7
 _STIFFNESS = 0.004
-_ROUNDS = 4
+_ROUNDS = 2
+_POLISH = 50
+_STEP = 0.06
 _NEGLIGIBLE = 0.004
 _WORTH_IT = 0.1
 _BY_GENERATION = "kernel_slowdown"
@@ -128,18 +131,11 @@ def _weights(family: Sequence[str]) -> Array:
     return np.asarray(weights / weights.sum())
 
 
-def _grid(name: str, low: float, high: float, around: float | None, width: float) -> list[float]:
-    """Trial values of a constant: over its whole range, or within ``width`` of a value."""
+def _grid(name: str, low: float, high: float) -> list[float]:
+    """Trial values of a constant over its whole range."""
     if name.endswith("_time"):
-        floor = high / 300.0
-        if around is None:
-            return [0.0, *np.geomspace(floor, high, 9).tolist()]
-        centre = max(around, floor)
-        return [value for value in (centre * (1.0 + width * step) for step in (-0.5, -0.2, 0.2, 0.5)) if value <= high]
-    if around is None:
-        return [float(value) for value in np.linspace(low, high, 9)]
-    steps = (around + width * (high - low) * step for step in (-0.12, -0.05, 0.05, 0.12))
-    return [value for value in steps if low <= value <= high]
+        return [0.0, *(float(value) for value in np.geomspace(high / 300.0, high, 9))]
+    return [float(value) for value in np.linspace(low, high, 9)]
 
 
 def chosen_constants(rows: FitRows, software: str) -> list[Key]:
@@ -179,8 +175,9 @@ def _top(constant: Constant) -> float:
 def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Values | None = None) -> dict[Key, float]:
     """Constants of one software that bring predictions nearest to the measurements.
 
-    Coordinate search on the mean absolute log ratio, capped so that runs that failed in some way of their own do not
-    pull; a weak spring holds constants that the rows do not determine near their default.
+    The mean absolute log ratio is brought down on a grid, one constant after the other, then by a simplex; it is
+    capped so that runs that failed in some way of their own do not pull. A weak spring holds constants that the rows
+    do not determine near their default.
 
     Parameters
     ----------
@@ -191,12 +188,17 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
     keys : sequence of tuple
         (constant, generation) to fit; the others stay at their defaults.
     start : mapping, optional
-        Values to start from with a narrow search; default: the declared ones, wide.
+        Values to start from without the grid; default: the declared ones.
 
     Returns
     -------
     dict
         (constant, generation) -> value, in the declared unit.
+
+    Raises
+    ------
+    InputError
+        When scipy is not installed.
     """
     declared = declared_constants()[FAMILY]
     seen: dict[tuple[float, ...], float] = {}
@@ -212,16 +214,41 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
         return seen[point]
 
     best = {(name, kind): declared[name].default for name, kind in keys} if start is None else dict(start)
-    for turn in range(_ROUNDS if start is None else 2):
-        wide = start is None and turn == 0
+    for _ in range(_ROUNDS if start is None else 0):
         for name, kind in keys:
-            constant = declared[name]
-            trials = _grid(name, constant.low, _top(constant), None if wide else best[name, kind], 0.7**turn)
-            for value in trials:
-                candidate = {**best, (name, kind): rounded(value)}
+            for value in _grid(name, declared[name].low, _top(declared[name])):
+                candidate = {**best, (name, kind): value}
                 if cost(candidate) < cost(best):
                     best = candidate
-    return best
+    polished = _polished(cost, best, _POLISH if start is None else _POLISH // 2)
+    return {key: rounded(value) for key, value in polished.items()}
+
+
+def _polished(cost: Callable[[Values], float], start: Values, evaluations: int) -> dict[Key, float]:
+    """The lowest cost that a simplex search finds from a start, within the bounds of the constants."""
+    try:
+        from scipy.optimize import minimize
+    except ImportError:
+        raise InputError(Fault("calibrate", "a fit needs scipy: pip install xlperf[fit]")) from None
+    declared = declared_constants()[FAMILY]
+    keys = list(start)
+    low = np.array([declared[name].low for name, _ in keys])
+    top = np.array([_top(declared[name]) for name, _ in keys])
+    begin = np.array([start[key] for key in keys])
+
+    def at(point: Array) -> dict[Key, float]:
+        return dict(zip(keys, np.clip(point, low, top).tolist(), strict=True))
+
+    step = np.maximum(_STEP * (top - low), 0.0)
+    corners = begin + np.diag(np.where(begin + step > top, -step, step))
+    found = minimize(
+        lambda point: cost(at(point)),
+        begin,
+        method="Nelder-Mead",
+        options={"initial_simplex": np.vstack([begin, corners]), "maxfev": evaluations * len(keys), "xatol": 1e-9},
+    )
+    best = at(found.x)
+    return best if cost(best) < cost(start) else dict(start)
 
 
 def misfit(rows: FitRows, values: Values, software: str) -> float:
@@ -253,14 +280,14 @@ def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
     for kind, count in counts.items():
         if count < FEWEST_ROWS or len(rows.row_ids) - count < FEWEST_ROWS or (_BY_GENERATION, ANY) not in best:
             continue
-        options = [key for key in best if key != (_BY_GENERATION, ANY) and key[1] == ANY]
-        dropped = [options] if len(best) < MOST_CONSTANTS else [[o for o in options if o != out] for out in options]
+        base = best
+        options = [key for key in base if key != (_BY_GENERATION, ANY) and key[1] == ANY]
+        dropped = [options] if len(base) < MOST_CONSTANTS else [[o for o in options if o != out] for out in options]
         for kept in dropped:
-            others = [key for key in best if key not in options]
+            others = [key for key in base if key not in options]
             wanted = [*kept, *others, (_BY_GENERATION, kind)]
-            begin = {key: best.get(key, best[_BY_GENERATION, ANY]) for key in wanted}
+            begin = {key: base.get(key, base[_BY_GENERATION, ANY]) for key in wanted}
             trial = fitted_values(rows, software, wanted, begin)
-            trial = fitted_values(rows, software, wanted, trial)
             if misfit(rows, trial, software) < (1.0 - _WORTH_IT) * misfit(rows, best, software):
                 best = trial
     order = list(declared_constants()[FAMILY])

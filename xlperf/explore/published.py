@@ -233,7 +233,9 @@ def _plain(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "True" if value else "False"
-    return f"{value:.15g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.15g}" if value.is_integer() else repr(value)
+    return str(value)
 
 
 def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: Place) -> Published:

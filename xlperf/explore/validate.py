@@ -56,7 +56,11 @@ class Summary:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The worst value of a statistic that is accepted for a group; ``metric`` is a published column or a quantity."""
+    """The worst value of a statistic that is accepted for a group.
+
+    ``metric`` is a published column, or a quantity (step time, memory, time per token, time to first token) of the
+    primary records; blank for all of them.
+    """
 
     group: str
     metric: str
@@ -181,6 +185,8 @@ def _concerns(tolerance: Tolerance, record: Record) -> bool:
     if record.group.casefold() != tolerance.group.casefold():
         return False
     wanted = tolerance.metric.replace("_", " ").casefold()
+    if not wanted:
+        return record.primary
     if record.metric.replace("_", " ").casefold() == wanted:
         return True
     return record.primary and record.quantity.casefold() == wanted

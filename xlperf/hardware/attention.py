@@ -11,7 +11,13 @@ import numpy as np
 
 from xlperf.arrays import Array, Numeric, array
 from xlperf.hardware.device import Device
-from xlperf.hardware.roofline import flash_compute_time, flash_traffic, kv_cache_traffic, transfer_time
+from xlperf.hardware.roofline import (
+    blended_time,
+    flash_compute_time,
+    flash_traffic,
+    kv_cache_traffic,
+    transfer_time,
+)
 
 QUERY_TILE = 128.0
 
@@ -132,11 +138,11 @@ def attention_time(
     r"""Time of flash attention, forward.
 
     Keys, queries and values are loaded, the two products and the softmax run on the multiprocessors, the outputs
-    are stored; the phases add up. Products take longer under a low power limit.
+    are stored; with a serial share of 1 the phases add up. Products take longer under a low power limit.
 
     .. math::
 
-        t = t_0 + t_{memory} + t_{compute}
+        t = t_0 + \max(t_{memory}, t_{compute}) + s \min(t_{memory}, t_{compute})
 
     Parameters
     ----------
@@ -182,7 +188,7 @@ def attention_time(
         causal,
         element_size,
     )
-    return np.asarray(fixed + memory + compute)
+    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
 
 
 def attention_backward_parts(
@@ -269,7 +275,7 @@ def attention_backward_time(
 
     .. math::
 
-        t = t_0 + t_{memory} + t_{compute}
+        t = t_0 + \max(t_{memory}, t_{compute}) + s \min(t_{memory}, t_{compute})
 
     Parameters
     ----------
@@ -315,7 +321,7 @@ def attention_backward_time(
         causal,
         element_size,
     )
-    return np.asarray(fixed + memory + compute)
+    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
 
 
 def decode_attention_parts(

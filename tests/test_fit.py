@@ -1,0 +1,224 @@
+"""The calibration sheet follows from measurements alone, under the rules of what may be fitted."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xlperf.catalog.calibration import declared_constants
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.errors import InputError
+from xlperf.evaluate import evaluate
+from xlperf.explore.fit import Measured, documented_constants, read_measured
+from xlperf.explore.fit_rows import calibration_table, fit_set, joined_tables, rounded, rows_of_fit_set
+from xlperf.explore.fit_training import (
+    FEWEST_ROWS,
+    FOLDS,
+    MOST_CONSTANTS,
+    excess,
+    fit_rows_of,
+    fit_software,
+    fit_training,
+    fold_of,
+)
+from xlperf.explore.published import Published, published_columns, published_rows, read_published
+from xlperf.explore.published_training import training_plans
+
+DATA = Path(__file__).parent / "data"
+TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"
+KERNELS = ("gemm", "attention", "attention_backward", "attention_decode", "vector")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    return read_measured()
+
+
+def runs(catalog: Catalog, software: str, truth: dict[str, float], group: str = "dense-megatron") -> Published:
+    """Runs of Llama 3 on H100 whose measured time is what the engine says under some constants."""
+    header = list(published_columns()["training"])
+    rows = []
+    for number in range(20):
+        tensor, stages, micro = (1, 2, 4, 8)[number % 4], (1, 2)[number % 2], (1, 2)[number // 10]
+        plan = {
+            "row_id": f"R{number}",
+            "source_id": f"source {number % 5}",
+            "group": group,
+            "metric_kind": "throughput",
+            "software": software,
+            "model": "Meta-Llama-3.1-8B",
+            "gpu": "H100-SXM-80GB",
+            "n_gpus": 64,
+            "tp": tensor,
+            "pp": stages,
+            "vp": 1,
+            "gbs": 256,
+            "mbs": micro,
+            "seq_len": 4096,
+            "recompute": "none",
+            "precision": "bf16",
+            "sp": "True",
+            "zero_stage": 1,
+            "iter_time_s": 1.0,
+        }
+        rows.append([str(plan.get(name, "")) for name in header])
+    first = published_rows(header, rows, lambda row, column: f"row {row} {column}")
+    table = catalog.tables["calibration"]
+    constants = [_constant(software, name, value) for name, value in truth.items()]
+    known = catalog.with_tables([joined_tables(table, calibration_table(constants))])
+    plans = training_plans(first, known)
+    times = evaluate(plans.plans, plans.catalog).number("step_time")
+    assert len(times) == 20 and np.isfinite(times).all()
+    column = header.index("iter_time_s")
+    for row, time in zip(rows, times.tolist(), strict=True):
+        row[column] = repr(time)
+    return published_rows(header, rows, lambda row, column: f"row {row} {column}")
+
+
+def _constant(software: str, name: str, value: float):  # type: ignore[no-untyped-def]
+    from xlperf.explore.fit_rows import FittedConstant
+
+    return FittedConstant("training_software", "any", "any", software, name, value, "", 0, math.nan, "", "")
+
+
+# --- the rules, on the sheet that is shipped -----------------------------------------------------------------------
+
+
+def test_no_row_of_the_papers_is_in_a_fit(catalog: Catalog, measured: Measured) -> None:
+    table = catalog.tables["calibration"]
+    known = {"training": measured.training, "inference": measured.inference}
+    named = 0
+    for family, text in zip(table.text("family"), table.text("fit_set"), strict=True):
+        if not family.startswith(("training_", "serving_")):
+            continue
+        published = known["training" if family.startswith("training") else "inference"]
+        papers = {name for name, group in zip(published.text["row_id"], published.text["group"], strict=True)
+                  if group == "papers"}  # fmt: skip
+        rows = rows_of_fit_set(text, published.text["row_id"])
+        named += len(rows)
+        assert not papers & set(rows)
+    assert named > 1000, "the shipped sheet says on which published rows it was fitted"
+
+
+def test_fit_sets_count_their_rows(catalog: Catalog, measured: Measured) -> None:
+    table = catalog.tables["calibration"]
+    published = measured.training.text["row_id"]
+    for row, family in enumerate(table.text("family")):
+        if family in ("training_software", "training_band"):
+            assert len(rows_of_fit_set(table["fit_set"][row], published)) == table["num_rows"][row]
+
+
+def test_few_constants(catalog: Catalog) -> None:
+    table = catalog.tables["calibration"]
+    by_kernel, by_software = defaultdict(set), defaultdict(set)
+    for row in range(len(table)):
+        family, generation, precision, software, constant = (
+            table.text(name)[row] for name in ("family", "generation", "precision", "software", "constant")
+        )
+        if family in KERNELS + COLLECTIVES:
+            by_kernel[family, generation, precision, software].add(constant)
+        elif family in ("training_software", "serving_software"):
+            by_software[family, software].add((generation, constant) if family == "training_software" else constant)
+    assert max(len(constants) for constants in by_kernel.values()) <= 8
+    assert max(len(constants) for constants in by_software.values()) <= 4
+
+
+def test_every_row_says_where_it_comes_from(catalog: Catalog) -> None:
+    table = catalog.tables["calibration"]
+    assert len(table) > 100
+    assert all(table.text("source")) and all(table.text("kind"))
+
+
+# --- the machinery -------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_finds_the_constants_that_made_the_runs(catalog: Catalog) -> None:
+    truth = {"kernel_slowdown": 1.35, "tensor_parallel_overlap": 0.4}
+    rows = fit_rows_of(runs(catalog, "somestack", truth), catalog)
+    values = fit_software(rows, "somestack")
+    assert values["kernel_slowdown", "any"] == pytest.approx(1.35, rel=0.03)
+    assert values["tensor_parallel_overlap", "any"] == pytest.approx(0.4, abs=0.12)
+    assert np.abs(excess(rows, values, "somestack")).max() < 0.04
+
+
+def test_rows_of_papers_are_not_read_by_a_fit(catalog: Catalog) -> None:
+    published = runs(catalog, "somestack", {"kernel_slowdown": 1.35}, group="papers")
+    assert fit_rows_of(published, catalog).row_ids == []
+    assert fit_training(published, catalog, "2026-01-01") == []
+
+
+def test_same_rows_same_sheet(catalog: Catalog) -> None:
+    published = runs(catalog, "somestack", {"kernel_slowdown": 1.2})
+    first, second = (fit_training(published, catalog, "2026-01-01") for _ in range(2))
+    assert repr(first) == repr(second) and first
+    assert all(one.date == "2026-01-01" and one.fit_set == "R0-R19" and one.num_rows == 20 for one in first)
+
+
+def test_too_few_rows_make_no_constants(catalog: Catalog) -> None:
+    published = runs(catalog, "somestack", {"kernel_slowdown": 1.2}).take(range(FEWEST_ROWS - 1))
+    assert fit_training(published, catalog, "") == []
+
+
+def test_fitted_rows_are_a_calibration_sheet(catalog: Catalog) -> None:
+    found = fit_training(runs(catalog, "somestack", {"kernel_slowdown": 1.5}), catalog, "2026-01-01")
+    assert len([one for one in found if one.family == "training_software"]) <= MOST_CONSTANTS
+    bands = {(one.generation, one.software, one.constant): one.value for one in found if one.family == "training_band"}
+    assert bands["hopper", "somestack", "step_low"] <= 1.0 <= bands["hopper", "somestack", "step_high"]
+    fitted = catalog.with_tables([calibration_table(found)])
+    constants, far = fitted.calibration.constants(
+        "training_software", *(np.array([name], dtype=object) for name in ("hopper", "bf16", "somestack"))
+    )
+    assert constants["kernel_slowdown"][0, 0] == pytest.approx(1.5, rel=0.03)
+    assert not far[0]
+
+
+def test_joined_tables_replace_rows_of_the_same_key(catalog: Catalog) -> None:
+    table = calibration_table([_constant("a", "kernel_slowdown", 1.1), _constant("b", "kernel_slowdown", 1.2)])
+    both = joined_tables(table, calibration_table([_constant("A", "kernel_slowdown", 1.3)]))
+    assert both["value"].tolist() == [1.2, 1.3]
+
+
+@given(st.sets(st.integers(0, 30)))
+def test_fit_set_names_its_rows(chosen: set[int]) -> None:
+    rows = [f"T-{number:03d}" for number in range(31)]
+    names = [rows[number] for number in sorted(chosen)]
+    assert rows_of_fit_set(fit_set(names, rows), rows) == names
+
+
+def test_folds_do_not_depend_on_the_machine() -> None:
+    assert [fold_of(f"family {number}") for number in range(6)] == [0, 1, 0, 4, 3, 0]
+    assert {fold_of(str(number)) for number in range(100)} == set(range(FOLDS))
+
+
+def test_values_have_three_digits() -> None:
+    assert [rounded(value) for value in (1.23456, 0.00098765, 12345.0)] == [1.23, 0.000988, 12300.0]
+
+
+def test_leaving_a_generation_out(catalog: Catalog) -> None:
+    (training,), (inference,) = read_published(TRAINING), read_published(INFERENCE)
+    kernels = [{"gpu": "B200-SXM-180GB"}, {"gpu": "h100-sxm-80gb"}]
+    kept = Measured(kernels, training, inference).without("Blackwell", catalog)
+    gone = {"B200-SXM-180GB", "GB200-NVL72", "GB300-NVL72", "B300-SXM"}
+    assert kept.kernels == [{"gpu": "h100-sxm-80gb"}]
+    for before, after in ((training, kept.training), (inference, kept.inference)):
+        assert set(after.text["gpu"]) == set(before.text["gpu"]) - gone
+    with pytest.raises(InputError, match='--leave-out: unknown generation "blckwell"; did you mean blackwell'):
+        kept.without("blckwell", catalog)
+
+
+def test_documented_settings_are_declared() -> None:
+    for one in documented_constants("2026-01-01"):
+        assert one.constant in declared_constants()[one.family]
+        assert one.source and one.kind == "datasheet" and one.fit_set == ""

@@ -1,0 +1,549 @@
+"""A real LibreOffice: the add-in is installed into a private profile, and its cells are compared with the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+import zipfile
+from pathlib import Path
+
+import openpyxl
+import pytest
+from openpyxl.worksheet.formula import ArrayFormula
+
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.plans import read_plans
+from xlperf.catalog.schema import results_of, split_header
+from xlperf.errors import HostError, InputError
+from xlperf.evaluate import evaluate
+from xlperf.excel import install as install_module
+from xlperf.excel.functions import functions
+from xlperf.excel.install import host_environment, install, uninstall
+from xlperf.excel.libreoffice import extension
+from xlperf.excel.libreoffice_saved import make_portable, portable_formulas
+from xlperf.excel.session import shown_column
+from xlperf.resources import workbook
+
+DRIVER = Path(__file__).with_name("libreoffice_driver.py")
+ERROR_CODES = {"#N/A": 32767, "#VALUE!": 519, "#REF!": 524, "#NAME?": 525}
+
+
+# --- what the extension is made of
+
+
+def test_the_extension_is_the_same_bytes_each_time():
+    assert extension() == extension()
+
+
+def test_the_extension_is_generated_from_the_registry(tmp_path):
+    path = tmp_path / "xlperf.oxt"
+    path.write_bytes(extension(["/python", "-m", "worker"], time_limit=7.0))
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    configuration = json.loads(parts["functions.json"])
+    assert configuration["command"] == ["/python", "-m", "worker"]
+    assert configuration["time_limit"] == 7.0
+    assert list(configuration["functions"]) == list(functions())
+    for name in functions():
+        assert f" {name.removeprefix('XLPERF_')}(" in parts["xlperf.idl"]
+    for name in ("CalcAddIns.xcu", "Jobs.xcu", "description.xml", "META-INF/manifest.xml"):
+        ElementTree.fromstring(parts[name])
+    listed = re.findall(r'full-path="([^"]+)"', parts["META-INF/manifest.xml"])
+    assert set(listed) < set(parts)
+    for name, text in parts.items():
+        if name.endswith(".py"):
+            compile(text, name, "exec")
+            assert "numpy" not in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)
+
+
+# --- names in saved files
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("<f>XLPERF.MFU(A1)</f>", "<f>XLPERF_MFU(A1)</f>"),
+        ('<f a="b">1+xlperf.step_time(A1)*XLPERF.MFU(B1)</f>', '<f a="b">1+XLPERF_STEP_TIME(A1)*XLPERF_MFU(B1)</f>'),
+        ("<f>XLPERF.STEP_TIME_LOW(A1)</f>", "<f>XLPERF_STEP_TIME_LOW(A1)</f>"),
+        ("<x:f>XLPERF.MFU(A1)</x:f>", "<x:f>XLPERF_MFU(A1)</x:f>"),
+        ('<definedName name="a">XLPERF.MFU(A1)</definedName>', '<definedName name="a">XLPERF_MFU(A1)</definedName>'),
+        ("<f>LEN(&quot;XLPERF.MFU(&quot;)+XLPERF.MFU(A1)</f>", "<f>LEN(&quot;XLPERF.MFU(&quot;)+XLPERF_MFU(A1)</f>"),
+        ("<f>'XLPERF.MFU('!A1</f>", None),
+        ("<t>XLPERF.MFU(A1)</t>", None),
+        ("<v>XLPERF.MFU(A1)</v>", None),
+        ("<f>MYXLPERF.MFU(A1)</f>", None),
+        ("<f>XLPERF.NONSENSE(A1)</f>", None),
+        ("<f/><v>1</v><t>XLPERF.MFU(A1)</t>", None),
+    ],
+)  # fmt: skip
+def test_dotted_names_become_portable_in_formulas_only(before, after):
+    assert portable_formulas(before.encode(), functions()).decode() == (after or before)
+
+
+def test_a_saved_file_is_rewritten_whole_and_keeps_its_other_parts_and_its_date(tmp_path):
+    path = tmp_path / "saved.xlsx"
+    parts = {
+        "xl/worksheets/sheet1.xml": b"<c><f>XLPERF.MFU(A1)</f></c>",
+        "xl/sharedStrings.xml": b"<f>XLPERF.MFU(A1)</f>",
+        "xl/media/image1.png": bytes(range(256)),
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    os.chmod(path, 0o640)
+    assert make_portable(str(path), functions()) is True
+    status = path.stat()
+    assert status.st_mtime == 1_000_000_000
+    assert status.st_mode & 0o777 == 0o640 or os.name == "nt"
+    with zipfile.ZipFile(path) as archive:
+        saved = {name: archive.read(name) for name in archive.namelist()}
+    assert saved == {**parts, "xl/worksheets/sheet1.xml": b"<c><f>XLPERF_MFU(A1)</f></c>"}
+    assert list(tmp_path.iterdir()) == [path]
+    content = path.read_bytes()
+    assert make_portable(str(path), functions()) is False
+    assert path.read_bytes() == content
+
+
+# --- installing
+
+
+def test_unknown_host():
+    with pytest.raises(InputError, match=r'^unknown host "libreofice"; did you mean libreoffice\?$'):
+        install("libreofice")
+
+
+def test_without_libreoffice(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(install_module, "_places", list)
+    with pytest.raises(HostError, match="LibreOffice is not found"):
+        install("libreoffice")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for unopkg is a shell script")
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("ERROR: There is no such extension deployed: org.xlperf.addin", "^xlperf is not installed in LibreOffice$"),
+        ("unopkg cannot be started. The lock file indicates it is already running.", "^LibreOffice is running; close"),
+        ("ERROR: disk full", "^LibreOffice refused: ERROR: disk full$"),
+    ],
+)
+def test_what_unopkg_says_in_words(monkeypatch, tmp_path, said, words):
+    program = tmp_path / "unopkg"
+    program.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    with pytest.raises(HostError, match=words):
+        uninstall("libreoffice")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="LibreOffice brings its own Python elsewhere")
+def test_libreoffice_does_not_meet_a_virtual_environment(monkeypatch, tmp_path):
+    (tmp_path / "python3").write_text("")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    environment = host_environment()
+    assert environment["PATH"] == f"/usr/bin{os.pathsep}/bin"
+    assert "PYTHONPATH" not in environment
+
+
+# --- LibreOffice itself
+
+
+def python_with_uno():
+    candidates = ["/usr/bin/python3", *sorted(map(str, Path("/opt").glob("libreoffice*/program/python")))]
+    for candidate in candidates:
+        if Path(candidate).exists():
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run([candidate, "-c", "import uno"], check=True, capture_output=True, timeout=60)
+                return candidate
+    return None
+
+
+class Office:
+    """One LibreOffice with a private profile, cache and set of extensions."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.options = [f"-env:UserInstallation={(folder / 'profile').as_uri()}"]
+        if os.geteuid() == 0:  # root installs for all users: in this test, all users of this folder
+            self.options.append(f"-env:UNO_SHARED_PACKAGES_CACHE={(folder / 'shared').as_uri()}")
+        self.driver = None
+
+    def start(self):
+        environment = {**host_environment(), "XDG_CACHE_HOME": str(self.folder / "cache")}
+        profile = self.options[0].partition("=")[2]
+        self.driver = subprocess.Popen(
+            [python_with_uno(), str(DRIVER), shutil.which("soffice"), profile, *self.options[1:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            text=True,
+        )
+        line = self.driver.stdout.readline()
+        assert json.loads(line or "{}") == {"answer": "ready"}, "LibreOffice did not start"
+
+    def end(self):
+        if self.driver is not None:
+            self.driver.stdin.close()
+            self.driver.wait(timeout=60)
+            self.driver = None
+
+    def __call__(self, do, **arguments):
+        self.driver.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self.driver.stdin.flush()
+        answer = json.loads(self.driver.stdout.readline())
+        assert "failed" not in answer, answer["failed"]
+        return answer["answer"]
+
+    def open(self, path, hidden=True):
+        assert self("open", path=str(path), hidden=hidden), f"{path} was not opened"
+
+    def value(self, sheet, cell):
+        return shown(self("cells", sheet=sheet, area=cell)[0][0])
+
+    def values(self, sheet, area):
+        return [[shown(cell) for cell in row] for row in self("cells", sheet=sheet, area=area)]
+
+    def workers(self):
+        """Process ids of the workers of this LibreOffice."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if b"xlperf.excel.worker" not in (entry / "cmdline").read_bytes().split(b"\0"):
+                    continue
+                if f"XDG_CACHE_HOME={self.folder / 'cache'}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+
+def shown(cell):
+    if "error" in cell:
+        return {code: name for name, code in ERROR_CODES.items()}.get(cell["error"], cell["shown"])
+    if "number" in cell:
+        return float.fromhex(cell["number"])
+    return cell.get("text")
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("LibreOffice is driven on Linux only")
+    if shutil.which("soffice") is None or python_with_uno() is None:
+        pytest.skip("LibreOffice Calc or its Python module uno is not installed")
+    office = Office(tmp_path_factory.mktemp("libreoffice"))
+    said = install("libreoffice", office.options)
+    assert sys.executable in said
+    office.start()
+    yield office
+    office.end()
+
+
+@pytest.fixture(autouse=True)
+def closed(request):
+    yield
+    office = request.node.funcargs.get("office")
+    if office is not None and office.driver is not None:
+        with contextlib.suppress(AssertionError):
+            office("close")
+
+
+@pytest.fixture
+def shipped(tmp_path):
+    return Path(shutil.copy(workbook(), tmp_path / "xlperf.xlsx"))
+
+
+@pytest.fixture
+def sheet(tmp_path):
+    """A workbook with one sheet that a test fills; saved as Excel would save it, without values of formulas."""
+    path = tmp_path / "book.xlsx"
+
+    def save(rows, **cells):
+        book = openpyxl.Workbook()
+        book.active.title = "s"
+        for row in rows:
+            book.active.append(row)
+        for cell, value in cells.items():
+            book.active[cell] = value
+        book.save(path)
+        return path
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def catalog():
+    return load_catalog()
+
+
+HEADER = ["name", "model", "accelerator", "num accelerators", "tensor parallel", "data parallel"]
+
+
+@pytest.fixture(scope="module")
+def row(catalog):
+    """A plan of the shipped catalog that is legal."""
+    accelerator = next(name for name in catalog.tables["accelerators"]["accelerator"] if "H100" in name)
+    model = next(name for name in catalog.tables["models"]["model"] if "8B" in name)
+    return ["first", model, accelerator, 8, 8, 1]
+
+
+def expected(catalog, rows, name, header=HEADER, kind="training"):
+    results = evaluate(table_from_rows(kind, header, rows), catalog)
+    return shown_column(results, name)
+
+
+def test_version_is_known(office):
+    assert re.match(r"\d+\.\d+", office("version"))
+
+
+@pytest.mark.parametrize("hidden", [True, False], ids=["hidden", "with a window"])
+def test_every_cell_of_the_shipped_workbook_equals_the_engine_to_the_last_bit(office, shipped, hidden):
+    office.open(shipped, hidden=hidden)
+    assert office("modified") is False
+    compared = compare_plans(office, shipped, load_catalog(shipped))
+    assert compared > 400
+    assert not any("#NAME?" in row for name in office("sheets") for row in office.values(name, used(office, name)))
+
+
+def used(office, name):
+    rows, columns = office("used", sheet=name)
+    return f"A1:{openpyxl.utils.get_column_letter(columns)}{rows}"
+
+
+def compare_plans(office, path, catalog):
+    """Compare the result columns of both plan sheets with the engine; how many cells were compared."""
+    book = openpyxl.load_workbook(path)
+    compared = 0
+    for plans in read_plans(path):
+        results = evaluate(plans, catalog)
+        table = book[plans.kind].tables[plans.kind]
+        cells = office.values(plans.kind, table.ref)
+        formulas = office("cells", sheet=plans.kind, area=table.ref)
+        for position, header in enumerate(cells[0]):
+            called = re.match(r"=XLPERF[._](\w+)\(", formulas[1][position].get("formula") or "", re.IGNORECASE)
+            if not called:
+                continue
+            function = called[1].lower()
+            name = "reason" if function == "check" else function
+            for row, value in enumerate(shown_column(results, name)):
+                found = cells[row + 1][position]
+                if function == "check":
+                    assert found == (value or "ok")
+                else:
+                    assert found == getattr(value, "code", value), (plans.kind, row, header)
+                compared += 1
+    return compared
+
+
+def test_an_edit_of_a_bandwidth_moves_the_cells_that_depend_on_it(office, shipped):
+    office.open(shipped)
+    book = openpyxl.load_workbook(shipped)
+    area = book["accelerators"].tables["accelerators"].ref
+    top, left = re.match(r"([A-Z]+)(\d+)", area).group(2, 1)
+    cells = office.values("accelerators", area)
+    position = next(place for place, text in enumerate(cells[0]) if split_header(text)[0] == "memory_bandwidth")
+    plans = {table.kind: table for table in read_plans(shipped)}
+    name = plans["inference"]["accelerator"][0]
+    place = next(number for number, cells_ in enumerate(cells) if cells_[0] == name)
+    column = openpyxl.utils.get_column_letter(openpyxl.utils.column_index_from_string(left) + position)
+    handle = office.value("start", "C13")
+    before = {kind: office.values(kind, book[kind].tables[kind].ref) for kind in plans}
+
+    office("enter", sheet="accelerators", area=f"{column}{int(top) + place}", value=cells[place][position] * 2)
+
+    assert office.value("start", "C13") != handle
+    after = {kind: office.values(kind, book[kind].tables[kind].ref) for kind in plans}
+    for kind, table in plans.items():
+        moved = [one != other for one, other in zip(before[kind][1:], after[kind][1:], strict=True)]
+        uses = [accelerator == name for accelerator in table["accelerator"]]
+        assert any(uses)
+        assert moved == uses, "all plans on this accelerator and no others"
+    rows = [list(cells_) for cells_ in cells]
+    rows[place][position] *= 2
+    edited = load_catalog(shipped).with_tables([table_from_rows("accelerators", rows[0], rows[1:])])
+    compare_plans(office, shipped, edited)
+
+
+def test_card_table_and_spill_in_one_sheet(office, sheet, catalog, row):
+    second = ["second", *row[1:3], 16, 8, 2]
+    rows = [HEADER, row, second]
+    path = sheet(rows)
+    office.open(path)
+    for number, value in enumerate(row):
+        office("enter", sheet="s", area=f"H{number + 1}", value=HEADER[number])
+        office("enter", sheet="s", area=f"I{number + 1}", value=value)
+    times = expected(catalog, [row, second], "step_time")
+    office("enter", sheet="s", area="K1", formula="=XLPERF_STEP_TIME(H1:I6)")
+    office("enter", sheet="s", area="K2", formula="=XLPERF_STEP_TIME(A3:F3;;A1:F1)")
+    office("enter", sheet="s", area="K3:K4", array="=XLPERF_STEP_TIME(A1:F3)")
+    assert office.values("s", "K1:K4") == [[times[0]], [times[1]], [times[0]], [times[1]]]
+    columns = [column.name for column in results_of("training").columns]
+    last = openpyxl.utils.get_column_letter(len(columns))
+    office("enter", sheet="s", area=f"A10:{last}12", array="=XLPERF_TRAINING(A1:F3)")
+    block = office.values("s", f"A10:{last}12")
+    assert block[0] == [column.header for column in results_of("training").columns]
+    for position, name in enumerate(columns):
+        values = expected(catalog, [row, second], name)
+        assert [block[1][position], block[2][position]] == [getattr(value, "code", value) for value in values]
+    office("enter", sheet="s", area="A15:C17", array='=XLPERF_TRAINING(A1:F3;"name,mfu,reason")')
+    assert [line[0] for line in office.values("s", "A15:A17")] == ["name", "first", "second"]
+    office("enter", sheet="s", area="A20:D24", array="=XLPERF_EXPLAIN(H1:I6)")
+    operators = office.values("s", "A20:D24")
+    assert operators[0][:2] == ["phase", "operator"]
+    assert all(isinstance(line[3], float) for line in operators[1:])
+
+
+def test_error_codes_and_their_words(office, sheet, row):
+    illegal = ["illegal", *row[1:4], 3, 1]
+    bad = ["bad", *row[1:3], "many", 1, 1]
+    unknown = ["unknown", "no such model", *row[2:]]
+    formulas = {f"H{number}": f"=XLPERF_STEP_TIME(A{number}:F{number},,A1:F1)" for number in range(2, 6)} | {
+        f"I{number}": f"=XLPERF_CHECK(A{number}:F{number},,A1:F1)" for number in range(2, 6)
+    }
+    formulas["H7"] = '=XLPERF_STEP_TIME(A2:F2,"xlperf:000000000000000000000000",A1:F1)'
+    formulas["I7"] = '=XLPERF_CHECK(A2:F2,"xlperf:000000000000000000000000",A1:F1)'
+    formulas["H8"] = "=XLPERF_CATALOG(A1:F2)"
+    formulas["H9"] = "=ISNA(H2)+2*ISERR(H3)+4*ISERROR(H7)+8*IFERROR(H5,1)"
+    office.open(sheet([HEADER, illegal, bad, unknown, row], **formulas))
+    assert [line[0] for line in office.values("s", "H2:H4")] == ["#N/A", "#VALUE!", "#VALUE!"]
+    words = [line[0] for line in office.values("s", "I2:I5")]
+    assert words[0] not in ("", "ok")
+    assert words[1] == (
+        'training "bad", num accelerators: num accelerators must be a whole number of at least 1, got "many"'
+    )
+    assert words[2].startswith('training "unknown", model: unknown model "no such model"')
+    assert office.value("s", "H7") == "#REF!"
+    assert "recalculate all (Ctrl+Shift+F9" in office.value("s", "I7")
+    assert office.value("s", "H8") == "#VALUE!"
+    assert office.value("s", "H9") == 1 + 2 + 4 + 8 * office.value("s", "H5")
+
+
+def test_a_text_that_looks_like_a_formula_stays_text(office, sheet, row):
+    path = sheet([HEADER, row])
+    book = openpyxl.load_workbook(path)
+    for cell in ("H1", "H2"):
+        book["s"][cell].value = "=XLPERF_STEP_TIME(A1:F2)"
+        book["s"][cell].data_type = "s"
+    book["s"]["H3"] = "=XLPERF_STEP_TIME(A1:F2)"
+    book.save(path)
+    office.open(path)
+    assert office.values("s", "H1:H2") == [["=XLPERF_STEP_TIME(A1:F2)"]] * 2
+    assert [line[0]["formula"] for line in office("cells", sheet="s", area="H1:H2")] == [None, None]
+    assert isinstance(office.value("s", "H3"), float)
+
+
+def test_array_formulas_and_names_are_known_on_load(office, sheet, catalog, row):
+    second = ["second", *row[1:3], 16, 8, 2]
+    path = sheet([HEADER, row, second])
+    book = openpyxl.load_workbook(path)
+    book["s"]["H1"] = ArrayFormula("H1:H2", "=XLPERF_STEP_TIME(A1:F3)")
+    book.defined_names["quickest"] = openpyxl.workbook.defined_name.DefinedName(
+        "quickest", attr_text="MIN(XLPERF_STEP_TIME(s!$A$1:$F$3))"
+    )
+    book["s"]["I1"] = "=quickest*1"
+    book.save(path)
+    office.open(path)
+    times = expected(catalog, [row, second], "step_time")
+    assert office.values("s", "H1:H2") == [[time] for time in times]
+    assert office.value("s", "I1") == min(times)
+
+
+def test_a_saved_workbook_has_the_names_that_excel_knows(office, sheet, catalog, row, tmp_path):
+    office.open(sheet([HEADER, row], H1='=IF(TRUE,XLPERF_STEP_TIME(A1:F2),"XLPERF.STEP_TIME(")'))
+    office("enter", sheet="s", area="H2:H2", array="=XLPERF_MFU(A1:F2)")
+    saved = tmp_path / "saved.xlsx"
+    office("save_as", path=str(saved))
+    for count in (8.0, 16.0):  # the second save is over a file that we rewrote
+        book = openpyxl.load_workbook(saved)
+        assert re.sub(r"\s|TRUE\(\)|TRUE", "", book["s"]["H1"].value) == (
+            '=IF(,XLPERF_STEP_TIME(A1:F2),"XLPERF.STEP_TIME(")'
+        )
+        assert book["s"]["H2"].value.text == "=XLPERF_MFU(A1:F2)"
+        assert openpyxl.load_workbook(saved, data_only=True)["s"]["D2"].value == (8 if count == 8.0 else 16)
+        office("enter", sheet="s", area="D2", value=16.0)
+        office("enter", sheet="s", area="F2", value=2.0)
+        office("save")
+    office("close")
+    office.open(saved)
+    again = [*row[:3], 16, 8, 2]
+    assert office.value("s", "H1") == expected(catalog, [again], "step_time")[0]
+    assert office.value("s", "H2") == expected(catalog, [again], "mfu")[0]
+
+
+def test_values_that_a_file_was_saved_with_are_computed_anew(office, sheet, catalog, row, tmp_path):
+    office.open(sheet([HEADER, row], H1="=XLPERF_STEP_TIME(A1:F2)", H2="=H1*2"))
+    saved = tmp_path / "saved.xlsx"
+    office("save_as", path=str(saved))
+    office("close")
+    stale = tmp_path / "stale.xlsx"
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(stale, "w") as target:
+        for name in source.namelist():
+            data = source.read(name)
+            if name == "xl/worksheets/sheet1.xml":
+                data, count = re.subn(rb"(</f><v>)[^<]*(</v>)", rb"\g<1>123\g<2>", data)
+                assert count == 2
+            target.writestr(name, data)
+    office.open(stale)
+    time_ = expected(catalog, [row], "step_time")[0]
+    assert office.values("s", "H1:H2") == [[time_], [time_ * 2]]
+
+
+def test_a_worker_that_dies_is_replaced_and_handles_survive(office, shipped, catalog):
+    office.open(shipped)
+    handle, before = office.value("start", "C13"), office.value("training", "Y5")
+    (worker,) = office.workers()
+    os.kill(worker, signal.SIGKILL)
+    office("enter", sheet="training", area="Y5", formula=office("cells", sheet="training", area="Y5")[0][0]["formula"])
+    assert office.value("training", "Y5") == before
+    (again,) = office.workers()
+    assert again != worker
+    assert office.value("start", "C13") == handle
+
+
+def test_handles_survive_a_restart_and_the_worker_ends_with_its_host(office, sheet, catalog, row, shipped):
+    office.open(shipped)
+    handle = office.value("start", "C13")
+    assert re.fullmatch(r"xlperf:[0-9a-f]{24}", handle)
+    workers = office.workers()
+    assert len(workers) == 1
+    office.end()
+    for _ in range(100):
+        if not office.workers():
+            break
+        time.sleep(0.1)
+    assert not office.workers()
+    office.start()
+    office.open(sheet([HEADER, row], H1="=XLPERF_STEP_TIME(A1:F2,H2)", H2=handle))
+    assert office.value("s", "H1") == expected(load_catalog(shipped), [row], "step_time")[0]
+
+
+def test_the_function_wizard_shows_texts_with_units(office):
+    office.open("private:factory/scalc")
+    for name in ("XLPERF_STEP_TIME", "XLPERF_CATALOG", "XLPERF_COST_PER_MILLION_TOKENS"):
+        function = functions()[name]
+        about = office("wizard", name=name)
+        assert about["description"] == function.doc
+        names = [argument[0].rstrip("0123456789 ") for argument in about["arguments"]]
+        assert names[: len(function.arguments)] == [argument.name for argument in function.arguments]
+        assert about["arguments"][0][1] == function.arguments[0].doc
+
+
+def test_uninstall_takes_it_out(office):
+    office.end()
+    assert uninstall("libreoffice", office.options) == "xlperf is no longer installed in LibreOffice"
+    with pytest.raises(HostError, match=r"^xlperf is not installed in LibreOffice$"):
+        uninstall("libreoffice", office.options)
+    office.start()
+    office.open("private:factory/scalc")
+    assert office("wizard", name="XLPERF_STEP_TIME") is None

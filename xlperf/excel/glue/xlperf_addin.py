@@ -1,0 +1,182 @@
+"""The part of xlperf that runs inside LibreOffice: cells are handed to the worker, workbooks are made to recalculate.
+
+It holds no functions of its own: ``functions.json`` beside it, written from the registry, names them.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: D102, N802 - LibreOffice gives the methods their names
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+
+import uno
+import unohelper
+from com.sun.star.lang import XServiceInfo
+from com.sun.star.task import XJob
+from xlperf_host.client import Client, WorkerError
+from xlperf_host.libreoffice_saved import make_portable
+from xlperf_host.libreoffice_values import argument, error_value, result
+
+try:
+    from org.xlperf import XXlperf
+except ImportError:  # the type library is not known yet while the extension is being registered
+    from com.sun.star.sheet import XAddIn as XXlperf
+
+ADDIN = "XLPERF"
+DOCUMENT_JOB = "org.xlperf.DocumentJob"
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+with open(os.path.join(FOLDER, "functions.json"), encoding="utf-8") as stream:
+    CONFIGURATION = json.load(stream)
+
+FUNCTIONS = CONFIGURATION["functions"]
+CLIENT = Client(CONFIGURATION["command"], CONFIGURATION["time_limit"])
+METHODS = "|".join(name.partition("_")[2] for name in FUNCTIONS)
+CALLS = re.compile(rf"\bXLPERF[._]({METHODS})\s*\(", re.IGNORECASE)
+
+
+def _method(name, shape, repeated):
+    def method(self, *arguments):
+        if repeated:
+            arguments = arguments[0]
+        try:
+            return result(CLIENT.call(name, [argument(value) for value in arguments]))
+        except WorkerError as error:
+            return ((str(error) if shape == "words" else error_value("#VALUE!"),),)
+
+    method.__name__ = name
+    return method
+
+
+class AddIn(unohelper.Base, XXlperf, XServiceInfo):
+    """The functions, one method each."""
+
+    def __init__(self, context, *arguments):
+        self.context = context
+
+    def getImplementationName(self):
+        return ADDIN
+
+    def supportsService(self, name):
+        return name in self.getSupportedServiceNames()
+
+    def getSupportedServiceNames(self):
+        return (ADDIN, "com.sun.star.sheet.AddIn")
+
+
+for _name, _about in FUNCTIONS.items():
+    setattr(AddIn, _name.partition("_")[2], _method(_name, _about["shape"], _about["repeated"]))
+
+
+def refresh(document):
+    """Enter the formulas that call xlperf again, so that they are known by name and computed.
+
+    LibreOffice shows the values that a file was saved with, and 7.4 does not know underscore names on load.
+    Only cells that hold a formula are touched; a text that looks like one stays text.
+    """
+    modified = document.isModified()
+    undo = document.getUndoManager()
+    undo.lock()
+    document.addActionLock()
+    document.lockControllers()
+    try:
+        entered = sum(_refresh_sheet(sheet) for sheet in document.getSheets())
+        names = document.NamedRanges
+        for name in names.getElementNames():
+            named = names.getByName(name)
+            if CALLS.search(named.getContent()):
+                named.setContent(named.getContent())
+    finally:
+        document.unlockControllers()
+        document.removeActionLock()
+        undo.unlock()
+    if entered:
+        document.calculate()
+    if document.isModified() != modified:
+        document.setModified(modified)
+    return entered
+
+
+def _refresh_sheet(sheet):
+    search = sheet.createSearchDescriptor()
+    search.SearchRegularExpression = True
+    search.SearchType = 0  # in formulas
+    search.SearchString = r"XLPERF[._][A-Z_]+\s*\("
+    found = sheet.findAll(search)
+    if found is None:
+        return 0
+    arrays = set()
+    entered = 0
+    for place in found.getRangeAddresses():
+        for row in range(place.StartRow, place.EndRow + 1):
+            for column in range(place.StartColumn, place.EndColumn + 1):
+                cell = sheet.getCellByPosition(column, row)
+                if cell.getType().value != "FORMULA":
+                    continue
+                formula = cell.getFormula()
+                if not CALLS.search(formula):
+                    continue
+                if formula.startswith("{"):
+                    area = sheet.createCursorByRange(cell)
+                    area.collapseToCurrentArray()
+                    address = area.getRangeAddress()
+                    key = (address.StartColumn, address.StartRow)
+                    if key not in arrays:
+                        arrays.add(key)
+                        area.setArrayFormula(formula.strip("{}"))
+                else:
+                    cell.setFormula(formula)
+                entered += 1
+    return entered
+
+
+def portable(document):
+    """Give a workbook that was just saved as .xlsx the function names that Excel knows."""
+    url = document.getURL()
+    if url.startswith("file:") and url.lower().endswith((".xlsx", ".xlsm")):
+        make_portable(uno.fileUrlToSystemPath(url), FUNCTIONS)
+
+
+class DocumentJob(unohelper.Base, XJob, XServiceInfo):
+    """Runs when a document was opened or saved."""
+
+    ACTIONS = {  # noqa: RUF012
+        "OnLoadFinished": refresh,
+        "OnSaveDone": portable,
+        "OnSaveAsDone": portable,
+    }
+
+    def __init__(self, context, *arguments):
+        self.context = context
+
+    def execute(self, arguments):
+        environment = {}
+        for part in arguments:
+            if part.Name == "Environment":
+                environment = {one.Name: one.Value for one in part.Value}
+        document = environment.get("Model")
+        action = self.ACTIONS.get(environment.get("EventName"))
+        try:
+            if action and document and document.supportsService("com.sun.star.sheet.SpreadsheetDocument"):
+                action(document)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)  # a document opens and saves whatever we make of it
+
+    def getImplementationName(self):
+        return DOCUMENT_JOB
+
+    def supportsService(self, name):
+        return name in self.getSupportedServiceNames()
+
+    def getSupportedServiceNames(self):
+        return (DOCUMENT_JOB, "com.sun.star.task.Job")
+
+
+g_ImplementationHelper = unohelper.ImplementationHelper()  # noqa: N816
+g_ImplementationHelper.addImplementation(AddIn, ADDIN, (ADDIN, "com.sun.star.sheet.AddIn"))
+g_ImplementationHelper.addImplementation(DocumentJob, DOCUMENT_JOB, (DOCUMENT_JOB, "com.sun.star.task.Job"))

@@ -1,0 +1,100 @@
+"""Function names in saved workbooks: the names that every spreadsheet program reads.
+
+LibreOffice 7.4 writes add-in functions to .xlsx files as ``XLPERF.STEP_TIME(``, which Excel does not know (25.2 no
+longer does). Here they become ``XLPERF_STEP_TIME(`` again, in formulas only: text in cells and text inside a formula
+stays as it is.
+Standard library only: a copy runs inside LibreOffice's Python.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterable
+
+_PARTS = re.compile(r"xl/(workbook\.xml|(worksheets|tables|charts)/[^/]+\.xml)")
+_FORMULA = re.compile(
+    rb"(<(?P<tag>(?:\w+:)?(?:f|formula|formula1|formula2|definedName|calculatedColumnFormula))(?:\s[^<>]*)?(?<!/)>)"
+    rb"(?P<text>[^<]*)(?=</(?P=tag)>)"
+)
+
+
+def portable_formulas(part: bytes, names: Iterable[str]) -> bytes:
+    """A part of a workbook with add-in functions written as ``XLPERF_NAME``.
+
+    Parameters
+    ----------
+    part : bytes
+        XML.
+    names : iterable of str
+        Functions: ``XLPERF_STEP_TIME`` ...
+
+    Returns
+    -------
+    bytes
+        The same part where it has no dotted names.
+
+    >>> portable_formulas(b'<f>XLPERF.MFU(A1,"XLPERF.MFU(")</f><t>XLPERF.MFU(</t>', ["XLPERF_MFU"])
+    b'<f>XLPERF_MFU(A1,"XLPERF.MFU(")</f><t>XLPERF.MFU(</t>'
+    """
+    methods = "|".join(sorted((re.escape(name.partition("_")[2]) for name in names), key=len, reverse=True))
+    # texts and quoted sheet names come first, so that what stands inside them is passed over
+    pattern = re.compile(
+        rf"&quot;.*?&quot;|\"[^\"]*\"|'[^']*'|(?<![\w.])XLPERF\.(?P<method>{methods})(?=\()".encode(),
+        re.DOTALL | re.IGNORECASE,
+    )
+
+    def renamed(match: re.Match[bytes]) -> bytes:
+        method = match["method"]
+        return match[0] if method is None else b"XLPERF_" + method.upper()
+
+    return _FORMULA.sub(lambda match: match[1] + pattern.sub(renamed, match["text"]), part)
+
+
+def make_portable(path: str, names: Iterable[str]) -> bool:
+    """Rewrite a saved .xlsx file in place where it has dotted function names; other parts keep their bytes.
+
+    The file is replaced whole and keeps its modification time, by which LibreOffice tells whether somebody else
+    changed it.
+
+    Parameters
+    ----------
+    path : str
+        The workbook.
+    names : iterable of str
+        Functions: ``XLPERF_STEP_TIME`` ...
+
+    Returns
+    -------
+    bool
+        Whether it was rewritten.
+    """
+    functions = list(names)
+    path = os.path.realpath(path)
+    changed: dict[str, bytes] = {}
+    with zipfile.ZipFile(path) as source:
+        for info in source.infolist():
+            if _PARTS.fullmatch(info.filename):
+                part = source.read(info)
+                if b"XLPERF." in part.upper():
+                    portable = portable_formulas(part, functions)
+                    if portable != part:
+                        changed[info.filename] = portable
+        if not changed:
+            return False
+        status = os.stat(path)
+        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".xlperf-", suffix=".tmp")
+        try:
+            with os.fdopen(descriptor, "wb") as stream, zipfile.ZipFile(stream, "w") as target:
+                for info in source.infolist():
+                    data = changed.get(info.filename)
+                    target.writestr(info, source.read(info) if data is None else data, info.compress_type)
+            os.chmod(temporary, status.st_mode & 0o7777)
+            os.utime(temporary, ns=(status.st_atime_ns, status.st_mtime_ns))
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    return True
