@@ -168,7 +168,8 @@ def test_korthikanti_2022_figure_1_activations_per_accelerator(catalog: Catalog)
          "tensor parallel 6 does not divide the 32 attention heads; "
          "tensor parallel 6 does not divide the feed-forward width 14336; "
          "sequence parallel needs a sequence length (4096) that tensor parallel 6 divides"),
-        ({"data_parallel": 32}, "tensor 1 x context 1 x pipeline 1 x data 32 parallel is 32 ranks, not the 64 accelerators of the plan"),
+        ({"data_parallel": 32},
+         "tensor 1 x context 1 x pipeline 1 x data 32 parallel is 32 ranks, not the 64 accelerators of the plan"),
         ({"pipeline_parallel": 64}, "pipeline 64 x virtual pipeline 1 needs more layers than the model's 32"),
         ({"virtual_pipeline": 2}, "virtual pipeline 2 needs pipeline parallel of 2 or more"),
         ({"global_batch_size": 100}, "global batch 100 is not a whole number of micro-batches of 1 on 64 replicas"),

@@ -12,7 +12,7 @@ from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, token_rate_per_power
-from xlperf.evaluate.join import Joined, join, named_rows
+from xlperf.evaluate.join import Joined, join
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.hardware.device import Device
 from xlperf.inference import BOUNDS, engine_kernels, serving_results
@@ -78,7 +78,7 @@ def serving_setting(plans: Table, catalog: Catalog) -> ServingSetting:
     ServingSetting
         Arguments of the equations.
     """
-    joined = join(plans, catalog, named_rows(plans, catalog))
+    joined = join(plans, catalog)
     precision = plans.filled("precision")
     cache = cache_precision(plans.text("kv_precision"), precision)
     attention = attention_precision(cache, precision)

@@ -390,7 +390,7 @@ def architecture_of(code: int) -> Architecture:
     return Architecture(*(bool(code >> bit & 1) for bit in range(len(Architecture._fields))))
 
 
-def join(plans: Table, catalog: Catalog, named: Named) -> Joined:
+def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     """Join plans to the catalog.
 
     Parameters
@@ -399,8 +399,8 @@ def join(plans: Table, catalog: Catalog, named: Named) -> Joined:
         Training or inference plans.
     catalog : Catalog
         What they refer to.
-    named : Named
-        As :func:`named_rows` has it.
+    named : Named, optional
+        As :func:`named_rows` has it, where that is known already.
 
     Returns
     -------
@@ -409,7 +409,7 @@ def join(plans: Table, catalog: Catalog, named: Named) -> Joined:
     """
     arrays = _catalog_arrays(catalog)
     num_rows = len(plans)
-    model_rows, rows, asked = named
+    model_rows, rows, asked = named or named_rows(plans, catalog)
     names = plans.filled("precision")
     codes = np.array([_PRECISION_NAMES.index(name) for name in names.tolist()], dtype=np.int64)
     wide_names = [_WIDE.get(name, "bf16") for name in names.tolist()]

@@ -26,7 +26,7 @@ def _unbounded() -> Array:
 class Model:
     """Columns of decoder models, one entry per plan; every field has shape (rows,).
 
-    Fields from ``latent_attention`` on say how a model differs from a plain dense one; left out they say that it does not.
+    Fields from ``latent_attention`` on say how a model differs from a plain dense one; left out, it does not.
 
     Attributes
     ----------
