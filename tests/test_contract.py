@@ -14,8 +14,9 @@ from xlperf.arrays import Array, Numeric, array
 
 # Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
 NOT_DRAWN = {
-    "inference.engine_kernels": "the constants of all kernels by family",
-    "inference.serving_bound": "takes the work that serving_work returns",
+    "inference.work.engine_kernels": "the constants of all kernels by family",
+    "inference.bound.serving_bound": "takes the work that serving_work returns",
+    "inference.work.phase_times": "takes the work that serving_work returns",
     "parallel.plan.broken_rules": "rules in words",
     "parallel.plan.training_rules": "rules in words",
     "parallel.serving_plan.attention_precision": "names of precisions",
@@ -38,9 +39,9 @@ NOT_DRAWN = {
 # Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and
 # master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
 FIXED_WORDS = {
-    "inference.serving_memory": {"B"},
-    "inference.serving_results": {"B"},
-    "inference.serving_work": {"B"},
+    "inference.results.serving_memory": {"B"},
+    "inference.results.serving_results": {"B"},
+    "inference.work.serving_work": {"B"},
     "training.memory.memory_of": {"B"},
     "training.step.step": {"B"},
 }

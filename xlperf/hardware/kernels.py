@@ -127,9 +127,7 @@ def gemm_parts(
         constants["cache_share"][..., None],
         constants["wave_time"][..., None],
     ).min(axis=-1)
-    throttle = constants["throttle"] + constants["energy_per_flop"] * (
-        device.peak_flop_rate / device.thermal_design_power
-    )
+    throttle = constants["energy_per_flop"] * (device.peak_flop_rate / device.thermal_design_power)
     compute = sustained_time(burst, throttle, constants["boost_time"])
     traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])

@@ -72,6 +72,16 @@ class InferencePlan:
         """Copies of the model that serve side by side. [-]"""
         return np.asarray(self.num_accelerators / (self.tensor_parallel * self.pipeline_parallel))
 
+    @property
+    def num_micro_batches(self) -> Array:
+        """Parts of the batch that follow each other through the stages. [-]"""
+        return np.asarray(np.minimum(self.pipeline_parallel, self.batch_size))
+
+    @property
+    def micro_batch_size(self) -> Array:
+        """Sequences of the largest part. [-]"""
+        return np.asarray(np.ceil(self.batch_size / self.num_micro_batches))
+
 
 def sizes(table: dict[str, float], precision: np.ndarray) -> Array:
     """Look bytes per element up for a column of precisions.

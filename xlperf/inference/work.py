@@ -1,10 +1,4 @@
-"""Time and memory of serving a dense model: a prefill, then decoding step by step with a growing cache.
-
-A replica holds its whole batch together (static batch). With pipeline parallelism the batch runs as micro-batches
-that follow each other through the stages; a step of decoding takes as long as the longer of a walk through all
-stages and one turn of all micro-batches on the slowest stage. All functions are vectorised over plans (rows,);
-phases are an axis of two: a pass of the prefill, a step of decoding.
-"""
+"""Every operator of a pass of the prefill and of a step of decoding: its time, and how often it runs."""
 
 from __future__ import annotations
 
@@ -13,13 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, divide, total
+from xlperf.arrays import Array, total
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import attention_time, decode_attention_time, gemm_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
 from xlperf.network.collectives import collective_time
 from xlperf.network.tiers import Network
-from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, serving_weights_size
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Model
 from xlperf.workload.operators import Gemms
@@ -31,16 +24,9 @@ from xlperf.workload.serving import (
     serving_gemms,
     serving_vectors,
 )
-from xlperf.workload.transformer import (
-    embedding_parameters,
-    kv_cache_size,
-    layer_matrix_parameters,
-    layer_vector_parameters,
-)
 
-BOUNDS = ("compute", "memory", "network", "overhead")
-COMPUTE, MEMORY, NETWORK, OVERHEAD = range(4)
 LAUNCHED_AHEAD = ("gemm", "attention", "attention_decode", "vector")
+MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 
 _LAYER_REDUCES = 2.0
 _VECTOR_FLOP = 2.0
@@ -119,8 +105,7 @@ class _Batching(NamedTuple):
 
 
 def _batching(plan: InferencePlan) -> _Batching:
-    micro_batches = np.minimum(plan.pipeline_parallel, plan.batch_size)
-    sequences = np.ceil(plan.batch_size / micro_batches)
+    micro_batches, sequences = plan.num_micro_batches, plan.micro_batch_size
     tokens = sequences * plan.prompt_length
     passes = np.ceil(tokens / plan.prefill_tokens)
     steps = np.maximum(plan.output_length - 1.0, 0.0)
@@ -295,15 +280,15 @@ def _parts(work: ServingWork) -> Array:
     parts = np.zeros((rows, 2, 2, 5))
     matrix = work.gemm_time.reshape(rows, 2, len(GEMM_NAMES))
     vector = (work.vector_time * work.vector_calls).reshape(rows, 2, len(VECTOR_NAMES))
-    parts[:, :, 0, 0] = total(matrix[..., :LAYER_GEMMS])
-    parts[:, :, 1, 0] = total(matrix[..., LAYER_GEMMS:])
-    parts[:, :, 0, 1] = work.attention_time
-    parts[:, :, 0, 2] = total(vector[..., :LAYER_VECTORS])
-    parts[:, :, 1, 2] = total(vector[..., LAYER_VECTORS:])
-    parts[:, :, 0, 3] = _LAYER_REDUCES * work.message_time[..., 0]
-    parts[:, :, 1, 3] = work.message_time[..., 0] + work.message_time[..., 1]
-    parts[:, :, 0, 4] = work.layer_overhead
-    parts[:, :, 1, 4] = work.pass_overhead
+    parts[:, :, 0, MATRIX] = total(matrix[..., :LAYER_GEMMS])
+    parts[:, :, 1, MATRIX] = total(matrix[..., LAYER_GEMMS:])
+    parts[:, :, 0, ATTENTION] = work.attention_time
+    parts[:, :, 0, VECTOR] = total(vector[..., :LAYER_VECTORS])
+    parts[:, :, 1, VECTOR] = total(vector[..., LAYER_VECTORS:])
+    parts[:, :, 0, COMMUNICATION] = _LAYER_REDUCES * work.message_time[..., 0]
+    parts[:, :, 1, COMMUNICATION] = work.message_time[..., 0] + work.message_time[..., 1]
+    parts[:, :, 0, FIXED] = work.layer_overhead
+    parts[:, :, 1, FIXED] = work.pass_overhead
     return parts
 
 
@@ -327,227 +312,20 @@ def _critical_path(
     )
 
 
-def _phase_parts(work: ServingWork) -> Array:
-    """Times (rows, 2, 5) of the whole prefill and of one step of decoding, on the critical path."""
-    parts = _parts(work)
-    found = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
-    found[..., 3] += work.transfers * work.message_time[..., 2]
-    return found
-
-
-def _roofs(flop: Array, traffic: Array, device: Device, peak: Array) -> Array:
-    """Code of the roof that a kernel works under, were it as fast as the roof."""
-    return np.where(flop / peak >= traffic / device.memory_bandwidth, float(COMPUTE), float(MEMORY))
-
-
-class _Waits(NamedTuple):
-    """What the kernels wait for (rows, operators): code of the roof, and the fixed share of the time of a call. [s]"""
-
-    gemm: Array
-    attention: Array
-    vector: Array
-    gemm_fixed: Array
-    attention_fixed: Array
-    vector_fixed: Array
-
-
-def _waits(
-    work: ServingWork, device: Device, attention_device: Device, kernels: Mapping[str, Mapping[str, Array]]
-) -> _Waits:
-    attention_fixed = [kernels[family]["launch_time"] for family in ("attention", "attention_decode")]
-    vector_flop = 0.0 * work.vector_traffic
-    return _Waits(
-        _roofs(work.gemms.flop, work.gemm_traffic, device, device.peak_flop_rate),
-        _roofs(work.attention_flop, work.attention_traffic, attention_device, attention_device.peak_flop_rate),
-        _roofs(vector_flop, work.vector_traffic, device, device.vector_flop_rate),
-        np.minimum(kernels["gemm"]["launch_time"], work.gemm_time),
-        np.minimum(np.concatenate(attention_fixed, axis=-1), work.attention_time),
-        np.minimum(kernels["vector"]["launch_time"], work.vector_time),
-    )
-
-
-def serving_bound(
-    work: ServingWork,
-    device: Device,
-    attention_device: Device,
-    kernels: Mapping[str, Mapping[str, Array]],
-) -> Array:
-    """Code of what most of a step of decoding waits for: a position in :data:`BOUNDS`.
-
-    The time of a kernel beyond its launch counts to the roof that it works under, the launch and the fixed costs of
-    the software to overhead.
+def phase_times(work: ServingWork) -> Array:
+    """Times of the whole prefill and of one step of decoding on the critical path, by part.
 
     Parameters
     ----------
     work : ServingWork
-        Operators and times, (rows,).
-    device : Device
-        As for :func:`serving_work`, (rows, 1).
-    attention_device : Device
-        As for :func:`serving_work`, (rows, 1).
-    kernels : mapping of str to mapping of str to Array
-        As for :func:`serving_work`.
+        Operators and times.
 
     Returns
     -------
-    code : Array
-        Position in BOUNDS, NaN where the time is NaN. [-]
+    Array
+        (rows, 2, 5): matrix products, attention, other kernels, communication, fixed costs. [s]
     """
-    waits = _waits(work, device, attention_device, kernels)
-    step = _phase_parts(work)[:, 1]
-    half = slice(len(GEMM_NAMES), None)
-    layers, passes = work.layers[:, 1:], work.passes[:, 1:]
-    gemm_calls = np.where(np.arange(len(GEMM_NAMES)) < LAYER_GEMMS, layers, passes)
-    vector_calls = np.where(np.arange(len(VECTOR_NAMES)) < LAYER_VECTORS, layers, passes) * work.vector_calls[:, half]
-    calls = np.concatenate([gemm_calls, layers, vector_calls], axis=-1)
-    times = np.concatenate([work.gemm_time[:, half], work.attention_time[:, 1:], work.vector_time[:, half]], axis=-1)
-    fixed = np.concatenate(
-        [waits.gemm_fixed[:, half], waits.attention_fixed[:, 1:], waits.vector_fixed[:, half]], axis=-1
-    )
-    roofs = np.concatenate([waits.gemm[:, half], waits.attention[:, 1:], waits.vector[:, half]], axis=-1)
-    busy = calls * (times - fixed)
-    compute = total(np.where(roofs == COMPUTE, busy, 0.0))
-    memory = total(np.where(roofs == MEMORY, busy, 0.0))
-    overhead = total(calls * fixed) + step[:, 4]
-    shares = np.stack([compute, memory, step[:, 3], overhead], axis=-1)
-    return np.where(np.isnan(total(step)), np.nan, np.argmax(np.nan_to_num(shares), axis=-1))
-
-
-def serving_memory(model: Model, plan: InferencePlan) -> dict[str, Array]:
-    """Memory of the fullest accelerator of a replica, and what the batch adds to it.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Degrees, lengths, batch, (rows,).
-
-    Returns
-    -------
-    dict of str to Array
-        memory_weights, memory_kv_cache, memory_activations; and of one sequence kv_cache_size and working_set_size,
-        and most_sequences that one pass of the prefill takes. [B]
-    """
-    tensor, stages = plan.tensor_parallel, plan.pipeline_parallel
-    layers = np.ceil(model.num_layers / stages)
-    heads = np.ceil(model.num_attention_heads / tensor)
-    groups = np.ceil(model.num_query_groups / tensor)
-    shapes = (model.hidden_size, heads, groups, model.head_size, model.ffn_hidden_size / tensor, model.gated_mlp)
-    small = layer_vector_parameters(*shapes, model.layer_norm, model.bias_qkv, model.bias_all, model.query_key_norm)
-    # A first and a last stage that are not the same hold one table each, tied or not.
-    tied = np.where(stages > 1.0, 1.0, model.tied_embeddings)
-    tables = embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, tied)
-    weights = serving_weights_size(
-        layers, layer_matrix_parameters(*shapes), small, tables, plan.weight_size, plan.activation_size, tensor
-    )
-    context = plan.prompt_length + plan.output_length
-    cache = kv_cache_size(layers, model.num_query_groups, model.head_size, context, plan.kv_size, tensor)
-    working_set = prefill_working_set(
-        model.hidden_size,
-        (model.num_attention_heads + 2.0 * model.num_query_groups) * model.head_size,
-        model.num_attention_heads * model.head_size,
-        model.ffn_hidden_size,
-        model.gated_mlp,
-        model.vocab_size,
-        plan.prompt_length,
-        plan.prefill_tokens,
-        tensor,
-        plan.activation_size,
-        _LOGIT_SIZE,
-    )
-    most = np.maximum(plan.prefill_tokens / plan.prompt_length, 1.0)
-    return {
-        "memory_weights": weights,
-        "memory_kv_cache": plan.batch_size * cache,
-        "memory_activations": np.minimum(_batching(plan).sequences, most) * working_set,
-        "kv_cache_size": cache,
-        "working_set_size": working_set,
-        "most_sequences": most,
-    }
-
-
-def serving_results(
-    model: Model,
-    device: Device,
-    attention_device: Device,
-    network: Network,
-    plan: InferencePlan,
-    kernels: Mapping[str, Mapping[str, Array]],
-    software: Mapping[str, Array],
-    reserved_memory: Array,
-) -> dict[str, Array]:
-    """Every number of the inference results that is not a cost, an energy or a band, in the units used inside.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    device : Device
-        Accelerators with the peak of the precision of the products, (rows, 1).
-    attention_device : Device
-        The same with the peak of the precision of attention, (rows, 1).
-    network : Network
-        Tiers, (rows, tiers).
-    plan : InferencePlan
-        Degrees, lengths, batch, (rows,).
-    kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) of the families gemm, attention, attention_decode, vector, all_reduce,
-        all_gather and point_to_point.
-    software : mapping of str to Array
-        Constants (rows, 1) of the family serving_software.
-    reserved_memory : Array
-        Memory that the driver keeps from the engine, (rows,). [B]
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results by name, (rows,); ``fits`` is 1 or 0, ``bound`` a position in :data:`BOUNDS`,
-        NaN without a step of decoding. Beside them ``input_token_rate`` and ``output_token_rate``, tokens per second
-        of one replica while it is in the phase that makes them, infinite where there is no such phase.
-    """
-    work = serving_work(model, device, attention_device, network, plan, kernels, software)
-    phases = _phase_parts(work)
-    times = total(phases)
-    steps = plan.output_length - 1.0
-    prefill, step = times[:, 0], times[:, 1]
-    decode = steps * step
-    latency = prefill + decode
-    decodes = steps > 0.0
-    rate = plan.num_requests * plan.output_length / latency
-    memory = serving_memory(model, plan)
-    weights, cache, activations = (memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations"))
-    capacity = device.memory_capacity[:, 0]
-    usable = capacity * software["memory_fraction"][:, 0] - reserved_memory
-    used = weights + cache + activations
-    return {
-        "ttft": prefill,
-        "tpot": np.where(decodes, step, np.nan),
-        "tpot_itl": latency / plan.output_length,
-        "latency": latency,
-        "tokens_per_second": rate,
-        "tokens_per_second_per_accelerator": rate / plan.num_accelerators,
-        "memory": used,
-        "memory_weights": weights,
-        "memory_kv_cache": cache,
-        "memory_activations": activations,
-        "memory_capacity": capacity,
-        "max_batch_size": largest_batch(
-            usable - weights,
-            memory["kv_cache_size"],
-            memory["working_set_size"],
-            memory["most_sequences"],
-            plan.pipeline_parallel,
-        ),
-        "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
-        "bound": np.where(decodes, serving_bound(work, device, attention_device, kernels), np.nan),
-        "prefill_time": prefill,
-        "decode_time": decode,
-        "time_matrix": phases[:, 1, 0],
-        "time_attention": phases[:, 1, 1],
-        "time_vector": phases[:, 1, 2],
-        "time_communication": phases[:, 1, 3],
-        "time_overhead": phases[:, 1, 4],
-        "input_token_rate": plan.batch_size * plan.prompt_length / prefill,
-        "output_token_rate": divide(plan.batch_size * plan.output_length, decode, np.inf),
-    }
+    parts = _parts(work)
+    found = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
+    found[..., COMMUNICATION] += work.transfers * work.message_time[..., 2]
+    return found

@@ -1,0 +1,266 @@
+"""Kernel times: limits with known answers, tiles and waves, monotone in the machine, the same in any company."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from xlperf.arrays import Array
+from xlperf.catalog.calibration import declared_constants
+from xlperf.hardware import roofline
+from xlperf.hardware.device import Device
+from xlperf.hardware.kernels import (
+    attention_backward_time,
+    attention_time,
+    decode_attention_time,
+    gemm_bound,
+    gemm_parts,
+    gemm_time,
+    vector_time,
+)
+
+PEAK, VECTOR, BANDWIDTH, UNITS = 1.0e15, 6.0e13, 3.0e12, 132.0
+Constants = dict[str, Array]
+
+
+def device(rows: int = 1, **changed: float) -> Device:
+    values = {
+        "peak_flop_rate": PEAK,
+        "vector_flop_rate": VECTOR,
+        "memory_bandwidth": BANDWIDTH,
+        "memory_capacity": 8.0e10,
+        "l2_capacity": 5.0e7,
+        "l2_bandwidth": 1.5e13,
+        "shared_memory_capacity": 2.3e5,
+        "shared_memory_bandwidth": 3.0e13,
+        "num_multiprocessors": UNITS,
+        "thermal_design_power": 700.0,
+    } | changed
+    return Device(**{name: np.full((rows, 1), value) for name, value in values.items()})
+
+
+def constants(family: str, rows: int = 1, **changed: float) -> Constants:
+    values = {name: one.default for name, one in declared_constants()[family].items()} | changed
+    return {name: np.full((rows, 1), value) for name, value in values.items()}
+
+
+IDEAL = {
+    "compute_efficiency": 1.0,
+    "wave_time": 0.0,
+    "cache_share": 0.0,
+    "energy_per_flop": 0.0,
+    "memory_efficiency": 1.0,
+    "serial_share": 0.0,
+    "launch_time": 0.0,
+    "input_traffic": 0.0,
+}
+IDEAL_FLASH = {
+    "compute_efficiency": 1.0,
+    "softmax_flop": 0.0,
+    "energy_per_flop": 0.0,
+    "imbalance": 0.0,
+    "tile_time": 0.0,
+    "memory_efficiency": 1.0,
+    "serial_share": 1.0,
+    "launch_time": 0.0,
+}
+
+
+def test_full_waves_of_full_tiles_run_at_the_peak() -> None:
+    n, k = 128.0 * UNITS, 8192.0
+    time = gemm_time(device(), constants("gemm", **IDEAL), 2560.0, n, k, 1.0, 2.0, 2.0)
+    assert time.item() == pytest.approx(2.0 * 2560.0 * n * k / PEAK, rel=1e-12)
+
+
+def test_vector_times_matrix_runs_at_the_memory_bandwidth() -> None:
+    time = gemm_time(device(), constants("gemm", **IDEAL), 1.0, 16384.0, 16384.0, 1.0, 2.0, 2.0)
+    traffic = 2.0 * (16384.0 * (1.0 + 16384.0) + 16384.0)
+    assert time.item() == pytest.approx(traffic / BANDWIDTH, rel=1e-12)
+
+
+def test_one_tile_more_than_a_wave_costs_another_wave() -> None:
+    one_tile = constants("gemm", **IDEAL)
+    tiles = np.array([[UNITS, UNITS + 1.0]])
+    waves = roofline.quantised_waves(tiles, UNITS)
+    assert waves.tolist() == [[1.0, 2.0]]
+    times = roofline.tiled_product_time(128.0, 128.0 * tiles, 8192.0, 1.0, 2.0, 128.0, 128.0, 1.0, PEAK, np.inf, UNITS)
+    assert times[0, 1] == 2.0 * times[0, 0]
+    chosen = gemm_time(device(), one_tile, 128.0, 128.0 * tiles, 8192.0, 1.0, 2.0, 2.0)
+    assert chosen[0, 0] < chosen[0, 1] < 2.0 * chosen[0, 0]  # smaller or split tiles soften the step
+
+
+def test_without_multiprocessors_there_are_no_waves() -> None:
+    tpu = device(num_multiprocessors=np.nan)
+    # 16 x 129 full tiles of 128 x 128: the last wave on 132 units would not be full.
+    time = gemm_time(tpu, constants("gemm", **IDEAL), 2048.0, 128.0 * 129.0, 8192.0, 1.0, 2.0, 2.0)
+    assert time.item() == pytest.approx(2.0 * 2048.0 * 128.0 * 129.0 * 8192.0 / PEAK, rel=1e-12)
+    flash = attention_time(tpu, constants("attention", **IDEAL_FLASH), 1, 3, 3, 1024, 1024, 128, 0, 2)
+    flop, traffic = 4.0 * 3 * 1024.0**2 * 128, 4.0 * 3 * 1024 * 128 * 2
+    assert flash.item() == pytest.approx(flop / PEAK + traffic / BANDWIDTH, rel=1e-12)
+
+
+def test_conversion_of_the_input_and_launch_stand_before_the_product() -> None:
+    plain = constants("gemm", **IDEAL)
+    costly = constants("gemm", **(IDEAL | {"input_traffic": 3.0, "launch_time": 5e-6}))
+    shape = (4096.0, 4096.0, 4096.0, 2.0, 1.0, 2.0)
+    extra = gemm_time(device(), costly, *shape) - gemm_time(device(), plain, *shape)
+    assert extra.item() == pytest.approx(5e-6 + 3.0 * 2.0 * 4096.0**2 / BANDWIDTH, rel=1e-9)
+
+
+def test_power_limit_slows_long_products_only() -> None:
+    warm = constants("gemm", **(IDEAL | {"energy_per_flop": 0.2e-12, "boost_time": 1e-3}))
+    cold = constants("gemm", **IDEAL)
+
+    def slower(size: float) -> float:
+        shape = (size, size, size, 1.0, 2.0, 2.0)
+        return float((gemm_time(device(), warm, *shape) / gemm_time(device(), cold, *shape)).item()) - 1.0
+
+    share = 0.2e-12 * PEAK / 700.0
+    assert 0.0 < slower(1024.0) < 0.05 * share
+    assert slower(65536.0) == pytest.approx(share, rel=0.01)
+    limitless = gemm_time(device(thermal_design_power=np.inf), warm, 8192.0, 8192.0, 8192.0, 1.0, 2.0, 2.0)
+    assert limitless.item() == gemm_time(device(), cold, 8192.0, 8192.0, 8192.0, 1.0, 2.0, 2.0).item()
+
+
+def test_what_limits_a_product() -> None:
+    m = np.array([[8192.0, 16.0, 1.0]])
+    size = np.array([[8192.0, 8192.0, 8.0]])
+    bound = gemm_bound(device(), constants("gemm"), m, size, size, 1.0, 2.0, 2.0)
+    assert [roofline.BOUNDS[int(code)] for code in bound[0]] == ["compute", "memory", "overhead"]
+    assert np.isnan(gemm_bound(device(), constants("gemm"), np.nan, 8.0, 8.0, 1.0, 2.0, 2.0)).all()
+
+
+@pytest.mark.parametrize(("causal", "pairs"), [(0.0, 12.0), (1.0, 9.0)])
+def test_visible_pairs_of_three_queries_and_four_keys(causal: float, pairs: float) -> None:
+    # With a mask the queries see 2, 3 and 4 keys.
+    assert roofline.visible_pairs(3.0, 4.0, causal) == pairs
+
+
+def test_causal_attention_of_long_sequences_costs_half() -> None:
+    ideal = constants("attention", **IDEAL_FLASH)
+    full, half = (
+        attention_time(device(), ideal, 8, 32, 32, 65536, 65536, 128, causal, 2).item() for causal in (0.0, 1.0)
+    )
+    assert half / full == pytest.approx(0.5, rel=0.02)
+
+
+def test_flash_attention_at_the_peak_adds_load_products_and_store() -> None:
+    ideal = constants("attention", **IDEAL_FLASH)
+    heads = UNITS * 4.0
+    time = attention_time(device(), ideal, 1, heads, heads, 4096, 4096, 128, 0, 2).item()
+    flop, traffic = 4.0 * heads * 4096.0**2 * 128, 4.0 * heads * 4096 * 128 * 2
+    assert time == pytest.approx(flop / PEAK + traffic / BANDWIDTH, rel=1e-12)
+
+
+def test_no_multiprocessor_ends_before_the_tile_with_the_most_keys() -> None:
+    ideal = constants("attention", **IDEAL_FLASH)
+    time = attention_time(device(), ideal, 1, 1, 1, 1024, 1024, 128, 1, 2).item()
+    assert time > 4.0 * 128 * 1024 * 128 / (PEAK / UNITS)
+
+
+def test_backward_attention_has_five_products_where_forward_has_two() -> None:
+    shape = (8, 33, 33, 8192, 8192, 128, 1, 2)
+    forward = attention_time(device(memory_bandwidth=np.inf), constants("attention", **IDEAL_FLASH), *shape)
+    backward = attention_backward_time(
+        device(memory_bandwidth=np.inf), constants("attention_backward", **IDEAL_FLASH), *shape
+    )
+    assert backward.item() / forward.item() == pytest.approx(2.5, rel=1e-12)
+
+
+def test_decoding_reads_keys_and_values_of_the_groups_once() -> None:
+    ideal = constants("attention_decode", memory_efficiency=1.0, launch_time=0.0)
+    time = decode_attention_time(device(), ideal, 64, 64, 8, 4096, 128, 2)
+    assert time.item() == pytest.approx(2.0 * 64 * 8 * 4096 * 128 * 2 / BANDWIDTH, rel=1e-12)
+
+
+def test_vector_operation_is_a_roofline_of_traffic_and_work() -> None:
+    ideal = constants("vector", memory_efficiency=1.0, compute_efficiency=1.0, launch_time=1e-6)
+    times = vector_time(device(), ideal, np.array([[3e9, 3e6]]), np.array([[6e7, 6e10]]))
+    np.testing.assert_allclose(times, [[1e-6 + 1e-3, 1e-6 + 1e-3]], rtol=1e-12)
+
+
+CALLS: dict[str, Callable[[Device, int, np.random.Generator], Array]] = {
+    "gemm": lambda device, rows, random: gemm_time(
+        device, constants("gemm", rows), *_sizes(random, rows, 4, 9000), 2.0, 2.0
+    ),
+    "attention": lambda device, rows, random: attention_time(
+        device, constants("attention", rows), *_sizes(random, rows, 3, 64), *_sizes(random, rows, 3, 5000), 1.0, 2.0
+    ),
+    "attention_backward": lambda device, rows, random: attention_backward_time(
+        device,
+        constants("attention_backward", rows),
+        *_sizes(random, rows, 3, 64),
+        *_sizes(random, rows, 3, 5000),
+        1.0,
+        2.0,
+    ),
+    "attention_decode": lambda device, rows, random: decode_attention_time(
+        device, constants("attention_decode", rows), *_sizes(random, rows, 5, 900), 2.0
+    ),
+    "vector": lambda device, rows, random: vector_time(
+        device, constants("vector", rows), *_sizes(random, rows, 2, 10**9)
+    ),
+}
+
+
+def _sizes(random: np.random.Generator, rows: int, count: int, high: int) -> list[Array]:
+    return [random.integers(1, high, (rows, 7)).astype(float) for _ in range(count)]
+
+
+@pytest.mark.parametrize("family", sorted(CALLS))
+@pytest.mark.parametrize(
+    "column", ["peak_flop_rate", "vector_flop_rate", "memory_bandwidth", "l2_bandwidth", "thermal_design_power"]
+)
+def test_a_better_machine_is_never_slower(family: str, column: str) -> None:
+    before, better = (
+        CALLS[family](dataclasses.replace(device(50), **{column: getattr(device(50), column) * gain}), 50, _random())
+        for gain in (1.0, 1.7)
+    )
+    assert (better <= before * (1.0 + 1e-12)).all()
+    assert np.isfinite(better).all()
+    assert (better > 0).all()
+
+
+@pytest.mark.parametrize("family", sorted(CALLS))
+def test_one_row_is_the_same_among_a_thousand(family: str) -> None:
+    random = _random()
+    peaks = 1.0e14 * random.uniform(1.0, 20.0, (1000, 1))
+    many = CALLS[family](dataclasses.replace(device(1000), peak_flop_rate=peaks), 1000, _random())
+
+    def only(row: int) -> Array:
+        chosen = dataclasses.replace(device(1), peak_flop_rate=peaks[row : row + 1])
+        return CALLS[family](chosen, 1, _Row(row))  # type: ignore[arg-type]
+
+    for row in (0, 17, 511, 999):
+        assert only(row).tobytes() == many[row : row + 1].tobytes()
+
+
+class _Row:
+    """Draws what the thousand rows drew, and gives one of them."""
+
+    def __init__(self, row: int) -> None:
+        self.row, self.random = row, _random()
+
+    def integers(self, low: int, high: int, shape: tuple[int, int]) -> np.ndarray:
+        return self.random.integers(low, high, (1000, shape[1]))[self.row : self.row + 1]
+
+
+def _random() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+@pytest.mark.parametrize("family", sorted(CALLS))
+def test_an_unknown_machine_has_unknown_times(family: str) -> None:
+    column = "memory_bandwidth"
+    unknown = CALLS[family](device(3, **{column: np.nan}), 3, _random())
+    assert np.isnan(unknown).all()
+
+
+def test_parts_of_a_product_are_its_time_when_nothing_overlaps() -> None:
+    serial = constants("gemm", **(IDEAL | {"serial_share": 1.0, "launch_time": 3e-6}))
+    shape = (512.0, 4096.0, 4096.0, 1.0, 2.0, 2.0)
+    parts = gemm_parts(device(), serial, *shape)
+    assert sum(part.item() for part in parts) == pytest.approx(gemm_time(device(), serial, *shape).item(), rel=1e-12)

@@ -1,0 +1,21 @@
+"""Time and memory of serving a dense model: a prefill, then decoding step by step with a growing cache.
+
+A replica holds its whole batch together (static batch). With pipeline parallelism the batch runs as micro-batches
+that follow each other through the stages; a step of decoding takes as long as the longer of a walk through all
+stages and one turn of all micro-batches on the slowest stage. All functions are vectorised over plans (rows,);
+phases are an axis of two: a pass of the prefill, a step of decoding.
+"""
+
+from xlperf.inference.bound import BOUNDS, serving_bound
+from xlperf.inference.results import serving_memory, serving_results
+from xlperf.inference.work import ServingWork, engine_kernels, serving_work
+
+__all__ = [
+    "BOUNDS",
+    "ServingWork",
+    "engine_kernels",
+    "serving_bound",
+    "serving_memory",
+    "serving_results",
+    "serving_work",
+]
