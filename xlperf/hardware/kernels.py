@@ -45,7 +45,7 @@ __all__ = [
     "vector_time",
 ]
 
-# Tiles that libraries choose among: rows, columns, pieces that the depth is cut into.
+# Tiles that libraries choose among: rows, columns, pieces that the depth is cut into; on an axis before the rows.
 TILES = np.array(
     [
         (256.0, 128.0, 1.0),
@@ -58,7 +58,7 @@ TILES = np.array(
         (128.0, 128.0, 4.0),
         (128.0, 64.0, 4.0),
     ]
-)
+).T[:, :, None, None]
 
 
 def gemm_parts(
@@ -110,23 +110,23 @@ def gemm_parts(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    rows, columns, depth, count = (array(value)[..., None] for value in (m, n, k, batch))
+    heights, widths, splits = TILES
     burst = tiled_product_time(
-        rows,
-        columns,
-        depth,
-        count,
-        array(element_size)[..., None],
-        TILES[:, 0],
-        TILES[:, 1],
-        TILES[:, 2],
-        device.peak_flop_rate[..., None],
-        device.l2_bandwidth[..., None],
-        device.num_multiprocessors[..., None],
-        constants["compute_efficiency"][..., None],
-        constants["cache_share"][..., None],
-        constants["wave_time"][..., None],
-    ).min(axis=-1)
+        m,
+        n,
+        k,
+        batch,
+        element_size,
+        heights,
+        widths,
+        splits,
+        device.peak_flop_rate,
+        device.l2_bandwidth,
+        device.num_multiprocessors,
+        constants["compute_efficiency"],
+        constants["cache_share"],
+        constants["wave_time"],
+    ).min(axis=0)
     throttle = constants["energy_per_flop"] * (device.peak_flop_rate / device.thermal_design_power)
     compute = sustained_time(burst, throttle, constants["boost_time"])
     traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
