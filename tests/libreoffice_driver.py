@@ -18,6 +18,7 @@ import time
 
 import uno
 from com.sun.star.beans import PropertyValue
+from com.sun.star.sheet.CellFlags import FORMULA
 from com.sun.star.sheet.FormulaResult import ERROR
 
 XLSX = "Calc MS Excel 2007 XML"
@@ -154,6 +155,17 @@ class Office:
         begin = time.monotonic()
         self.document.Sheets.getByName(sheet).getCellRangeByName(area).setFormulaArray(tuple(map(tuple, rows)))
         return time.monotonic() - begin
+
+    def add_sheet(self, name):
+        self.document.Sheets.insertNewByName(name, self.document.Sheets.Count)
+
+    def clear_formulas(self, sheets):
+        for name in sheets:
+            cells = self.document.Sheets.getByName(name)
+            cursor = cells.createCursor()
+            cursor.gotoEndOfUsedArea(False)
+            end = cursor.getRangeAddress()
+            cells.getCellRangeByPosition(0, 0, end.EndColumn, end.EndRow).clearContents(FORMULA)
 
     def wizard(self, name):
         """What the function wizard shows of a function."""

@@ -400,11 +400,28 @@ def test_evaluations_are_shared_and_bounded(session, engine, monkeypatch):
     for name in ("XLPERF_STEP_TIME", "XLPERF_MEMORY", "XLPERF_FITS", "XLPERF_CHECK", "XLPERF_TRAINING"):
         session.call(name, [[HEADER, ROW]])
     assert engine.evaluated == [1]
-    monkeypatch.setattr("xlperf.excel.session.MOST_ROWS_KEPT", 2)
+    monkeypatch.setattr("xlperf.excel.outcomes.MOST_ROWS_KEPT", 2)
     for count in (1.0, 2.0, 3.0):
         session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", count, 1.0]]])
+    session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", 3.0, 1.0]]])
+    assert engine.evaluated == [1, 1, 1, 1]
     session.call("XLPERF_STEP_TIME", [[HEADER, ROW]])
-    assert engine.evaluated == [1, 1, 1, 1, 1], "forgotten, so evaluated again"
+    assert len(engine.evaluated) == 5, "forgotten, so evaluated again"
+
+
+def test_after_an_edit_of_the_catalog_the_plans_of_a_sheet_are_evaluated_together(session, engine):
+    rows = [["a", "M", "A", count, 1.0] for count in (1.0, 2.0, 7.0, 4.0)] + [["b", "?", "A", 1.0, 1.0]]
+    before = [one(session.call("XLPERF_STEP_TIME", [[row], "", [HEADER]])) for row in rows]
+    assert engine.evaluated == [1, 1, 1, 1, 1]
+    handle = one(session.call("XLPERF_CATALOG", [with_bandwidth(2.0)]))
+    after = [one(session.call("XLPERF_STEP_TIME", [[row], handle, [HEADER]])) for row in rows]
+    assert before[:2] + before[3:4] == [1.0, 0.5, 0.25]
+    assert after[:2] + after[3:4] == [0.5, 0.25, 0.125]
+    assert after[2] == before[2] == CellError("#N/A", "7 is odd")
+    assert after[4] == before[4] == CellError("#VALUE!", 'training "b", model: unknown model "?"')
+    together = engine.evaluated[5:]
+    assert together[0] == 5
+    assert 4 not in together[1:], "the first cell brought the others along"
 
 
 def test_true_is_not_one(session):

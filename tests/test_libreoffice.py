@@ -30,7 +30,7 @@ from xlperf.excel.functions import functions
 from xlperf.excel.install import host_environment, install, uninstall
 from xlperf.excel.libreoffice import extension
 from xlperf.excel.libreoffice_saved import make_portable, portable_formulas
-from xlperf.excel.session import shown_column
+from xlperf.excel.outcomes import shown_column
 from xlperf.resources import workbook
 
 DRIVER = Path(__file__).with_name("libreoffice_driver.py")

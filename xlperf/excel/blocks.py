@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xlperf.catalog.cells import is_blank, parse_header, plan_kind, table_from_rows
@@ -36,11 +36,24 @@ class FunctionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Plans as a host sent them: kind, header cells, one tuple of cells per plan."""
+    """Plans as a host sent them: kind, header cells, one tuple of cells per plan.
+
+    ``flags`` says where TRUE and FALSE stand: Python takes them for equal to 1 and 0, the reader of tables does not.
+    """
 
     kind: str
     header: tuple[Any, ...]
     rows: tuple[tuple[Any, ...], ...]
+    flags: tuple[tuple[int, int], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        flags = [
+            (number, place)
+            for number, row in enumerate(self.rows)
+            for place, cell in enumerate(row)
+            if cell is True or cell is False
+        ]
+        object.__setattr__(self, "flags", tuple(flags))
 
 
 def words_of(error: InputError) -> str:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from xlperf.catalog.cells import is_blank, parse_header, shown, table_from_rows, table_kind
-from xlperf.catalog.schema import CATALOG_TABLES, results_of, split_header, table_schema, unit_of
+from xlperf.catalog.cells import is_blank, shown, table_kind
+from xlperf.catalog.schema import CATALOG_TABLES, results_of, split_header, table_schema
 from xlperf.errors import Fault, InputError
 from xlperf.excel.blocks import (
     CellError,
@@ -22,7 +21,6 @@ from xlperf.excel.blocks import (
     Plans,
     block_of,
     chosen_columns,
-    named_place,
     position_of,
     read_block,
     read_plans_of,
@@ -31,12 +29,12 @@ from xlperf.excel.blocks import (
 )
 from xlperf.excel.functions import HANDLE_PREFIX, STAND_INS, Function, functions
 from xlperf.excel.handles import Block, CatalogStore, UnknownHandleError, content_of, handle_of
+from xlperf.excel.outcomes import Outcome, Outcomes, shown_column
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
 
-MOST_ROWS_KEPT = 20_000
 MOST_CATALOGS_KEPT = 8
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
@@ -63,48 +61,6 @@ class Engine:
         return explain(plans, catalog)
 
 
-@dataclass
-class Outcome:
-    """Results of plans, row by row: where they stand, or why there are none.
-
-    ``rows`` has, per plan, None for a blank one, an error, or which table of ``tables`` and which row of it.
-    """
-
-    plans: Plans
-    rows: list[tuple[int, int] | CellError | None]
-    tables: list[Table] = field(default_factory=list)
-    _columns: dict[str, list[Any]] = field(default_factory=dict)
-
-    def column(self, name: str) -> list[Any]:
-        """Cells of one result, one per plan, in the unit of the schema."""
-        if name not in self._columns:
-            cells = [shown_column(table, name) for table in self.tables]
-            self._columns[name] = [
-                cells[row[0]][row[1]] if isinstance(row, tuple) else "" if row is None else row for row in self.rows
-            ]
-        return self._columns[name]
-
-
-def shown_column(table: Table, name: str) -> list[Any]:
-    """Cells of one result column in the unit of the schema; NaN is the error ``#N/A`` with the row's reason."""
-    column = table.schema.by_name[name]
-    reasons = table.columns.get("reason")
-    values = table.columns.get(name)
-    if values is None:
-        return [CellError("#N/A", f"{column.name.replace('_', ' ')} is not computed")] * len(table)
-    if column.is_text:
-        return [str(value) for value in values]
-    if column.kind != "result-flag":
-        values = values / unit_of(column).factor
-    cells: list[Any] = values.tolist()
-    for row, value in enumerate(cells):
-        if value != value:
-            cells[row] = CellError("#N/A", str(reasons[row]) if reasons is not None else "")
-        elif column.kind == "result-flag":
-            cells[row] = bool(value)
-    return cells
-
-
 class Session:
     """State of one host: catalogs by handle and the results of recent plans.
 
@@ -121,8 +77,7 @@ class Session:
         self._engine = engine or Engine()
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
-        self._outcomes: OrderedDict[object, Outcome] = OrderedDict()
-        self._rows_kept = 0
+        self._outcomes = Outcomes()
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
         """Block of cells that a worksheet function shows.
@@ -226,25 +181,7 @@ class Session:
 
     def _outcome(self, plans: Plans, catalog: Any) -> Outcome:
         key, content = self._catalog(catalog)
-        # True and 1.0 are equal to Python and not to the reader of tables, so flags take part in the key as such
-        flags = tuple(
-            (row, place)
-            for row, cells in enumerate(plans.rows)
-            for place, cell in enumerate(cells)
-            if isinstance(cell, bool)
-        )
-        full_key = (key, plans, flags)
-        outcome = self._outcomes.get(full_key)
-        if outcome is not None:
-            self._outcomes.move_to_end(full_key)
-            return outcome
-        outcome = solved(plans, lambda table: self._engine.evaluate(table, content))
-        self._outcomes[full_key] = outcome
-        self._rows_kept += len(outcome.rows)
-        while self._rows_kept > MOST_ROWS_KEPT and len(self._outcomes) > 1:
-            _, dropped = self._outcomes.popitem(last=False)
-            self._rows_kept -= len(dropped.rows)
-        return outcome
+        return self._outcomes.of(key, plans, lambda table: self._engine.evaluate(table, content))
 
     def _values(self, result: str, plans: Plans, catalog: Any) -> list[Any]:
         result = STAND_INS.get((plans.kind, result), result)
@@ -298,54 +235,3 @@ class Session:
 
 def _words(reason: str, row: object) -> str:
     return "" if row is None else reason or "ok"
-
-
-def solved(plans: Plans, evaluate: Callable[[Table], Table]) -> Outcome:
-    """Results of plans; a malformed plan is an error in its own row and leaves the others alone.
-
-    Parameters
-    ----------
-    plans : Plans
-        What the host sent.
-    evaluate : callable
-        Table of plans -> table of results; may raise InputError.
-
-    Returns
-    -------
-    Outcome
-        One entry per plan.
-    """
-    header = parse_header(plans.kind, plans.header)
-    inputs = [one.position for one in header.fields]
-    filled = [
-        number
-        for number, cells in enumerate(plans.rows)
-        if not all(position >= len(cells) or is_blank(cells[position]) for position in inputs)
-    ]
-    outcome = Outcome(plans, [None] * len(plans.rows))
-    if header.faults:
-        table_from_rows(plans.kind, plans.header, [], named_place(plans.kind, plans.header, []))  # raises them
-    dense = (
-        plans
-        if len(filled) == len(plans.rows)
-        else Plans(plans.kind, plans.header, tuple(plans.rows[n] for n in filled))
-    )
-
-    def solve(first: int, last: int) -> None:
-        try:
-            results = evaluate(read_plans_of(dense, first, last))
-        except InputError as error:
-            if last - first == 1:
-                outcome.rows[filled[first]] = CellError("#VALUE!", words_of(error))
-                return
-            middle = (first + last) // 2
-            solve(first, middle)
-            solve(middle, last)
-            return
-        outcome.tables.append(results)
-        for row in range(last - first):
-            outcome.rows[filled[first + row]] = (len(outcome.tables) - 1, row)
-
-    if filled:
-        solve(0, len(filled))
-    return outcome
