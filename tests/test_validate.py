@@ -414,6 +414,11 @@ def test_readme_table(report: ValidationReport) -> None:
     assert all(line.count("|") == lines[1].count("|") for line in lines[1:-1])
 
 
+def test_file_without_any_plan_is_a_report_of_reasons(training: Published, catalog: Catalog) -> None:
+    (record,) = records_of([one(training, "T02777")], catalog)
+    assert not record.covered and record.reason.startswith("fine-tuning of adapters")
+
+
 def test_refusals_are_listed_by_source(report: ValidationReport) -> None:
     assert ("korthikanti2022_layer", "time of one layer alone, not of a step", 2) in report.refusals()
     titles = [title for title, _, _ in report.tables()]

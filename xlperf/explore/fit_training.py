@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate import evaluate
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
-from xlperf.explore.measurements import RATES, STEP_TIME, compare
+from xlperf.explore.measurements import RATES, STEP_TIME, compare, predicted
 from xlperf.explore.published import Published, PublishedPlans
 from xlperf.explore.published_training import training_plans
 
@@ -85,7 +85,7 @@ def fit_rows_of(published: Published, catalog: Catalog) -> FitRows:
     chosen = [row for row, group in enumerate(published.text["group"]) if group.casefold() != NEVER_FITTED]
     published = published.take(chosen)
     plans = training_plans(published, catalog)
-    results = evaluate(plans.plans, plans.catalog)
+    results = predicted(plans)
     excess_of = {}
     for record in compare(plans, results):
         if record.covered and record.quantity == STEP_TIME:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
 from xlperf.explore.published import Published, PublishedPlans, package_rows
 from xlperf.units import factor
 
@@ -135,6 +137,21 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
     return found
 
 
+def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = None) -> Table:
+    """Results of published rows as plans; a table without columns where no row is a plan.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Published rows as plans.
+    progress : callable, optional
+        Called with the number of rows of each block that is done.
+    """
+    if not len(plans.plans):
+        return Table(f"{plans.published.kind}_results", {})
+    return evaluate(plans.plans, plans.catalog, progress)
+
+
 def compare(plans: PublishedPlans, results: Table) -> list[Record]:
     """Set every published value beside its prediction.
 
@@ -143,7 +160,7 @@ def compare(plans: PublishedPlans, results: Table) -> list[Record]:
     plans : PublishedPlans
         Published rows as plans.
     results : Table
-        What :func:`xlperf.evaluate.evaluate` says of them.
+        What :func:`predicted` says of them.
 
     Returns
     -------

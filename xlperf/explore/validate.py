@@ -14,8 +14,7 @@ import numpy as np
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.errors import Fault, InputError
-from xlperf.evaluate import evaluate
-from xlperf.explore.measurements import Record, compare
+from xlperf.explore.measurements import Record, compare, predicted
 from xlperf.explore.published import Published, PublishedPlans, read_published, sheet_rows
 from xlperf.explore.published_inference import inference_plans
 from xlperf.explore.published_training import training_plans
@@ -242,7 +241,7 @@ def records_of(
     records = []
     for rows in published:
         plans = plans_of(rows, catalog)
-        records += compare(plans, evaluate(plans.plans, plans.catalog, progress))
+        records += compare(plans, predicted(plans, progress))
     return records
 
 
