@@ -47,24 +47,12 @@ _PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
 _USUAL_RATIO = 0.85
 _REFERENCES = ("hopper", "blackwell", "ampere", "ada")
 _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
-_GEMM = (
-    "compute_efficiency",
-    "wave_time",
-    "cache_share",
-    "memory_efficiency",
-    "serial_share",
-    "launch_time",
-)
+_GEMM = ("compute_efficiency", "wave_time", "cache_share", "memory_efficiency", "serial_share", "launch_time")
 _FLASH = ("compute_efficiency", "imbalance", "tile_time", "memory_efficiency", "launch_time")
+_FLASH_FAMILIES = ("attention", "attention_backward")
 _SHARES = ("compute_efficiency", "memory_efficiency")
-_INNER = (
-    "launch_time",
-    "step_factor",
-    "low_latency_efficiency",
-    "bulk_factor",
-    "bandwidth_efficiency",
-    "group_penalty",
-)
+_STARTING = ("launch_time", "step_factor", "bulk_factor")
+_INNER = (*_STARTING, "low_latency_efficiency", "bandwidth_efficiency", "group_penalty")
 
 
 @dataclass(frozen=True)
@@ -190,7 +178,7 @@ def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[
             return (*_GEMM, "input_traffic"), base
         slowing = ("input_traffic", "energy_per_flop", "boost_time")
         return (*(name for name in _GEMM if name != "wave_time"), *slowing), base
-    if family in ("attention", "attention_backward"):
+    if family in _FLASH_FAMILIES:
         if software == FLASH_2:
             return ("compute_efficiency", "tile_time"), base
         if software != ANY:
@@ -282,11 +270,12 @@ def _least(residual: object, start: Array, low: Array, high: Array) -> Array:
 def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> list[KernelFit]:
     """Backward pass from runs of both passes; the forward pass is measured alone, or shares its efficiency."""
     family, generation, precision, software = key
-    names = ("compute_efficiency", "softmax_flop", "tile_time", "launch_time")
+    names = ("compute_efficiency", "softmax_flop", "tile_time")
     base = {name: inside_value(family, name, one.default) for name, one in declared_constants()[family].items()}
     own = fits.get(("attention", generation, precision, software))
     if own is not None:
-        base["softmax_flop"] = own.constants["softmax_flop"]
+        shared = fits.get(("attention", generation, precision, ANY), own).constants
+        base |= {name: shared[name] for name in ("imbalance", "memory_efficiency", "serial_share", "softmax_flop")}
         return [_fit(key, rows, names, base, _columns(own.constants))]
     ratio = _backward_ratio(fits)
     declared = declared_constants()["attention"]
@@ -387,6 +376,13 @@ def _row_of(key: Key, name: str, value: float, fit: KernelFit, date: str) -> Fit
 
 def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
     found = [_row_of(fit.key, name, value, fit, date) for name, value in fit.values.items()]
+    if fit.key[0] in _FLASH_FAMILIES and fit.key[3] == ANY:
+        # All of them, so that what stands for unmeasured generations does not mix with what was fitted here.
+        found += [
+            replace(_row_of(fit.key, name, value, fit, date), kind="assumption", notes="not fitted, held while fitting")
+            for name, value in fit.base.items()
+            if name not in fit.values
+        ]
     if fit.key[0] == "vector":
         # The runs were launched one by one from Python: their fixed time is the host's, not the kernel's.
         return [one for one in found if one.constant != "launch_time"]
@@ -402,7 +398,7 @@ def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedCo
         target = ("attention_backward", generation, precision, software)
         if family != "attention" or software != ANY or precision != "bf16" or target in fits:
             continue
-        for name, value in _backward(fit.values, ratio).items():
+        for name, value in _backward(fit.constants, ratio).items():
             one = _row_of(target, name, rounded(value), fit, date)
             note = f"forward pass of this generation, efficiency times {ratio:.2f} as FlashAttention-2 on hopper"
             found.append(replace(one, kind="assumption", error=math.nan, notes=note))
@@ -455,8 +451,8 @@ def _fall_backs(constants: Sequence[FittedConstant], fits: Mapping[Key, KernelFi
     for (family, precision), known in groups.items():
         reference = next(generation for generation in _REFERENCES if generation in known)
         for one in known[reference]:
-            if family == "gemm" and one.constant in ("energy_per_flop", "boost_time"):
-                continue
+            if family == "gemm" and one.constant in ("energy_per_flop", "boost_time", "wave_time"):
+                continue  # a group that does not fit these holds them at their defaults
             value = one.value
             if family == "gemm" and one.constant == "compute_efficiency":
                 value = rounded(_sustained(fits["gemm", reference, one.precision, ANY]))
