@@ -77,7 +77,13 @@ def block_of(argument: Any) -> Block:
 
 
 def _plain(cell: Any) -> Any:
-    return cell if cell is None or isinstance(cell, (str, float, int, bool)) else str(cell)
+    """One form of what hosts send differently: blanks are None, numbers floats; so equal tables have equal handles."""
+    if isinstance(cell, (float, bool)) or cell is None:
+        return cell
+    if isinstance(cell, int):
+        return float(cell)
+    text = cell if isinstance(cell, str) else str(cell)
+    return text if text.strip() else None
 
 
 def read_block(plan: Any, header: Any) -> Plans:

@@ -13,7 +13,7 @@ from xlperf.excel.blocks import block_of, read_block
 from xlperf.excel.build_front import CARD_RESULTS, CARDS, card
 from xlperf.excel.build_sheets import LIVE_RESULTS
 from xlperf.excel.handles import content_of, handle_of
-from xlperf.excel.session import Outcome, solved
+from xlperf.excel.outcomes import Outcome, solved
 from xlperf.excel.style import data_rows
 
 ORIGIN = "xlperf.xlsx"

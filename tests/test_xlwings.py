@@ -1,0 +1,116 @@
+"""The registry as classic xlwings functions: xlwings' own Windows code, with pywin32 replaced, calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.cells import table_from_rows
+from xlperf.evaluate import evaluate
+from xlperf.excel.functions import functions
+from xlperf.excel.outcomes import shown_column
+
+HEADER = ["name", "model", "accelerator", "num accelerators", "tensor parallel", "data parallel"]
+NA = -2146826246
+"""What COM passes for a cell that holds #N/A."""
+
+
+@pytest.fixture(scope="module")
+def row():
+    tables = load_catalog().tables
+    accelerator = next(name for name in tables["accelerators"]["accelerator"] if "H100" in name)
+    model = next(name for name in tables["models"]["model"] if "8B" in name)
+    return ["first", model, accelerator, 8.0, 8.0, 1.0]
+
+
+@pytest.fixture(scope="module")
+def excel(row, tmp_path_factory):
+    """What xlwings makes of the functions, and what a few calls return."""
+    illegal = ["illegal", *row[1:3], 8.0, 3.0, 1.0]
+    card = [list(pair) for pair in zip(HEADER, row, strict=True)]
+    calls = {
+        "table": ["XLPERF_STEP_TIME", [[HEADER, row, illegal], None, None]],
+        "card": ["XLPERF_STEP_TIME", [card, None, None]],
+        "row": ["XLPERF_FITS", [[row], "", [HEADER]]],
+        "illegal": ["XLPERF_MFU", [[HEADER, illegal], None, None]],
+        "error cell": ["XLPERF_MFU", [[HEADER, [*row[:3], NA, *row[4:]]], None, None]],
+        "check": ["XLPERF_CHECK", [[HEADER, illegal], None, None]],
+        "block": ["XLPERF_TRAINING", [[HEADER, row], "name,step time,mfu", None, None]],
+        "catalog": ["XLPERF_CATALOG", [[["network", "tier", "size", "link bandwidth (GB/s)", "latency (us)"],
+                                        ["N", 1.0, 8.0, 100.0, 1.0]]]],
+        "no catalog": ["XLPERF_CATALOG", [[[1.0, 2.0, 3.0]]]],
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("xlwings_windows.py"))],
+        input=json.dumps(list(calls.values())),
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return {**answer, "returned": dict(zip(calls, answer["returned"], strict=True))}
+
+
+def test_every_function_of_the_registry_is_one_of_xlwings(excel):
+    assert list(excel["about"]) == list(functions())
+    for name, function in functions().items():
+        about = excel["about"][name]
+        assert about["name"] == name
+        assert about["doc"] == function.doc
+        assert about["category"] == "xlperf"
+        assert about["volatile"] is False
+        expected = [[one.name, one.doc, one.optional, one.repeated] for one in function.arguments]
+        assert about["arguments"] == expected
+
+
+def test_the_vba_that_xlwings_writes_has_every_function(excel):
+    for name, function in functions().items():
+        (line,) = [line for line in excel["wrapper"].splitlines() if line.startswith(f"Function {name}(")]
+        for argument in function.arguments:
+            assert argument.name in line
+    assert "ParamArray table()" in excel["wrapper"]
+
+
+def test_calls_return_what_the_engine_computes(excel, row):
+    illegal = ["illegal", *row[1:3], 8, 3, 1]
+    results = evaluate(table_from_rows("training", HEADER, [row, illegal]), load_catalog())
+    time = shown_column(results, "step_time")[0]
+    reason = results["reason"][1]
+    returned = excel["returned"]
+    assert returned["table"] == [[time], [f"#XLPERF! {reason}"]]
+    assert returned["card"] == [[time]]
+    assert returned["row"] == [[shown_column(results, "fits")[0]]]
+    assert returned["illegal"] == [[f"#XLPERF! {reason}"]]
+    assert returned["check"] == [[reason]]
+    assert returned["block"] == [["name", "step time (s)", "mfu"], ["first", time, shown_column(results, "mfu")[0]]]
+
+
+def test_errors_are_words(excel):
+    returned = excel["returned"]
+    assert returned["error cell"][0][0] == (
+        '#XLPERF! training "first", num accelerators: num accelerators must be a whole number of at least 1, '
+        "got the error #N/A"
+    )
+    assert returned["no catalog"][0][0].startswith("#XLPERF! the first header must name the kind of table")
+    assert returned["catalog"][0][0].startswith("xlperf:")
+
+
+def test_nothing_is_imported_that_is_not_free_to_use(excel):
+    assert excel["not_free"] == []
+
+
+def test_on_other_systems_the_module_is_plain_python(row, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    from xlperf.excel import xlwings_functions
+
+    results = evaluate(table_from_rows("training", HEADER, [row]), load_catalog())
+    assert xlwings_functions.XLPERF_MFU([HEADER, row]) == shown_column(results, "mfu")[0]

@@ -1,0 +1,99 @@
+"""Runs xlwings' own Windows code without Windows: pywin32 is a stand-in, the functions of xlperf are real.
+
+Reads JSON from standard input (calls: name and arguments; null is a missing one), writes JSON: what xlwings knows about
+each function, the VBA that it would write into a workbook, and what each call returned. ``test_xlwings.py`` starts it
+in a process of its own, because the stand-ins stay in ``sys.modules``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import io
+import json
+import sys
+from unittest.mock import MagicMock
+
+MISSING = -2147352572
+"""What COM passes for an argument that is left out."""
+
+
+def stand_in(name, **attributes):
+    module = MagicMock(name=name)
+    module.__spec__ = None
+    for key, value in attributes.items():
+        setattr(module, key, value)
+    sys.modules[name] = module
+
+
+def windows_xlwings():
+    """Import xlwings as it is on Windows."""
+
+    class ComError(Exception):
+        pass
+
+    class Time(datetime.datetime):
+        pass
+
+    ctypes.oledll = ctypes.windll = MagicMock(name="dll")
+    ctypes.PyDLL = MagicMock(name="PyDLL")
+    stand_in("pythoncom", __file__="pythoncom.dll")
+    stand_in("pywintypes", com_error=ComError, TimeType=Time)
+    names = "win32api win32con win32gui win32process win32timezone winerror win32com win32com.gen_py win32com.universal"
+    client = "win32com.client win32com.client.dynamic"
+    server = "server server.util server.policy server.dispatcher server.localserver"
+    for name in [*names.split(), *client.split(), *(f"win32com.{part}" for part in server.split())]:
+        stand_in(name)
+    stand_in("xlwings._win32patch")
+    sys.modules["win32com.client"].CDispatch = type("CDispatch", (), {})
+
+    import xlwings
+    import xlwings._xlwindows
+    from xlwings.main import Engine
+
+    xlwings.engines.add(Engine(impl=xlwings._xlwindows.engine))
+    stand_in("xlwings.com_server", loop=None)
+    import xlwings.udfs as udfs
+
+    xlwings.func, xlwings.arg, xlwings.ret = udfs.xlfunc, udfs.xlarg, udfs.xlret
+    return udfs
+
+
+def com(value):
+    """An argument as COM passes it: rows are tuples."""
+    if value is None:
+        return MISSING
+    return tuple(tuple(row) for row in value) if isinstance(value, list) else value
+
+
+def main():
+    udfs = windows_xlwings()
+    before = set(sys.modules)  # xlwings itself looks for a licence
+    from xlperf.excel import xlwings_functions as module
+
+    about = {
+        name: {
+            "name": made.__xlfunc__["name"],
+            "doc": made.__xlfunc__["ret"]["doc"],
+            "category": made.__xlfunc__["category"],
+            "volatile": made.__xlfunc__["volatile"],
+            "arguments": [
+                [one["name"], one["doc"], "optional" in one, one["vararg"]] for one in made.__xlfunc__["args"]
+            ],
+        }
+        for name, made in vars(module).items()
+        if hasattr(made, "__xlfunc__")
+    }
+    wrapper = io.StringIO()
+    udfs.generate_vba_wrapper(module.__name__, module, wrapper, type("Book", (), {"Name": "xlperf.xlam"})())
+    udfs.udf_modules[module.__name__] = {"module": module, "filename": module.__file__, "filetime": None}
+    returned = [
+        udfs.call_udf(module.__name__, name, tuple(com(value) for value in arguments))
+        for name, arguments in json.load(sys.stdin)
+    ]
+    loaded = sorted(name for name in set(sys.modules) - before if name.startswith(("xlwings.pro", "xlwings.server")))
+    json.dump({"about": about, "wrapper": wrapper.getvalue(), "returned": returned, "not_free": loaded}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
