@@ -181,9 +181,8 @@ def test_check_says_no_where_a_model_is_not_what_its_row_states(command: Command
     found = command("check", tmp_path / "wrong.xlsx")
     assert (found.code, found.err) == (1, "")
     letter = openpyxl.utils.get_column_letter(column)
-    expected = (
-        f"wrong.xlsx [models!{letter}{line}]: {MODEL} has 8.03 billion parameters by its shape, 9.25 are stated (-13.2%)"
-    )
+    place = f"wrong.xlsx [models!{letter}{line}]"
+    expected = f"{place}: {MODEL} has 8.03 billion parameters by its shape, 9.25 are stated (-13.2%)"
     assert found.out.splitlines()[0] == expected
 
 
