@@ -42,13 +42,17 @@ Values = Mapping[Key, float]
 
 @dataclass(frozen=True)
 class FitRows:
-    """Published rows that can be fitted: their plans, and the log of predicted over measured time so far."""
+    """Published rows that can be fitted: their plans, and the log of predicted over measured time so far.
+
+    ``family`` groups rows that are held out together; ``dense`` tells models without experts.
+    """
 
     plans: PublishedPlans
     row_ids: list[str]
     software: list[str]
     generation: list[str]
     family: list[str]
+    dense: list[bool]
     step_time: Array
     excess: Array
 
@@ -67,6 +71,7 @@ class FitRows:
             software=[self.software[row] for row in rows],
             generation=[self.generation[row] for row in rows],
             family=[self.family[row] for row in rows],
+            dense=[self.dense[row] for row in rows],
             step_time=self.step_time[index],
             excess=self.excess[index],
         )
@@ -100,12 +105,15 @@ def fit_rows_of(published: Published, catalog: Catalog) -> FitRows:
     family = [
         f"{published.text['source_id'][row]}/{published.text['model'][row].casefold()}" for row in plans.index.tolist()
     ]
+    models = plans.catalog.tables["models"]
+    at = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     everything = FitRows(
         plans,
         names,
         software,
         generation,
         family,
+        np.isnan(models.number("num_experts")[at]).tolist(),
         results.number("step_time"),
         np.array([excess_of.get(name, math.nan) for name in names]),
     )
@@ -319,7 +327,9 @@ def held_out_excess(rows: FitRows, software: str, values: Values) -> Array:
 def fit_training(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit the constants of every training stack, then the bands.
 
-    Rows of ``group`` papers are never used. A stack with fewer than eight rows gets no constants of its own.
+    Rows of ``group`` papers are never used. A stack with fewer than eight rows gets no constants of its own. Its
+    constants are fitted on dense models where there are eight such rows, so that what experts cost beyond the model
+    of them does not end up in the stack; the bands are those of all rows.
 
     Parameters
     ----------
@@ -343,10 +353,13 @@ def fit_training(published: Published, catalog: Catalog, date: str) -> list[Fitt
         index = [row for row, name in enumerate(rows.software) if name == software]
         if len(index) < FEWEST_ROWS:
             continue
-        own = rows.take(index)
+        dense = [row for row in index if rows.dense[row]]
+        chosen = dense if len(dense) >= FEWEST_ROWS else index
+        own = rows.take(chosen)
         values = fit_software(own, software)
+        residuals[index] = excess(rows.take(index), values, software)
         held_out = held_out_excess(own, software, values)
-        residuals[index] = np.where(np.isnan(held_out), excess(own, values, software), held_out)
+        residuals[chosen] = np.where(np.isnan(held_out), residuals[chosen], held_out)
         constants += _rows_of(software, values, own, held_out, order, date)
     return constants + _bands(rows, residuals, order, date)
 
