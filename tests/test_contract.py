@@ -14,7 +14,7 @@ from xlperf.arrays import Array, Numeric, array
 
 # Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
 NOT_DRAWN = {
-    "inference.work.engine_kernels": "the constants of all kernels by family",
+    "hardware.kernels.launched_ahead": "the constants of all kernels by family",
     "inference.bound.serving_bound": "takes the work that serving_work returns",
     "inference.work.phase_times": "takes the work that serving_work returns",
     "parallel.plan.broken_rules": "rules in words",

@@ -100,7 +100,8 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
         add("tensor-parallel scatter", found.tensor_scatter, calls, visible)
     else:
         add("tensor-parallel reduction", found.tensor_reduce, calls, visible)
-    add("expert exchange", found.expert_exchange, 2.0 * batches * passes * mixtures)
+    slowdown = float(setting.constants["experts"]["exchange_slowdown"][0, 0])
+    add("expert exchange", found.expert_exchange, 2.0 * batches * passes * mixtures, slowdown)
     add("expert gather", found.expert_gather, batches * passes * mixtures)
     add("expert scatter", found.expert_scatter, batches * passes * mixtures)
     context = float(done.results["time_context_parallel"][0])

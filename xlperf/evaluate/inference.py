@@ -15,7 +15,8 @@ from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, to
 from xlperf.evaluate.join import Joined, join
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.hardware.device import Device
-from xlperf.inference import BOUNDS, engine_kernels, serving_results
+from xlperf.hardware.kernels import launched_ahead
+from xlperf.inference import BOUNDS, serving_results
 from xlperf.parallel.plan import Rule, broken_rules
 from xlperf.parallel.serving_plan import (
     InferencePlan,
@@ -99,7 +100,7 @@ def serving_setting(plans: Table, catalog: Catalog) -> ServingSetting:
         joined=joined,
         attention_device=replace(joined.device, peak_flop_rate=peak[:, None]),
         plan=plan,
-        kernels=engine_kernels(constants),
+        kernels=launched_ahead(constants),
         software=constants["serving_software"],
         band=constants["serving_band"],
         extrapolated=extrapolated,

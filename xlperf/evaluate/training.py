@@ -13,6 +13,7 @@ from xlperf.catalog.table import Table
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
+from xlperf.hardware.kernels import launched_ahead
 from xlperf.parallel.plan import (
     CONTEXT_METHODS,
     DIMENSIONS,
@@ -28,7 +29,7 @@ from xlperf.workload.model import Architecture
 
 DEFAULT_SEQUENCE_LENGTH = 4096.0
 MICRO_BATCHES_PER_STAGE = 4.0
-_KERNELS = ("gemm", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
+_KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 _WIDE_KERNELS = ("attention", "attention_backward")
 _SOFTWARE = ("training_software", "training_memory", "training_band")
 _RECOMPUTE = {"none": 0.0, "selective": 1.0, "full": 2.0}
@@ -208,7 +209,9 @@ def training_setting(
     joined = join(plans, catalog, named)
     constants, extrapolated = constants_of(catalog.calibration, joined)
     plan = plan_of(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
-    setting = Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, constants, architecture)
+    setting = Setting(
+        joined.model, joined.device, joined.wide_device, joined.network, plan, launched_ahead(constants), architecture
+    )
     return setting, joined, extrapolated
 
 

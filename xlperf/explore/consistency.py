@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xlperf.errors import Fault
-from xlperf.evaluate.join import catalog_models
+from xlperf.evaluate.columns import catalog_models
 from xlperf.units import factor
 from xlperf.workload.parameters import parameter_count
 
@@ -48,7 +48,9 @@ def parameter_faults(catalog: Catalog, tolerance: float = TOLERANCE) -> list[Fau
     for column, words, candidates in counts:
         stated = table.number(column)
         differences = np.stack([np.abs(computed - stated) for computed in candidates], axis=-1)
-        allowed = np.maximum(tolerance * stated, np.array([_last_digit(value) for value in (stated / billion)]) * billion)
+        allowed = np.maximum(
+            tolerance * stated, np.array([_last_digit(value) for value in (stated / billion)]) * billion
+        )
         nearest = np.stack(candidates, axis=-1)[np.arange(len(table)), np.argmin(differences, axis=-1)]
         for row in np.flatnonzero((unmodelled == "") & (differences.min(axis=-1) > allowed)).tolist():
             problem = (

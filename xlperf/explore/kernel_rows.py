@@ -20,7 +20,8 @@ from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
-from xlperf.evaluate.join import PRECISIONS, Joined, join
+from xlperf.evaluate.join import Joined, join
+from xlperf.evaluate.precisions import PRECISIONS
 from xlperf.explore.published import sheet_rows
 from xlperf.hardware.kernels import (
     attention_backward_time,

@@ -60,6 +60,8 @@ TILES = np.array(
     ]
 ).T[:, :, None, None]
 
+LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
+
 
 def gemm_parts(
     device: Device,
@@ -303,3 +305,26 @@ def vector_time(
     """
     compute, memory, fixed = vector_parts(device, constants, traffic, flop)
     return np.asarray(fixed + np.maximum(compute, memory))
+
+
+def launched_ahead(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
+    """Constants of kernels inside a running engine or training stack: none waits for its own launch.
+
+    A kernel that is timed alone is launched alone. A stack launches ahead of the accelerator, or all kernels at
+    once as a graph; what is left between them is in the software's overhead of a layer. Collectives keep their
+    start, which is the meeting of the ranks.
+
+    Parameters
+    ----------
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants by family.
+
+    Returns
+    -------
+    dict of str to mapping of str to Array
+        The same with a launch time of 0 for the families of :data:`LAUNCHED_AHEAD`.
+    """
+    return {
+        family: {**constants, "launch_time": 0.0 * constants["launch_time"]} if family in LAUNCHED_AHEAD else constants
+        for family, constants in kernels.items()
+    }

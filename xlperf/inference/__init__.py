@@ -8,12 +8,11 @@ phases are an axis of two: a pass of the prefill, a step of decoding.
 
 from xlperf.inference.bound import BOUNDS, serving_bound
 from xlperf.inference.results import serving_memory, serving_results
-from xlperf.inference.work import ServingWork, engine_kernels, serving_work
+from xlperf.inference.work import ServingWork, serving_work
 
 __all__ = [
     "BOUNDS",
     "ServingWork",
-    "engine_kernels",
     "serving_bound",
     "serving_memory",
     "serving_results",

@@ -25,7 +25,6 @@ from xlperf.workload.serving import (
     serving_vectors,
 )
 
-LAUNCHED_AHEAD = ("gemm", "attention", "attention_decode", "vector")
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 
 _LAYER_REDUCES = 2.0
@@ -178,29 +177,6 @@ def _messages(
     if np.any(pipeline != 1.0):
         times[..., 2] = collective_time("point_to_point", hidden, pipeline, tensor, network, kernels["point_to_point"])
     return sizes, times
-
-
-def engine_kernels(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
-    """Constants of the kernels inside a serving engine: none waits for its own launch.
-
-    A kernel that is timed alone is launched alone. An engine launches ahead of the accelerator, or all kernels at
-    once as a graph; what is left between them is in the overhead of a layer. Collectives keep their start, which
-    is the meeting of the ranks.
-
-    Parameters
-    ----------
-    kernels : mapping of str to mapping of str to Array
-        Calibration constants by family.
-
-    Returns
-    -------
-    dict of str to mapping of str to Array
-        The same with a launch time of 0 for the families of :data:`LAUNCHED_AHEAD`.
-    """
-    return {
-        family: {**constants, "launch_time": 0.0 * constants["launch_time"]} if family in LAUNCHED_AHEAD else constants
-        for family, constants in kernels.items()
-    }
 
 
 def serving_work(

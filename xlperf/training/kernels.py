@@ -21,7 +21,6 @@ from xlperf.workload.operators import (
     attention_projections,
     attention_vectors,
     backward_gemms,
-    cast_traffic,
     expert_gemms,
     joined,
     logits_gemm,
@@ -65,6 +64,9 @@ class _Collected:
         time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
+        grouped = np.array([name.startswith("experts") for name in whole.names])
+        if grouped.any():
+            time = np.where(grouped, setting.constants["experts"]["product_slowdown"] * time, time)
         found, start = [], 0
         for (phase, place, count), gemms in zip(self.marks, self.gemms, strict=True):
             cut = slice(start, start + count)
@@ -171,68 +173,47 @@ def _vector_parts(setting: Setting) -> list[Part]:
     tokens, tensor, sequence, element = plan.tokens, plan.tensor_parallel, plan.sequence_parallel, plan.element_size
     latent = setting.architecture.latent_attention
     scores = _standard_scores(setting)
-    groups: list[tuple[str, str, Vectors, float]] = []
+    groups: list[tuple[str, str, Vectors]] = []
     for phase in ("forward", "backward"):
         backward = phase == "backward"
         found = attention_vectors(model, tokens, scores, tensor, sequence, element, MASK, latent, backward)
         core = [index for index, name in enumerate(found.names) if name.startswith(("softmax", "attention dropout"))]
         rest = [index for index in range(len(found.names)) if index not in core]
-        groups.append((phase, "attention", _some(found, rest), 1.0))
-        groups.append((phase, "core", _some(found, core), 1.0))
+        groups.append((phase, "attention", _some(found, rest)))
+        groups.append((phase, "core", _some(found, core)))
         inner = tokens * model.ffn_hidden_size / tensor
         none = np.zeros_like(inner)
         dense = mlp_vectors(model, tokens, inner, none, tensor, sequence, element, MASK, backward)
-        groups.append((phase, "mlp", dense, 1.0))
+        groups.append((phase, "mlp", dense))
         if setting.architecture.experts:
             _, copies, _ = routed_tokens(setting)
             inner = (
                 copies * model.expert_ffn_hidden_size / plan.expert_tensor_parallel
                 + tokens * model.shared_ffn_hidden_size / tensor
             )
-            moved = copies / plan.expert_tensor_parallel * model.hidden_size
+            slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
+            moved = slowdown * copies / plan.expert_tensor_parallel * model.hidden_size
             mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
-            groups.append((phase, "moe", mixture, 1.0))
-    for phase, name in (("forward", "casts"), ("backward", "casts of gradients")):
-        for place, gemms in _cast_inputs(setting):
-            turned = gemms if phase == "forward" else gemms._replace(k=gemms.n)
-            count = float(len(gemms.names))
-            traffic = cast_traffic(turned, plan.product_size, element)[:, None] / count
-            groups.append((phase, place, Vectors((name,), traffic), count))
+            groups.append((phase, "moe", mixture))
     vocab = tokens * ceil_div(model.vocab_size, tensor)
     outside = (
         ("forward", "embedding", "embedding", 2.0 * tokens * model.hidden_size * element),
         ("forward", "head", "cross-entropy", vocab * (element + 5.0 * WORD)),
         ("backward", "head", "cross-entropy gradient", vocab * (element + 3.0 * WORD)),
     )
-    groups += [(phase, place, Vectors((name,), traffic[:, None]), 1.0) for phase, place, name, traffic in outside]
+    groups += [(phase, place, Vectors((name,), traffic[:, None])) for phase, place, name, traffic in outside]
 
-    traffic = np.concatenate([vectors.traffic for _, _, vectors, _ in groups], axis=-1)
+    traffic = np.concatenate([vectors.traffic for _, _, vectors in groups], axis=-1)
     time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
     present = np.where(traffic > 0.0, 1.0, 0.0)
     parts, start = [], 0
-    for phase, place, vectors, count in groups:
+    for phase, place, vectors in groups:
         cut = slice(start, start + len(vectors.names))
-        calls = count * present[:, cut]
-        parts.append(Part(phase, "vector", vectors.names, place, calls, time[:, cut], None, vectors.traffic, wide=True))
+        parts.append(
+            Part(phase, "vector", vectors.names, place, present[:, cut], time[:, cut], None, vectors.traffic, wide=True)
+        )
         start = cut.stop
     return parts
-
-
-def _cast_inputs(setting: Setting) -> list[tuple[str, Gemms]]:
-    """Products whose inputs are cast to the narrow precision, by place; two calls each."""
-    model, plan = setting.model, setting.plan
-    tokens, tensor = plan.tokens, plan.tensor_parallel
-    if not bool((plan.product_size < plan.element_size).any()):
-        return []
-    found = [
-        ("attention", attention_projections(model, tokens, tensor, setting.architecture.latent_attention)),
-        ("mlp", mlp_gemms(model, tokens, model.ffn_hidden_size / tensor, "mlp")),
-    ]
-    if setting.architecture.experts:
-        _, copies, experts = routed_tokens(setting)
-        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-        found.append(("moe", expert_gemms(model, copies / experts, experts, ffn)))
-    return found
 
 
 def _some(vectors: Vectors, index: list[int]) -> Vectors:

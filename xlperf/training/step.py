@@ -130,7 +130,8 @@ def _counts(setting: Setting, layers: Array, mixtures: Array, head: Array, embed
 
 def _stage(setting: Setting, blocks: _Blocks, counts: Counts) -> _Stage:
     plan = setting.plan
-    host = setting.constants["training_software"]["layer_overhead_time"][:, 0]
+    host = counts.layers * setting.constants["training_software"]["layer_overhead_time"][:, 0]
+    host = host + counts.mixtures * setting.constants["experts"]["layer_overhead_time"][:, 0]
     full = plan.recompute == RECOMPUTE_FULL
     selective = plan.recompute == RECOMPUTE_SELECTIVE
 
@@ -146,10 +147,8 @@ def _stage(setting: Setting, blocks: _Blocks, counts: Counts) -> _Stage:
     tensor = blocks.tensor * (passes * once + counts.head + counts.embedding)
     context = counts.layers * ((passes - 1.0) * blocks.context_forward + blocks.context_backward)
     expert = counts.mixtures * passes * blocks.expert
-    layers = np.maximum(counts.layers, 1.0)
-    forward_busy = (layer_forward + blocks.tensor * once) / layers
-    backward_busy = (layer_backward + blocks.tensor * once) / layers
-    idle = np.maximum(host - forward_busy, 0.0) * (passes - 1.0) + np.maximum(host - backward_busy, 0.0)
+    idle = np.maximum(host - layer_forward - blocks.tensor * once, 0.0) * (passes - 1.0)
+    idle = idle + np.maximum(host - layer_backward - blocks.tensor * once, 0.0)
     return _Stage(
         forward=layer_forward + summed(blocks.forward, ("head", "embedding")),
         backward=layer_backward + summed(blocks.backward, ("head", "embedding")),
@@ -158,7 +157,7 @@ def _stage(setting: Setting, blocks: _Blocks, counts: Counts) -> _Stage:
         tensor=tensor,
         context=context,
         expert=expert,
-        waiting=counts.layers * idle,
+        waiting=idle,
     )
 
 

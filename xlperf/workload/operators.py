@@ -57,15 +57,8 @@ def layer_gemms(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
     Gemms
         qkv, attention output, MLP up (with the gate), MLP down. [-]
     """
-    heads = ceil_div(model.num_attention_heads, tensor_parallel)
-    groups = ceil_div(model.num_query_groups, tensor_parallel)
     ffn = model.ffn_hidden_size / tensor_parallel
-    width = heads * model.head_size
-    hidden = model.hidden_size
-    n = _stack((heads + 2.0 * groups) * model.head_size, hidden, (1.0 + model.gated_mlp) * ffn, hidden)
-    k = _stack(hidden, width, hidden, ffn)
-    m = np.broadcast_to(tokens[:, None], n.shape)
-    return Gemms(("qkv", "attention output", "mlp up", "mlp down"), m, n, k, np.ones_like(n))
+    return joined(attention_projections(model, tokens, tensor_parallel, False), mlp_gemms(model, tokens, ffn, "mlp"))
 
 
 def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Gemms:
@@ -412,28 +405,3 @@ def mlp_vectors(
     names = ("mlp norm gradient", "mlp residual gradient", "activation gradient", "moves of tokens gradient",
              "mlp bias gradients")  # fmt: skip
     return Vectors(names, _stack(*gradients))
-
-
-def cast_traffic(gemms: Gemms, element_size: Array, storage_size: Array) -> Array:
-    """Bytes moved to quantise the inputs of products whose precision is below the storage precision.
-
-    Each input is read once in storage precision and written twice in the narrow one: as it stands for this pass
-    and transposed for the weight gradient.
-
-    Parameters
-    ----------
-    gemms : Gemms
-        Products of the forward pass. [-]
-    element_size : Array
-        Bytes of an element in the products, (rows,). [B]
-    storage_size : Array
-        Bytes of an element as stored between them, (rows,). [B]
-
-    Returns
-    -------
-    Array
-        Traffic of the casts of one layer, (rows,); 0 where both precisions are the same. [B]
-    """
-    elements = np.ascontiguousarray(gemms.m * gemms.k * gemms.batch).sum(axis=-1)
-    narrow = np.sign(np.maximum(storage_size - element_size, 0.0))
-    return np.asarray(narrow * elements * (storage_size + 2.0 * element_size))

@@ -1,0 +1,226 @@
+"""A whole catalog as the arrays that equations take: made once, then taken from by row."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.cost.tco import accelerator_cost_rate
+from xlperf.evaluate.precisions import PRECISIONS
+from xlperf.units import YEAR, factor
+from xlperf.workload.model import Model
+
+L2_BYTES_PER_CLOCK = 64.0
+SHARED_BYTES_PER_CLOCK = 128.0
+
+
+_PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
+
+
+@dataclass(frozen=True)
+class CatalogArrays:
+    """Columns of a whole catalog, made once and then taken from by row."""
+
+    model: dict[str, Array]
+    unmodelled: np.ndarray
+    architecture: np.ndarray
+    max_sequence_length: Array
+    generation: np.ndarray
+    peaks: Array
+    device: dict[str, Array]
+    thermal_design_power: Array
+    reserved_memory: Array
+    cost_rate: Array
+    server_power: Array
+    power_usage_effectiveness: Array
+
+
+_cache: WeakKeyDictionary[Catalog, CatalogArrays] = WeakKeyDictionary()
+
+
+def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
+    heads = models.number("num_attention_heads")
+    hidden = models.number("hidden_size")
+    position = models.filled("position_embedding")
+    bias = models.filled("linear_bias")
+    head_size = models.number("head_size")
+    groups = models.number("num_query_groups")
+    columns = {
+        "num_layers": models.number("num_layers"),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_query_groups": np.where(np.isnan(groups), heads, groups),
+        "head_size": np.where(np.isnan(head_size), hidden / heads, head_size),
+        "ffn_hidden_size": models.number("ffn_hidden_size"),
+        "vocab_size": models.number("vocab_size"),
+        "gated_mlp": models.filled("gated_mlp"),
+        "tied_embeddings": models.filled("tied_embeddings"),
+        "learned_positions": np.where(position == "learned", models.number("max_sequence_length", 0.0), 0.0),
+        "rotary": (position == "rope").astype(float),
+        "layer_norm": (models.filled("normalization") == "layernorm").astype(float),
+        "bias_qkv": (bias != "none").astype(float),
+        "bias_all": (bias == "all").astype(float),
+        "query_key_norm": models.filled("query_key_norm"),
+        "dropout": models.filled("dropout"),
+    }
+    latent = models.filled("attention_type") == "MLA"
+    experts = models.number("num_experts", 0.0)
+    local, chunked, windows, reasons = _layer_kinds(models)
+    nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
+    qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
+    step = models.number("moe_layer_step", 1.0)
+    leading = models.number("first_dense_layers", 0.0)
+    layers = columns["num_layers"]
+    expert_ffn = np.where(experts > 0, models.number("moe_ffn_hidden_size"), 0.0)
+    columns |= {
+        "latent_attention": latent.astype(float),
+        "q_lora_rank": np.where(latent, models.number("q_lora_rank", 0.0), 0.0),
+        "kv_lora_rank": np.where(latent, models.number("kv_lora_rank", 0.0), 0.0),
+        "qk_rope_head_size": np.where(latent, rope, 0.0),
+        "qk_head_size": qk_head,
+        "v_head_size": np.where(latent, models.number("v_head_size"), columns["head_size"]),
+        "num_local_layers": local,
+        "window": windows,
+        "chunked": chunked,
+        "num_moe_layers": np.where(experts > 0, np.floor((layers - leading) / step), 0.0),
+        "moe_layer_step": step,
+        "num_experts": experts,
+        "top_k": np.where(experts > 0, models.number("top_k"), 0.0),
+        "expert_ffn_hidden_size": expert_ffn,
+        "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
+    }
+    return columns, reasons
+
+
+def _layer_kinds(models: Table) -> tuple[Array, Array, Array, np.ndarray]:
+    """Local layers, whether they are chunks, their window, and why a row cannot be modelled ("" where it can)."""
+    attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
+    window, layers = models.number("sliding_window"), models.number("num_layers")
+    local, chunked = np.zeros(len(models)), np.zeros(len(models))
+    windows = np.full(len(models), np.inf)
+    reasons = np.full(len(models), "", dtype=object)
+    other = np.isin(attention.astype(str), ("linear", "sparse", "hybrid"))
+    for row in np.flatnonzero(other | (window > 0) | (pattern != "")).tolist():
+        found = _PATTERN.fullmatch(str(pattern[row]).strip())
+        if other[row]:
+            reasons[row] = f"has {attention[row]} attention"
+        elif found is not None:
+            near, far = float(found["near"]), float(found["far"])
+            local[row] = np.round(layers[row] * near / (near + far))
+            windows[row] = float(found["window"])
+            chunked[row] = float(found["kind"] == "chunked")
+        elif pattern[row]:
+            reasons[row] = f'has layers of a kind that is not known ("{pattern[row]}")'
+        elif window[row] > 0:
+            local[row], windows[row] = layers[row], window[row]
+    return local, chunked, windows, reasons
+
+
+def catalog_arrays(catalog: Catalog) -> CatalogArrays:
+    """Columns of a catalog, made when they are first asked for.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Accelerators, models and prices.
+
+    Returns
+    -------
+    CatalogArrays
+        In the units used inside.
+    """
+    found = _cache.get(catalog)
+    if found is not None:
+        return found
+    models, accelerators, prices = (catalog.tables[kind] for kind in ("models", "accelerators", "prices"))
+    model, unmodelled = _model_columns(models)
+    units = accelerators.number("num_multiprocessors")
+    clocked = units * accelerators.number("clock_rate")
+
+    def or_else(column: str, fallback: Array) -> Array:
+        values = accelerators.number(column)
+        return np.where(np.isnan(values), fallback, values)
+
+    infinite = np.full(len(accelerators), np.inf)
+    power = accelerators.number("thermal_design_power")
+    row = catalog.price_rows
+    priced = row >= 0
+
+    def price(column: str) -> Array:
+        values = prices.filled(column) if len(prices) else np.zeros(0)
+        if not len(prices):
+            default = table_schema("prices").by_name[column].default
+            return np.full(len(row), float(default or "nan"))
+        default = table_schema("prices").by_name[column].default
+        unit = table_schema("prices").by_name[column].unit or "-"
+        return np.where(priced, values[np.maximum(row, 0)], float(default or "nan") * factor(unit))
+
+    server_power = np.where(np.isnan(price("server_power")), power, price("server_power"))
+    effectiveness = price("power_usage_effectiveness")
+    cost_rate = accelerator_cost_rate(
+        price("rental_price"),
+        price("capex"),
+        price("life"),
+        price("utilization"),
+        server_power,
+        effectiveness,
+        price("energy_price"),
+        price("opex_share"),
+        YEAR,
+    )
+    arrays = CatalogArrays(
+        model=model,
+        unmodelled=unmodelled,
+        architecture=np.asarray(
+            (model["latent_attention"] > 0) * 1 + (model["num_experts"] > 0) * 2 + (model["num_local_layers"] > 0) * 4
+        ),
+        max_sequence_length=models.number("max_sequence_length"),
+        generation=accelerators.text("generation"),
+        peaks=np.stack([accelerators.number(f"peak_flop_rate_{PRECISIONS[name].peak}") for name in PRECISIONS], -1),
+        device={
+            "vector_flop_rate": or_else("peak_flop_rate_fp32", accelerators.number("peak_flop_rate_bf16") / 16.0),
+            "memory_bandwidth": accelerators.number("memory_bandwidth"),
+            "memory_capacity": accelerators.number("memory_capacity"),
+            "l2_capacity": accelerators.number("l2_capacity", 0.0),
+            "l2_bandwidth": or_else(
+                "l2_bandwidth", np.where(np.isnan(clocked), infinite, L2_BYTES_PER_CLOCK * clocked)
+            ),
+            "shared_memory_capacity": or_else("shared_memory_capacity", infinite),
+            "shared_memory_bandwidth": or_else(
+                "shared_memory_bandwidth", np.where(np.isnan(clocked), infinite, SHARED_BYTES_PER_CLOCK * clocked)
+            ),
+            "num_multiprocessors": units,
+            "thermal_design_power": power,
+        },
+        thermal_design_power=power,
+        reserved_memory=accelerators.filled("reserved_memory"),
+        cost_rate=cost_rate,
+        server_power=server_power,
+        power_usage_effectiveness=effectiveness,
+    )
+    _cache[catalog] = arrays
+    return arrays
+
+
+def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
+    """All models of a catalog as the equations need them.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose sheet ``models`` is meant.
+
+    Returns
+    -------
+    tuple of Model and np.ndarray
+        One entry per row of the sheet, and what of each is not modelled as a dense decoder ("" where all is).
+    """
+    arrays = catalog_arrays(catalog)
+    return Model(**arrays.model), arrays.unmodelled
