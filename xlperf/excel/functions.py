@@ -55,6 +55,7 @@ RESULTS = Argument(
     'Which columns: a range of names or a text such as "name, step_time"; blank: every result.',
     optional=True,
 )
+SPILL = "In LibreOffice enter it with Ctrl+Shift+Enter."
 TABLES = Argument(
     "table",
     "A table with its header row: accelerators, networks, models, prices or calibration.",
@@ -109,7 +110,7 @@ def functions() -> dict[str, Function]:
         *(
             Function(
                 PREFIX + kind.upper(),
-                f"All results of {kind} plans in one call: a header row with units, then one row per plan.",
+                f"All results of {kind} plans in one call: a header row with units, then one row per plan. {SPILL}",
                 (_plans(kind), RESULTS, CATALOG, HEADER),
                 "block",
             )
@@ -118,7 +119,7 @@ def functions() -> dict[str, Function]:
         Function(
             "XLPERF_EXPLAIN",
             "The operators of one plan with FLOP, bytes, time and what the time waits for: a header row with units, "
-            "then one row per operator.",
+            f"then one row per operator. {SPILL}",
             (PLAN, CATALOG, HEADER),
             "block",
         ),

@@ -76,7 +76,10 @@ def install(host: str, options: Sequence[str] = ()) -> str:
         path.write_bytes(extension())
         _run([program, "add", "--force", "--suppress-license", *_scope(), *options, str(path)])
     whom = "all users" if _scope() else "this user"
-    return f"xlperf is installed in LibreOffice for {whom}; it computes with {sys.executable}"
+    return (
+        f"xlperf is installed in LibreOffice for {whom} and computes with {sys.executable}; "
+        "restart LibreOffice if it is open"
+    )
 
 
 def uninstall(host: str, options: Sequence[str] = ()) -> str:
