@@ -32,8 +32,6 @@ NOT_DRAWN = {
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
-    "training.kernels.phase_time": "a list of kernels, part of training.step.step",
-    "training.setting.columns": "any number of arguments",
 }
 
 # Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and

@@ -55,3 +55,26 @@ def total(values: Numeric) -> Array:
         The sum, one axis fewer.
     """
     return np.asarray(np.ascontiguousarray(array(values)).sum(axis=-1), dtype=np.float64)
+
+
+def side_by_side(*values: Numeric) -> Array:
+    """Values on a new last axis, broadcast against each other.
+
+    Parameters
+    ----------
+    *values : numeric
+        Arrays that broadcast against each other.
+
+    Returns
+    -------
+    numeric
+        Their common shape, and as many columns as values.
+
+    >>> side_by_side([1.0, 2.0], 3.0).tolist()
+    [[1.0, 3.0], [2.0, 3.0]]
+    """
+    arrays = [array(value) for value in values]
+    out = np.empty((*np.broadcast(*arrays).shape, len(arrays)))
+    for index, value in enumerate(arrays):
+        out[..., index] = value
+    return out

@@ -104,6 +104,7 @@ class Calibration:
             self._generations.setdefault(family, set()).update(key[0] for key in found)
             self._softwares.setdefault(family, set()).update(key[2] for key in found)
         self._cache: dict[tuple[str, str, str, str], tuple[tuple[float, ...], bool]] = {}
+        self._single: dict[tuple[str, str, str, str], tuple[dict[str, Array], np.ndarray]] = {}
 
     def constants(
         self, family: str, generation: np.ndarray, precision: np.ndarray, software: np.ndarray
@@ -133,12 +134,26 @@ class Calibration:
 
     def constants_of(self, family: str, keys: Keys) -> tuple[dict[str, Array], np.ndarray]:
         """As :meth:`constants`, for keys that were made once with :func:`calibration_keys`."""
+        if len(keys.codes) == 1:
+            return self._constants_of_one(family, keys.distinct[0])
         names = tuple(declared_constants()[family])
         found = [self._values(family, key) for key in keys.distinct]
         values = np.array([row for row, _ in found], dtype=np.float64).reshape(len(found), len(names))
         extrapolated = np.array([far for _, far in found], dtype=bool)
         columns = {name: values[keys.codes, index, None] for index, name in enumerate(names)}
         return columns, extrapolated[keys.codes]
+
+    def _constants_of_one(self, family: str, key: tuple[str, str, str]) -> tuple[dict[str, Array], np.ndarray]:
+        cached = self._single.get((family, *key))
+        if cached is None:
+            values, far = self._values(family, key)
+            columns = {
+                name: np.full((1, 1), value) for name, value in zip(declared_constants()[family], values, strict=True)
+            }
+            cached = self._single[(family, *key)] = (columns, np.array([far]))
+            for column in (*columns.values(), cached[1]):
+                column.setflags(write=False)
+        return cached
 
     def used(self, family: str, generation: str, precision: str, software: str) -> dict[str, int]:
         """Which row of the calibration table each constant of a family comes from; -1 for the declared default."""

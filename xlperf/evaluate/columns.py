@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,17 +24,33 @@ SHARED_BYTES_PER_CLOCK = 128.0
 _PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
 
 
+DEVICE_COLUMNS = (
+    "vector_flop_rate",
+    "memory_bandwidth",
+    "memory_capacity",
+    "l2_capacity",
+    "l2_bandwidth",
+    "shared_memory_capacity",
+    "shared_memory_bandwidth",
+    "num_multiprocessors",
+    "thermal_design_power",
+)
+
+
 @dataclass(frozen=True)
 class CatalogArrays:
-    """Columns of a whole catalog, made once and then taken from by row."""
+    """Columns of a whole catalog, made once and then taken from by row.
 
-    model: dict[str, Array]
+    ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`.
+    """
+
+    model: Array
     unmodelled: np.ndarray
     architecture: np.ndarray
     max_sequence_length: Array
     generation: np.ndarray
     peaks: Array
-    device: dict[str, Array]
+    device: Array
     thermal_design_power: Array
     reserved_memory: Array
     cost_rate: Array
@@ -175,8 +191,21 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
         price("opex_share"),
         YEAR,
     )
+    device = {
+        "vector_flop_rate": or_else("peak_flop_rate_fp32", accelerators.number("peak_flop_rate_bf16") / 16.0),
+        "memory_bandwidth": accelerators.number("memory_bandwidth"),
+        "memory_capacity": accelerators.number("memory_capacity"),
+        "l2_capacity": accelerators.number("l2_capacity", 0.0),
+        "l2_bandwidth": or_else("l2_bandwidth", np.where(np.isnan(clocked), infinite, L2_BYTES_PER_CLOCK * clocked)),
+        "shared_memory_capacity": or_else("shared_memory_capacity", infinite),
+        "shared_memory_bandwidth": or_else(
+            "shared_memory_bandwidth", np.where(np.isnan(clocked), infinite, SHARED_BYTES_PER_CLOCK * clocked)
+        ),
+        "num_multiprocessors": units,
+        "thermal_design_power": power,
+    }
     arrays = CatalogArrays(
-        model=model,
+        model=np.array([model[field.name] for field in fields(Model)]),
         unmodelled=unmodelled,
         architecture=np.asarray(
             (model["latent_attention"] > 0) * 1 + (model["num_experts"] > 0) * 2 + (model["num_local_layers"] > 0) * 4
@@ -184,21 +213,7 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
         max_sequence_length=models.number("max_sequence_length"),
         generation=accelerators.text("generation"),
         peaks=np.stack([accelerators.number(f"peak_flop_rate_{PRECISIONS[name].peak}") for name in PRECISIONS], -1),
-        device={
-            "vector_flop_rate": or_else("peak_flop_rate_fp32", accelerators.number("peak_flop_rate_bf16") / 16.0),
-            "memory_bandwidth": accelerators.number("memory_bandwidth"),
-            "memory_capacity": accelerators.number("memory_capacity"),
-            "l2_capacity": accelerators.number("l2_capacity", 0.0),
-            "l2_bandwidth": or_else(
-                "l2_bandwidth", np.where(np.isnan(clocked), infinite, L2_BYTES_PER_CLOCK * clocked)
-            ),
-            "shared_memory_capacity": or_else("shared_memory_capacity", infinite),
-            "shared_memory_bandwidth": or_else(
-                "shared_memory_bandwidth", np.where(np.isnan(clocked), infinite, SHARED_BYTES_PER_CLOCK * clocked)
-            ),
-            "num_multiprocessors": units,
-            "thermal_design_power": power,
-        },
+        device=np.array([device[name] for name in DEVICE_COLUMNS]),
         thermal_design_power=power,
         reserved_memory=accelerators.filled("reserved_memory"),
         cost_rate=cost_rate,
@@ -223,4 +238,4 @@ def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
         One entry per row of the sheet, and what of each is not modelled as a dense decoder ("" where all is).
     """
     arrays = catalog_arrays(catalog)
-    return Model(**arrays.model), arrays.unmodelled
+    return Model(*arrays.model), arrays.unmodelled

@@ -59,7 +59,7 @@ def _kernel_rows(setting: Setting, done: Step) -> list[Row]:
     slowdown = float(setting.constants["training_software"]["kernel_slowdown"][0, 0])
     rows: list[Row] = []
     for part in done.parts:
-        often = batches * float(done.counts.at(part.place)[0])
+        often = batches * float(done.counts[part.place][0])
         repeated = LAYER_PLACES if mode == RECOMPUTE_FULL else CORES if mode == RECOMPUTE_SELECTIVE else ()
         phases = [part.phase]
         if part.phase == "forward" and part.place in repeated:
@@ -91,10 +91,10 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
             row = operator_row("communication", name, collective.operation, calls, time, traffic=size, flop=0.0)
             rows.append({**row, "bound": "network"})
 
-    layers, mixtures = float(counts.layers[0]), float(counts.mixtures[0])
+    layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
     shared = float(setting.model.shared_ffn_hidden_size[0] > 0)
-    blocks = layers + float(counts.dense[0]) + mixtures * shared
-    calls = batches * (passes * blocks + float(counts.head[0]) + float(counts.embedding[0]))
+    blocks = layers + float(counts["mlp"][0]) + mixtures * shared
+    calls = batches * (passes * blocks + float(counts["head"][0]) + float(counts["embedding"][0]))
     if float(plan.sequence_parallel[0]) > 0:
         add("tensor-parallel gather", found.tensor_gather, calls, visible)
         add("tensor-parallel scatter", found.tensor_scatter, calls, visible)

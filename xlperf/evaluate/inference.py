@@ -192,8 +192,10 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         *extrapolation_notes(setting.extrapolated, illegal),
     ]
     add_notes(reason, notes)
-    numbers = {
-        name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
-        for name, values in results.items()
-    }
+    numbers = results
+    if illegal.any():
+        numbers = {
+            name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
+            for name, values in results.items()
+        }
     return {**numbers, "bound": bound, "reason": reason}

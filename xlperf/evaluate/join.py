@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +14,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
-from xlperf.evaluate.columns import catalog_arrays
-from xlperf.evaluate.precisions import PRECISION_NAMES, PRECISIONS, WIDE
+from xlperf.evaluate.columns import DEVICE_COLUMNS, catalog_arrays
+from xlperf.evaluate.precisions import ELEMENT_SIZES, PRECISION_NAMES, PRECISIONS, PRODUCT_SIZES, WIDE
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import Rule
@@ -212,13 +212,11 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     codes = np.array([PRECISION_NAMES.index(name) for name in names.tolist()], dtype=np.int64)
     wide_names = [WIDE.get(name, "bf16") for name in names.tolist()]
     wide_codes = np.array([PRECISION_NAMES.index(name) for name in wide_names], dtype=np.int64)
-    table = list(PRECISIONS.values())
-    product_size = np.array([precision.product_size for precision in table])[codes]
-    element_size = np.array([precision.element_size for precision in table])[codes]
+    product_size, element_size = PRODUCT_SIZES[codes], ELEMENT_SIZES[codes]
     peak = arrays.peaks[rows, codes]
     wide_peak = arrays.peaks[rows, wide_codes]
 
-    common = {name: values[rows][:, None] for name, values in arrays.device.items()}
+    common = dict(zip(DEVICE_COLUMNS, arrays.device[:, rows, None], strict=True))
     device = Device(peak_flop_rate=peak[:, None], **common)
     wide_device = Device(peak_flop_rate=wide_peak[:, None], **common)
 
@@ -243,7 +241,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         *network_rules,
     ]
     return Joined(
-        model=Model(**{field.name: arrays.model[field.name][model_rows] for field in fields(Model)}),
+        model=Model(*arrays.model[:, model_rows]),
         device=device,
         wide_device=wide_device,
         network=network,

@@ -8,8 +8,8 @@ from xlperf.arrays import Array
 from xlperf.parallel.plan import Rule, broken_rules
 
 
-def gibibytes(values: Array) -> np.ndarray:
-    """Bytes as text in GiB with one decimal.
+def gibibytes(values: Array) -> Array:
+    """Bytes in GiB, rounded for a sentence.
 
     Parameters
     ----------
@@ -18,10 +18,10 @@ def gibibytes(values: Array) -> np.ndarray:
 
     Returns
     -------
-    array of str
-        Text for a sentence.
+    Array
+        With one decimal.
     """
-    return np.array([f"{value / 2.0**30:.1f}" for value in values.tolist()], dtype=object)
+    return np.asarray(np.round(values / 2.0**30, 1))
 
 
 def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.ndarray) -> list[Rule]:
@@ -39,7 +39,11 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     list of Rule
         At most one.
     """
-    shown = [(family, mask) for family, mask in extrapolated if not family.endswith(("_band", "_memory"))]
+    shown = [
+        (family, mask) for family, mask in extrapolated if mask.any() and not family.endswith(("_band", "_memory"))
+    ]
+    if not shown:
+        return []
     pattern = np.zeros(len(illegal), dtype=np.int64)
     for bit, (_, mask) in enumerate(shown):
         pattern |= np.where(mask & ~illegal, 1 << bit, 0)
@@ -63,6 +67,8 @@ def add_notes(reason: np.ndarray, notes: list[Rule]) -> None:
     notes : list of Rule
         What to add.
     """
-    _, sentences = broken_rules(notes, len(reason))
+    shown, sentences = broken_rules(notes, len(reason))
+    if not shown.any():
+        return
     for row in np.flatnonzero(sentences != ""):
         reason[row] = f"{reason[row]}; {sentences[row]}" if reason[row] else sentences[row]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 
 class Precision(NamedTuple):
     """What a precision means: calibration key, column of the peak rate, bytes in products, bytes in between."""
@@ -27,3 +29,5 @@ PRECISIONS = {
 }
 PRECISION_NAMES = tuple(PRECISIONS)
 WIDE = {"fp32": "fp32", "tf32": "tf32"}
+PRODUCT_SIZES = np.array([precision.product_size for precision in PRECISIONS.values()])
+ELEMENT_SIZES = np.array([precision.element_size for precision in PRECISIONS.values()])

@@ -273,7 +273,8 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     )
     notes = [capacity_rule, longer, *extrapolation_notes(extrapolated, illegal)]
     add_notes(reason, notes)
-    for name, values in results.items():
-        if name != "memory_capacity":
-            results[name] = np.where(illegal, np.nan, values)
+    if illegal.any():
+        for name, values in results.items():
+            if name != "memory_capacity":
+                results[name] = np.where(illegal, np.nan, values)
     return {**results, "reason": reason}

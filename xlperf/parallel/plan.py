@@ -166,9 +166,9 @@ def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.n
     illegal = np.zeros(num_rows, dtype=bool)
     sentences = np.full(num_rows, "", dtype=object)
     for rule in rules:
-        rows = np.flatnonzero(rule.broken)
-        if rows.size == 0:
+        if not rule.broken.any():
             continue
+        rows = np.flatnonzero(rule.broken)
         illegal[rows] = True
         for row in rows:
             words = rule.sentence.format(*(_plain(values[row]) for values in rule.values))

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div
+from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.network.collectives import collective_time
 from xlperf.parallel.plan import ALL_GATHER, RING, ULYSSES
 from xlperf.training.kernels import routed_tokens
-from xlperf.training.setting import Setting, columns
+from xlperf.training.setting import Setting
 
 
 class Collective(NamedTuple):
@@ -46,10 +46,15 @@ class Communication(NamedTuple):
 
 
 def _call(setting: Setting, operation: str, *calls: tuple[Array, Array, Array]) -> list[Collective]:
-    """Several calls of one operation, (message size, group size, stride) each, timed together."""
-    message, group, stride = (columns(*values) for values in zip(*calls, strict=True))
-    time = collective_time(operation, message, group, stride, setting.network, setting.constants[operation])
-    return [Collective(operation, time[:, index], message[:, index]) for index in range(len(calls))]
+    """Several calls of one operation, (message size, group size, stride) each, timed together; groups of 1 cost 0."""
+    needed = [index for index, (_, group, _) in enumerate(calls) if not (group == 1.0).all()]
+    found = [Collective(operation, 0.0 * message, message) for message, _, _ in calls]
+    if needed:
+        message, group, stride = (side_by_side(*values) for values in zip(*(calls[i] for i in needed), strict=True))
+        time = collective_time(operation, message, group, stride, setting.network, setting.constants[operation])
+        for column, index in enumerate(needed):
+            found[index] = found[index]._replace(time=time[:, column])
+    return found
 
 
 def communication_of(setting: Setting, parameters: Array, expert_parameters: Array) -> Communication:
@@ -72,17 +77,26 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
     model, plan = setting.model, setting.plan
     tensor, context = plan.tensor_parallel, plan.context_parallel
     stream = plan.tokens * model.hidden_size * plan.element_size
-    tensor_call = (stream, tensor, plan.tensor_stride)
-    shards_stride = np.minimum(plan.context_stride, plan.data_stride)
-    gradients = (parameters * plan.gradient_size, plan.shards, shards_stride)
-    weights = (parameters * plan.element_size, plan.shards, shards_stride)
+    split, sharded = plan.sequence_parallel > 0, plan.zero_stage > 0
+    pair_call = (stream, np.where(split, tensor, 1.0), plan.tensor_stride)
+    reduce_call = (stream, np.where(split, 1.0, tensor), plan.tensor_stride)
+    stride = np.minimum(plan.context_stride, plan.data_stride)
+    gradients = parameters * plan.gradient_size
+    sharded_ranks, whole_ranks = np.where(sharded, plan.shards, 1.0), np.where(sharded, 1.0, plan.shards)
+    weights_call = (parameters * plan.element_size, sharded_ranks, stride)
+    scatter_call, whole_call = (gradients, sharded_ranks, stride), (gradients, whole_ranks, stride)
 
     heads = ceil_div(model.num_attention_heads, tensor)
     groups = np.where(model.latent_attention > 0, heads, ceil_div(model.num_query_groups, tensor))
     pair = model.qk_head_size + model.v_head_size
     keys_and_values = plan.tokens * groups * pair * plan.element_size
     queries_and_output = plan.tokens * heads * pair * plan.element_size
-    context_call = (context, plan.context_stride)
+    ring, gather, exchange = (
+        (np.where(plan.context_method == method, context, 1.0), plan.context_stride)
+        for method in (RING, ALL_GATHER, ULYSSES)
+    )
+    context_gather = (keys_and_values * context, *gather)
+    context_exchange = (queries_and_output + keys_and_values, *exchange)
 
     if setting.architecture.experts:
         routed, _, _ = routed_tokens(setting)
@@ -90,36 +104,32 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         exchange_call = (copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
         expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)
-        shards = (plan.expert_shards, plan.expert_data_stride)
-        expert_gradients = (expert_parameters * plan.gradient_size, *shards)
-        expert_weights = (expert_parameters * plan.element_size, *shards)
-        gathers = _call(
-            setting, "all_gather", tensor_call, weights, (keys_and_values * context, *context_call), expert_call,
-            expert_weights,
-        )  # fmt: skip
-        scatters = _call(setting, "reduce_scatter", tensor_call, gradients, expert_call, expert_gradients)
-        reduces = _call(setting, "all_reduce", tensor_call, gradients, expert_gradients)
-        exchanges = _call(setting, "all_to_all", (queries_and_output + keys_and_values, *context_call), exchange_call)
+        expert_stride = plan.expert_data_stride
+        expert_sharded = np.where(sharded, plan.expert_shards, 1.0)
+        expert_whole = np.where(sharded, 1.0, plan.expert_shards)
+        expert_gradients = expert_parameters * plan.gradient_size
+        expert_weights = (expert_parameters * plan.element_size, expert_sharded, expert_stride)
+        expert_scatter = (expert_gradients, expert_sharded, expert_stride)
+        expert_reduce = (expert_gradients, expert_whole, expert_stride)
+        gathers = _call(setting, "all_gather", pair_call, weights_call, context_gather, expert_call, expert_weights)
+        scatters = _call(setting, "reduce_scatter", pair_call, scatter_call, expert_call, expert_scatter)
+        reduces = _call(setting, "all_reduce", reduce_call, whole_call, expert_reduce)
+        exchanges = _call(setting, "all_to_all", context_exchange, exchange_call)
     else:
-        none = Collective("", np.zeros_like(stream), np.zeros_like(stream))
-        gathers = _call(setting, "all_gather", tensor_call, weights, (keys_and_values * context, *context_call))
-        gathers += [none, none]
-        scatters = [*_call(setting, "reduce_scatter", tensor_call, gradients), none, none]
-        reduces = [*_call(setting, "all_reduce", tensor_call, gradients), none]
-        exchanges = [*_call(setting, "all_to_all", (queries_and_output + keys_and_values, *context_call)), none]
+        none = Collective("", 0.0 * stream, 0.0 * stream)
+        gathers = [*_call(setting, "all_gather", pair_call, weights_call, context_gather), none, none]
+        scatters = [*_call(setting, "reduce_scatter", pair_call, scatter_call), none, none]
+        reduces = [*_call(setting, "all_reduce", reduce_call, whole_call), none]
+        exchanges = [*_call(setting, "all_to_all", context_exchange), none]
     transfers = _call(
         setting,
         "point_to_point",
         (stream / tensor, plan.pipeline_parallel, plan.stage_stride),
-        (keys_and_values, *context_call),
+        (keys_and_values, *ring),
     )
-    sharded = plan.zero_stage > 0
 
     def either(scatter: Collective, reduce: Collective) -> Collective:
-        return scatter._replace(time=np.where(sharded, scatter.time, reduce.time))
-
-    def if_sharded(gather: Collective) -> Collective:
-        return gather._replace(time=np.where(sharded, gather.time, 0.0))
+        return scatter._replace(time=scatter.time + reduce.time)
 
     return Communication(
         tensor_reduce=reduces[0],
@@ -133,9 +143,9 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         expert_scatter=scatters[2],
         stage_transfer=transfers[0],
         gradient_reduce=either(scatters[1], reduces[1]),
-        weight_gather=if_sharded(gathers[1]),
+        weight_gather=gathers[1],
         expert_gradient_reduce=either(scatters[3], reduces[2]),
-        expert_weight_gather=if_sharded(gathers[4]),
+        expert_weight_gather=gathers[4],
     )
 
 
@@ -165,11 +175,11 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
     size = plan.context_parallel
     step = communication.context_step.time
     steps = size - 1.0
-    ring = columns(
+    ring = side_by_side(
         steps * np.maximum(step - forward_core / size, 0.0), steps * np.maximum(2.0 * step - backward_core / size, 0.0)
     )
-    gather = columns(communication.context_gather.time, 2.0 * communication.context_gather.time)
-    exchange = columns(communication.context_exchange.time, communication.context_exchange.time)
-    method = plan.context_method[:, None]
-    chosen = np.where(method == RING, ring, np.where(method == ALL_GATHER, gather, exchange))
-    return np.where(((size > 1) & (plan.context_method <= ULYSSES))[:, None], chosen, 0.0)
+    waited = communication.context_exchange.time
+    gathered = communication.context_gather.time
+    ring[:, 0] += gathered + waited
+    ring[:, 1] += 2.0 * gathered + waited
+    return ring

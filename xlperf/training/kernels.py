@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div
+from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
-from xlperf.training.setting import MASK, WORD, Part, Setting, columns
+from xlperf.training.setting import MASK, WORD, Part, Setting
 from xlperf.workload.operators import (
     Gemms,
     Vectors,
@@ -50,7 +50,7 @@ class _Collected:
         self.add("forward", place, gemms, output_size)
         backward = backward_gemms(gemms)
         half = len(gemms.names)
-        size = np.repeat(columns(output_size, 2.0 * gradient_size), half, axis=-1)
+        size = np.repeat(side_by_side(output_size, 2.0 * gradient_size), half, axis=-1)
         self.marks.append(("backward", place, 2 * half))
         self.gemms.append(backward)
         self.output.append(size)
@@ -234,26 +234,3 @@ def kernel_parts(setting: Setting) -> list[Part]:
         With calls per block and seconds per call. [s]
     """
     return _gemm_parts(setting) + _core_parts(setting) + _vector_parts(setting)
-
-
-def phase_time(parts: list[Part], phase: str, place: str, only: str = "") -> Array:
-    """Time of the parts of one phase at a place, one pass.
-
-    Parameters
-    ----------
-    parts : list of Part
-        Kernels. [-]
-    phase : str
-        forward or backward. [-]
-    place : str
-        attention, core, local core, mlp, moe, embedding or head. [-]
-    only : str, default ""
-        Only operators whose name ends so. [-]
-
-    Returns
-    -------
-    Array
-        Sum over the operators, (rows,); 0.0 where there are none. [s]
-    """
-    times = [part.time_of(only) for part in parts if part.phase == phase and part.place == place]
-    return np.asarray(sum(times)) if times else np.zeros(())

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div
+from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.parallel.memory import (
     attention_activation_size,
     expert_activation_size,
@@ -17,7 +17,7 @@ from xlperf.parallel.memory import (
 from xlperf.parallel.pipeline import in_flight_micro_batches, last_stage_layers, stage_layers
 from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, TrainingPlan
 from xlperf.training.kernels import routed_tokens
-from xlperf.training.setting import MASK, WORD, Setting, columns
+from xlperf.training.setting import MASK, WORD, Setting
 from xlperf.workload.model import Model
 from xlperf.workload.parameters import attention_matrix_parameters, layer_small_parameters, router_parameters
 from xlperf.workload.transformer import expert_parameters
@@ -150,13 +150,15 @@ def _layer_activations(setting: Setting) -> tuple[Array, Array, Array, Array]:
     )
 
 
-def memory_of(setting: Setting) -> dict[str, Array]:
+def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     """Memory of the fullest of the first, the second and the last stage.
 
     Parameters
     ----------
     setting : Setting
         Model, plan and calibration. [-]
+    held : RankParameters
+        As :func:`rank_parameters` has it. [-]
 
     Returns
     -------
@@ -166,17 +168,16 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     model, plan = setting.model, setting.plan
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     single = stages < 2
-    held = rank_parameters(model, plan)
     full = stage_layers(model.num_layers, stages, chunks)
     last = last_stage_layers(model.num_layers, stages, chunks)
-    layers = columns(full, full, last)
-    mixtures = columns(
+    layers = side_by_side(full, full, last)
+    mixtures = side_by_side(
         mixture_layers(model, full, stages, first=True),
         mixture_layers(model, full, stages, first=False),
         mixture_layers(model, last, stages, first=False),
     )
     zero = np.zeros_like(full)
-    outside = columns(held.embedding + np.where(single, held.head, 0.0), zero, held.head)
+    outside = side_by_side(held.embedding + np.where(single, held.head, 0.0), zero, held.head)
     copies = np.where(plan.schedule == DUALPIPE, 2.0, 1.0)[:, None]
     dense = copies * (
         layers * held.attention[:, None]
@@ -193,7 +194,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     last_held = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
     both_ways = plan.schedule == DUALPIPE
     everywhere = np.minimum(batches, stages + 1.0)
-    in_flight = columns(
+    in_flight = side_by_side(
         np.where(both_ways, everywhere, first_held),
         np.where(both_ways, everywhere, second_held),
         np.where(both_ways, everywhere, np.where(single, first_held, last_held)),
@@ -204,7 +205,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     stream = plan.tokens * model.hidden_size * plan.element_size / shared
     logits = plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel) * (plan.element_size + 2.0 * WORD)
     mask = model.dropout * MASK * plan.tokens * model.hidden_size / shared * first_held
-    extra = columns(mask + np.where(single, logits, 0.0), zero, logits + 2.0 * stream)
+    extra = side_by_side(mask + np.where(single, logits, 0.0), zero, logits + 2.0 * stream)
     layer_kept = (layers - mixtures) * dense_kept + mixtures * mixture_kept
     activations = in_flight * layer_kept + working + extra
 
@@ -224,7 +225,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     )  # fmt: skip
     activations = activations + np.where(stage > 2, 2.0 * one_layer * element, 0.0)
     stage_total = weights + gradients + optimizer + activations
-    present = columns(zero, np.where(stages > 2, 0.0, -np.inf), np.where(single, -np.inf, 0.0))
+    present = side_by_side(zero, np.where(stages > 2, 0.0, -np.inf), np.where(single, -np.inf, 0.0))
     worst = np.argmax(np.nan_to_num(stage_total, nan=0.0) + present, axis=-1)
     rows = np.arange(len(worst))
     memory = stage_total[rows, worst]

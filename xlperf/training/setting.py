@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from xlperf.arrays import Array, total
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
@@ -65,21 +63,3 @@ class Setting:
     plan: TrainingPlan
     constants: Constants
     architecture: Architecture
-
-
-def columns(*values: Array) -> Array:
-    r"""Values side by side on a new last axis.
-
-    .. math:: c_{i j} = v^{(j)}_i
-
-    Parameters
-    ----------
-    *values : Array
-        Arrays that broadcast against each other.
-
-    Returns
-    -------
-    Array
-        Their common shape, and as many columns as values.
-    """
-    return np.stack(np.broadcast_arrays(*values), axis=-1)

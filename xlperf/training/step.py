@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, total
+from xlperf.arrays import Array, side_by_side, total
 from xlperf.hardware.kernels import vector_time
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.pipeline import (
@@ -22,52 +22,30 @@ from xlperf.parallel.pipeline import (
 )
 from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
 from xlperf.training.communication import Communication, communication_of, context_time
-from xlperf.training.kernels import kernel_parts, phase_time
+from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import memory_of, mixture_layers, rank_parameters
 from xlperf.training.setting import WORD, Part, Setting
+from xlperf.workload.model import Model
 from xlperf.workload.parameters import matrix_parameters
 from xlperf.workload.transformer import attention_flop, training_flop_per_token
 
-FORWARD, BACKWARD = 0, 1
-
-
-class Counts(NamedTuple):
-    """How often the critical stage runs each place per micro-batch, (rows,). [-]"""
-
-    layers: Array
-    global_layers: Array
-    local_layers: Array
-    dense: Array
-    mixtures: Array
-    head: Array
-    embedding: Array
-
-    def at(self, place: str) -> Array:
-        """Count of a place of :mod:`xlperf.training.kernels`. [-]"""
-        return {
-            "attention": self.layers,
-            "core": self.global_layers,
-            "local core": self.local_layers,
-            "mlp": self.dense,
-            "moe": self.mixtures,
-            "head": self.head,
-            "embedding": self.embedding,
-        }[place]
+FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
+_FULL, _LAST, _MIDDLE = 0, 1, 2
 
 
 class Step(NamedTuple):
-    """A step in pieces: kernels, collectives, and how often the critical stage runs each."""
+    """A step in pieces: kernels, collectives, and calls of each place per micro-batch on the critical stage."""
 
     parts: list[Part]
     communication: Communication
     results: dict[str, Array]
-    counts: Counts
+    counts: dict[str, Array]
     optimizer_traffic: Array
     optimizer_time: Array
 
 
 class _Stage(NamedTuple):
-    """Times of one micro-batch on one stage, (rows,). [s]"""
+    """Times of one micro-batch on a stage, (rows,) or (rows, kinds of stages). [s]"""
 
     forward: Array
     backward: Array
@@ -81,83 +59,88 @@ class _Stage(NamedTuple):
     @property
     def time(self) -> Array:
         shown = (self.forward, self.backward, self.again, self.tensor, self.context, self.expert, self.waiting)
-        return total(np.stack(np.broadcast_arrays(*shown), axis=-1))
+        return total(side_by_side(*shown))
+
+    def kind(self, index: int | Array) -> _Stage:
+        """The stages of one kind, or of the kind that each row names."""
+        if isinstance(index, int):
+            return _Stage(*(values[:, index] for values in self))
+        rows = np.arange(len(index))
+        return _Stage(*(values[rows, index] for values in self))
 
 
 class _Blocks(NamedTuple):
-    """Times of one block, (rows,), by place: kernels forward and backward, weight gradients, communication. [s]"""
+    """Times of one block: kernels by place, (rows, places), and communication, (rows,). [s]"""
 
-    forward: dict[str, Array]
-    backward: dict[str, Array]
-    weight_gradients: dict[str, Array]
+    forward: Array
+    backward: Array
+    weight_gradients: Array
     tensor: Array
-    context_forward: Array
-    context_backward: Array
+    context: Array
     expert: Array
-    shared: Array
 
 
-_PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding")
+PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding")
+_LAYERS, _CORES, _OUTSIDE = slice(0, 5), slice(1, 3), slice(5, 7)
 
 
 def _blocks(setting: Setting, parts: list[Part], communication: Communication) -> _Blocks:
     software = {name: values[:, 0] for name, values in setting.constants["training_software"].items()}
     slowdown = software["kernel_slowdown"]
-    forward = {place: slowdown * phase_time(parts, "forward", place) for place in _PLACES}
-    backward = {place: slowdown * phase_time(parts, "backward", place) for place in _PLACES}
-    weights = {place: slowdown * phase_time(parts, "backward", place, "weight gradient") for place in _PLACES}
+    times = np.zeros((3, len(slowdown), len(PLACES)))
+    for part in parts:
+        place = PLACES.index(part.place)
+        times[FORWARD if part.phase == "forward" else BACKWARD, :, place] += part.total_time
+        if part.phase == "backward" and part.family == "gemm":
+            times[WEIGHTS, :, place] += part.time_of("weight gradient")
+    times *= slowdown[:, None]
     split = setting.plan.sequence_parallel > 0
-    visible = 1.0 - software["tensor_parallel_overlap"]
     pair = communication.tensor_gather.time + communication.tensor_scatter.time
-    context = context_time(setting, communication, forward["core"], backward["core"])
+    tensor = np.where(split, pair, communication.tensor_reduce.time)
+    exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
     return _Blocks(
-        forward,
-        backward,
-        weights,
-        visible * np.where(split, pair, communication.tensor_reduce.time),
-        context[:, FORWARD],
-        context[:, BACKWARD],
-        2.0 * communication.expert_exchange.time + communication.expert_gather.time + communication.expert_scatter.time,
-        np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0),
+        times[FORWARD],
+        times[BACKWARD],
+        times[WEIGHTS],
+        (1.0 - software["tensor_parallel_overlap"]) * tensor,
+        context_time(setting, communication, times[FORWARD, :, 1], times[BACKWARD, :, 1]),
+        2.0 * exchange + communication.expert_gather.time + communication.expert_scatter.time,
     )
 
 
-def _counts(setting: Setting, layers: Array, mixtures: Array, head: Array, embedding: Array) -> Counts:
-    model = setting.model
-    local = layers * model.num_local_layers / model.num_layers
-    return Counts(layers, layers - local, local, layers - mixtures, mixtures, head, embedding)
+def _counts(model: Model, layers: Array, mixtures: Array, head: Array, embedding: Array) -> Array:
+    """Calls of each place per micro-batch, (..., places), of stages with so many layers."""
+    local = layers * (model.num_local_layers / model.num_layers)[:, None]
+    return side_by_side(layers, layers - local, local, layers - mixtures, mixtures, head, embedding)
 
 
-def _stage(setting: Setting, blocks: _Blocks, counts: Counts) -> _Stage:
-    plan = setting.plan
-    host = counts.layers * setting.constants["training_software"]["layer_overhead_time"][:, 0]
-    host = host + counts.mixtures * setting.constants["experts"]["layer_overhead_time"][:, 0]
-    full = plan.recompute == RECOMPUTE_FULL
-    selective = plan.recompute == RECOMPUTE_SELECTIVE
-
-    def summed(times: dict[str, Array], places: tuple[str, ...]) -> Array:
-        return np.asarray(sum(counts.at(place) * times[place] for place in places))
-
-    layer_places = _PLACES[:5]
-    layer_forward, layer_backward = summed(blocks.forward, layer_places), summed(blocks.backward, layer_places)
-    core = summed(blocks.forward, ("core", "local core"))
-    again = np.where(full, layer_forward, np.where(selective, core, 0.0))
+def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
+    """Times of kinds of stages, (rows, kinds), from the calls of each place, (rows, kinds, places)."""
+    plan, constants = setting.plan, setting.constants
+    layers, mixtures = counts[..., 0], counts[..., 4]
+    host = layers * constants["training_software"]["layer_overhead_time"]
+    host = host + mixtures * constants["experts"]["layer_overhead_time"]
+    full = (plan.recompute == RECOMPUTE_FULL)[:, None]
+    selective = (plan.recompute == RECOMPUTE_SELECTIVE)[:, None]
     passes = np.where(full, 3.0, 2.0)
-    once = counts.layers + counts.dense + counts.mixtures * blocks.shared
-    tensor = blocks.tensor * (passes * once + counts.head + counts.embedding)
-    context = counts.layers * ((passes - 1.0) * blocks.context_forward + blocks.context_backward)
-    expert = counts.mixtures * passes * blocks.expert
-    idle = np.maximum(host - layer_forward - blocks.tensor * once, 0.0) * (passes - 1.0)
-    idle = idle + np.maximum(host - layer_backward - blocks.tensor * once, 0.0)
+    forward = counts * blocks.forward[:, None, :]
+    backward = counts * blocks.backward[:, None, :]
+    layer_forward, layer_backward = total(forward[..., _LAYERS]), total(backward[..., _LAYERS])
+    again = np.where(full, layer_forward, np.where(selective, total(forward[..., _CORES]), 0.0))
+    shared = np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0)
+    once = layers + counts[..., 3] + mixtures * (shared[:, None] if np.ndim(shared) else shared)
+    tensor = blocks.tensor[:, None]
+    context = blocks.context[:, None, :]
+    waiting = np.maximum(host - layer_forward - tensor * once, 0.0) * (passes - 1.0)
     return _Stage(
-        forward=layer_forward + summed(blocks.forward, ("head", "embedding")),
-        backward=layer_backward + summed(blocks.backward, ("head", "embedding")),
+        forward=layer_forward + total(forward[..., _OUTSIDE]),
+        backward=layer_backward + total(backward[..., _OUTSIDE]),
         again=again,
-        weight_gradients=summed(blocks.weight_gradients, _PLACES),
-        tensor=tensor,
-        context=context,
-        expert=expert,
-        waiting=idle,
+        weight_gradients=total(counts * blocks.weight_gradients[:, None, :]),
+        tensor=tensor * (passes * once + counts[..., 5] + counts[..., 6]),
+        context=layers * ((passes - 1.0) * context[..., FORWARD] + context[..., BACKWARD]),
+        expert=mixtures * passes * blocks.expert[:, None],
+        waiting=waiting + np.maximum(host - layer_backward - tensor * once, 0.0),
     )
 
 
@@ -229,18 +212,22 @@ def step(setting: Setting) -> Step:
     blocks = _blocks(setting, parts, communication)
 
     ones, none = np.ones_like(single), np.zeros_like(single)
-    full = _stage(setting, blocks, _counts(setting, full_layers, full_mixtures, single, ones))
-    last = _stage(setting, blocks, _counts(setting, last_layers, last_mixtures, ones, single))
-    middle = _stage(setting, blocks, _counts(setting, full_layers, full_mixtures, none, none))
-    is_last = (last.time > full.time) & (stages > 1)
-    counts = Counts(*(np.where(is_last, b, a) for a, b in zip(
-        _counts(setting, full_layers, full_mixtures, single, ones),
-        _counts(setting, last_layers, last_mixtures, ones, single), strict=True)))  # fmt: skip
-    critical = _Stage(*(np.where(is_last, b, a) for a, b in zip(full, last, strict=True)))
+    counts = _counts(
+        model,
+        side_by_side(full_layers, last_layers, full_layers),
+        side_by_side(full_mixtures, last_mixtures, full_mixtures),
+        side_by_side(single, ones, none),
+        side_by_side(ones, single, none),
+    )
+    kinds = _stages(setting, blocks, counts)
+    times_of_kinds = kinds.time
+    which = np.where((times_of_kinds[:, _LAST] > times_of_kinds[:, _FULL]) & (stages > 1), _LAST, _FULL)
+    critical = kinds.kind(which)
+    critical_counts = counts[np.arange(len(which)), which]
 
     transfer = np.where(stages > 1, 2.0 * chunks * communication.stage_transfer.time, 0.0)
-    bubble = _bubble(setting, middle, transfer)
-    data = _data_parallel_time(setting, communication, full)
+    bubble = _bubble(setting, kinds.kind(_MIDDLE), transfer)
+    data = _data_parallel_time(setting, communication, kinds.kind(_FULL))
 
     owners = np.where(plan.zero_stage > 0, plan.shards, 1.0)
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_shards, 1.0)
@@ -266,7 +253,7 @@ def step(setting: Setting) -> Step:
         "time_optimizer": optimizer,
         "time_overhead": batches * critical.waiting,
     }
-    step_time = total(np.stack(np.broadcast_arrays(*times.values()), axis=-1))
+    step_time = total(side_by_side(*times.values()))
     seen = model.num_global_layers * plan.sequence_length + model.num_local_layers * np.minimum(
         model.window, plan.sequence_length
     )
@@ -291,6 +278,7 @@ def step(setting: Setting) -> Step:
         "model_flop_rate": per_accelerator * flop,
         "mfu": per_accelerator * flop / peak,
         "hfu": per_accelerator * (flop + recomputed) / peak,
-        **memory_of(setting),
+        **memory_of(setting, held),
     }
-    return Step(parts, communication, results, counts, optimizer_traffic, optimizer)
+    called = {place: critical_counts[:, index] for index, place in enumerate(PLACES)}
+    return Step(parts, communication, results, called, optimizer_traffic, optimizer)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, Numeric, array, ceil_div
+from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
 from xlperf.workload.model import Model
 
 
@@ -34,10 +34,6 @@ class Vectors(NamedTuple):
 
     names: tuple[str, ...]
     traffic: Array
-
-
-def _stack(*columns: Array) -> Array:
-    return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
 def layer_gemms(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
@@ -84,26 +80,26 @@ def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, l
     hidden = model.hidden_size
     if not latent:
         groups = ceil_div(model.num_query_groups, tensor_parallel)
-        n = _stack((heads + 2.0 * groups) * model.head_size, hidden)
-        k = _stack(hidden, heads * model.head_size)
+        n = side_by_side((heads + 2.0 * groups) * model.head_size, hidden)
+        k = side_by_side(hidden, heads * model.head_size)
         names: tuple[str, ...] = ("qkv", "attention output")
         batch = np.ones_like(n)
     else:
         queries, rank = heads * model.qk_head_size, model.q_lora_rank
         nope = model.qk_head_size - model.qk_rope_head_size
         compressed = np.where(rank > 0.0, rank, hidden)
-        n = _stack(
+        n = side_by_side(
             compressed,
             queries,
             model.kv_lora_rank + model.qk_rope_head_size,
             heads * (nope + model.v_head_size),
             hidden,
         )
-        k = _stack(hidden, compressed, hidden, model.kv_lora_rank, heads * model.v_head_size)
+        k = side_by_side(hidden, compressed, hidden, model.kv_lora_rank, heads * model.v_head_size)
         names = ("query compression", "query expansion", "key and value compression", "key and value expansion",
                  "attention output")  # fmt: skip
         one = np.ones_like(rank)
-        batch = _stack(np.where(rank > 0.0, 1.0, 0.0), one, one, one, one)
+        batch = side_by_side(np.where(rank > 0.0, 1.0, 0.0), one, one, one, one)
     return Gemms(names, np.broadcast_to(tokens[:, None], n.shape), n, k, batch)
 
 
@@ -126,8 +122,8 @@ def mlp_gemms(model: Model, tokens: Array, ffn_size: Array, name: str) -> Gemms:
     Gemms
         Up (with the gate) and down. [-]
     """
-    n = _stack((1.0 + model.gated_mlp) * ffn_size, model.hidden_size)
-    k = _stack(model.hidden_size, ffn_size)
+    n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.hidden_size)
+    k = side_by_side(model.hidden_size, ffn_size)
     return Gemms((f"{name} up", f"{name} down"), np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
 
 
@@ -259,10 +255,10 @@ def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, ten
     length = sequence_length
     return Gemms(
         ("attention scores", "attention values"),
-        _stack(length, length),
-        _stack(length, model.head_size),
-        _stack(model.head_size, length),
-        _stack(products, products),
+        side_by_side(length, length),
+        side_by_side(length, model.head_size),
+        side_by_side(model.head_size, length),
+        side_by_side(products, products),
     )
 
 
@@ -328,7 +324,7 @@ def attention_vectors(
             score_elements * (2.0 * dropped * element_size + mask),
         )
         return Vectors(("attention norm", "attention residual", "rotary embedding", "softmax", "attention dropout"),
-                       _stack(*columns))  # fmt: skip
+                       side_by_side(*columns))  # fmt: skip
     groups = ceil_div(model.num_query_groups, tensor_parallel)
     projected = tokens * (heads + 2.0 * groups) * model.head_size
     gradients = (
@@ -341,7 +337,7 @@ def attention_vectors(
     )
     names = ("attention norm gradient", "attention residual gradient", "rotary embedding gradient", "softmax gradient",
              "attention dropout gradient", "attention bias gradients")  # fmt: skip
-    return Vectors(names, _stack(*gradients))
+    return Vectors(names, side_by_side(*gradients))
 
 
 def mlp_vectors(
@@ -394,7 +390,7 @@ def mlp_vectors(
             (2.0 + model.gated_mlp) * inner_elements * element_size,
             moved,
         )
-        return Vectors(("mlp norm", "mlp residual", "activation", "moves of tokens"), _stack(*columns))
+        return Vectors(("mlp norm", "mlp residual", "activation", "moves of tokens"), side_by_side(*columns))
     gradients = (
         3.0 * stream * element_size,
         stream * ((1.0 + 2.0 * dropped) * element_size + mask),
@@ -404,4 +400,4 @@ def mlp_vectors(
     )
     names = ("mlp norm gradient", "mlp residual gradient", "activation gradient", "moves of tokens gradient",
              "mlp bias gradients")  # fmt: skip
-    return Vectors(names, _stack(*gradients))
+    return Vectors(names, side_by_side(*gradients))
