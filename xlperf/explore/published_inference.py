@@ -23,6 +23,9 @@ _ENGINES = (
     ("jax", "jax"),
     ("deepseek", "deepseek"),
 )
+_POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
+_BATCH_OF_MAXIMUM = 4096.0
+"""Requests offered to a replica where the source says "maximum throughput": the cache decides how many run."""
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -59,13 +62,16 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """
     shelf = ModelShelf(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
+    peaks = catalog.tables["accelerators"].number("peak_flop_rate_fp4")
+    names = catalog.tables["accelerators"].text("accelerator").tolist()
+    narrow = {name.casefold() for name, peak in zip(names, peaks.tolist(), strict=True) if peak > 0.0}
     rows: list[dict[str, object]] = []
     index = []
     reasons = np.full(len(published), "", dtype=object)
     notes = np.full(len(published), "", dtype=object)
     for row in range(len(published)):
         try:
-            plan, said = _plan(published, row, shelf, accelerators)
+            plan, said = _plan(published, row, shelf, accelerators, narrow)
         except Refusal as refusal:
             reasons[row] = str(refusal)
             continue
@@ -84,7 +90,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
 
 
 def _plan(
-    published: Published, row: int, shelf: ModelShelf, accelerators: set[str]
+    published: Published, row: int, shelf: ModelShelf, accelerators: set[str], narrow: set[str]
 ) -> tuple[dict[str, object], list[str]]:
     text = {name: values[row] for name, values in published.text.items()}
     number = {name: float(values[row]) for name, values in published.number.items()}
@@ -99,6 +105,7 @@ def _plan(
     for name, words in (("n_gpus", "accelerators"), ("isl", "prompt length"), ("osl", "output length"), ("tp", "tp")):
         if math.isnan(number[name]):
             raise Refusal(f"the {words if name != 'tp' else 'mapping'} is not stated")
+    _mapping(text, number, said)
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
@@ -118,7 +125,29 @@ def _plan(
         "kv_precision": _kv_precision(text),
     }
     _mode(plan, text, number, said)
+    _narrow_weights(plan, said, narrow)
     return plan, said
+
+
+def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
+    """Correct degrees that the source multiplied: no more ranks share a stage than there are accelerators."""
+    if "disagg" in text["mode"].casefold():
+        return
+    stages = _at_least_one(number["pp"])
+    most = number["n_gpus"] / stages
+    if number["tp"] > most:
+        said.append(f"tp {number['tp']:g} exceeds the {number['n_gpus']:g} accelerators: {most:g}")
+        number["tp"] = most
+    if _at_least_one(number["ep"]) > number["tp"]:
+        number["ep"] = number["tp"]
+
+
+def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
+    """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product."""
+    if plan["precision"] == "fp4" and str(plan["accelerator"]).casefold() not in narrow:
+        plan["precision"] = "int4"
+        plan["kv_precision"] = plan["kv_precision"] or "bf16"
+        said.append("no FP4 units: 4-bit weights, 16-bit products")
 
 
 def _at_least_one(value: float) -> float:
@@ -164,7 +193,13 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
     batch, requests = number["batch"], number["concurrency"]
     plan["mode"] = "static"
     if "disagg" in mode:
+        if math.isnan(requests):
+            raise Refusal("the concurrency is not stated")
         plan["mode"], plan["concurrency"] = "disaggregated", requests
+        _pools(plan, text["notes"])
+    elif text["group"] == "max-throughput" and math.isnan(batch):
+        plan["mode"], plan["batch_size"] = "continuous", _BATCH_OF_MAXIMUM
+        said.append("batch not stated: the largest that the cache takes")
     elif text["group"] == "static" and not math.isnan(batch):
         plan["batch_size"] = batch
     elif mode.startswith("serving"):
@@ -179,3 +214,31 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
         raise Refusal("the batch is not stated")
     else:
         plan["batch_size"] = batch
+
+
+def _pools(plan: dict[str, object], notes: str) -> None:
+    """Degrees of both pools, which the notes of a disaggregated row state.
+
+    Raises
+    ------
+    Refusal
+        When the workers of the pools are not stated.
+    """
+    pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
+    for found in _POOLS.finditer(notes):
+        pools[found["pool"]][found["name"]] = float(found["value"])
+    sizes = {}
+    for pool, values in pools.items():
+        if "num_workers" not in values or "tp_size" not in values:
+            raise Refusal("the workers of the two pools are not stated")
+        start = "prefill_" if pool == "prefill" else ""
+        replicas = _at_least_one(values.get("attention_dp_size", math.nan))
+        ranks = values["tp_size"] * replicas
+        stages = _at_least_one(values.get("pp_size", math.nan))
+        plan[f"{start}tensor_parallel"] = ranks
+        plan[f"{start}pipeline_parallel"] = stages
+        plan[f"{start}data_parallel_attention"] = replicas
+        plan[f"{start}expert_parallel"] = min(_at_least_one(values.get("moe_ep_size", math.nan)), ranks)
+        sizes[pool] = values["num_workers"] * ranks * stages
+    plan["prefill_accelerators"] = sizes["prefill"]
+    plan["num_accelerators"] = sizes["prefill"] + sizes["decode"]
