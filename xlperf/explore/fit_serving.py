@@ -7,6 +7,7 @@ program, which outliers do not pull.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +25,19 @@ from xlperf.explore.published import Published, PublishedPlans
 from xlperf.explore.published_inference import inference_plans
 from xlperf.units import factor
 
-FAMILY, BAND = "serving_software", "serving_band"
+FAMILY, BAND, LOAD, EXPERTS = "serving_software", "serving_band", "serving_load", "serving_experts"
 COSTS = ("layer_overhead_time", "prefill_overhead_time", "request_overhead_time")
 FEWEST_OF_GENERATION = 16
 """Rows that an engine on one generation needs for costs of its own."""
 BUILT_ON = {"nim": "tensorrt-llm"}
 """Servers whose rows also tell about the engine that they are built on."""
 
+_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+_SLOWDOWNS = (0.8, 1.0, 1.15, 1.3, 1.6, 2.0, 2.5)
+_OVERHEADS = (0.0, 1e-5, 2e-5, 4e-5, 7e-5, 1.2e-4)
+_FARTHEST = math.log(3.0)
+_ROUNDS = 2
+_LOADED_SET = ""
 _STEP = 1e-4
 _APART = 0.05
 _RATES = ("tokens_per_s", "tokens_per_s_per_gpu")
@@ -183,17 +190,18 @@ def fitted_costs(rows: ServingRows) -> dict[str, float]:
         The costs that the rows tell apart, by name; the others are held at their defaults. [s]
     """
     from scipy.optimize import linprog
+    from scipy.sparse import bmat, csr_matrix, identity
 
     relative = rows.slopes / rows.times[:, None]
     fitted = separable_costs(relative)
     fixed = [index for index in range(len(COSTS)) if index not in fitted]
     held = np.array([default_costs()[COSTS[index]] for index in fixed])
     rest = (rows.times - rows.base) / rows.times - relative[:, fixed] @ held
-    matrix, errors = relative[:, fitted] * _STEP, np.eye(len(rows))
+    matrix, errors = csr_matrix(relative[:, fitted] * _STEP), identity(len(rows))
     highest = [(0.0, declared_constants()[FAMILY][COSTS[index]].high / _STEP) for index in fitted]
     solution = linprog(
         np.concatenate([np.zeros(len(fitted)), np.ones(len(rows))]),
-        A_ub=np.block([[matrix, -errors], [-matrix, -errors]]),
+        A_ub=bmat([[matrix, -errors], [-matrix, -errors]], format="csr"),
         b_ub=np.concatenate([rest, -rest]),
         bounds=highest + [(0.0, None)] * len(rows),
         method="highs-ds",
@@ -267,7 +275,178 @@ class _Engine:
         self.best_residuals = better
 
 
+def _residual_errors(published: Published, catalog: Catalog) -> list[tuple[str, str, bool, bool, float]]:
+    """Engine, generation, whether a first token, whether of a mixture, and log of predicted over measured time."""
+    plans = inference_plans(published, catalog)
+    records = compare(plans, evaluate(plans.plans, plans.catalog))
+    plan_of = {name: row for row, name in enumerate(plans.plans.text("name").tolist())}
+    accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
+    models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
+    generation = catalog.tables["accelerators"].text("generation")[accelerators]
+    mixed = plans.catalog.tables["models"].number("num_experts", 0.0)[models] > 0.0
+    software = plans.plans.text("software")
+    loaded = plans.plans.text("mode") != "static"
+    found = []
+    for record in records:
+        if not (record.primary and record.covered and record.group != NEVER_FITTED):
+            continue
+        if record.quantity not in (TIME_PER_TOKEN, FIRST_TOKEN):
+            continue
+        row = plan_of[record.row_id]
+        first = record.quantity == FIRST_TOKEN
+        if first and not loaded[row]:
+            continue
+        error = math.log(_time(record, record.predicted) / _time(record, record.measured))
+        found.append((str(software[row]), str(generation[row]), first, bool(mixed[row]), error))
+    return found
+
+
+def _spread(errors: Sequence[float]) -> float:
+    """Mean size of errors, the largest ones cut off at a factor of three."""
+    return float(np.mean([min(abs(error), _FARTHEST) for error in errors]))
+
+
+def _held(constants: Sequence[FittedConstant], catalog: Catalog) -> Catalog:
+    """The catalog with other constants in place of its own of the same family and names."""
+    table = catalog.tables["calibration"]
+    names = {(row.family, row.constant) for row in constants}
+    pairs = list(zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True))
+    others = table.take(np.flatnonzero([pair not in names for pair in pairs]))
+    return catalog.with_tables([joined_tables(others, calibration_table(list(constants)))])
+
+
+def _plain(family: str, generation: str, software: str, name: str, value: float) -> FittedConstant:
+    return FittedConstant(family, generation, ANY, software, name, value, "", 0, math.nan, "", "")
+
+
+def fit_waiting(published: Published, catalog: Catalog) -> dict[str, tuple[float, float, int]]:
+    """Share of the requests in flight whose prefills a new request waits for, by engine.
+
+    Parameters
+    ----------
+    published : Published
+        Inference rows.
+    catalog : Catalog
+        With the costs of the engines.
+
+    Returns
+    -------
+    dict of str to (float, float, int)
+        Engine -> share, mean error of the logarithm of the time to the first token, rows; "any" is all of them.
+    """
+    errors: dict[tuple[str, float], list[float]] = {}
+    for share in _SHARES:
+        tried = _held([_plain(LOAD, ANY, ANY, "waiting_share", share)], catalog)
+        for software, _, first, _, error in _residual_errors(published, tried):
+            if first:
+                errors.setdefault((software, share), []).append(error)
+                errors.setdefault((ANY, share), []).append(error)
+    found = {}
+    for software in sorted({name for name, _ in errors}):
+        sizes = [(_spread(errors[software, share]), share) for share in _SHARES]
+        count = len(errors[software, _SHARES[0]])
+        if count >= FEWEST_ROWS:
+            found[software] = (min(sizes)[1], min(sizes)[0], count)
+    return found
+
+
+def fit_experts(published: Published, catalog: Catalog) -> dict[str, tuple[float, float, float, int]]:
+    """What layers of experts take beyond plain products, by generation of accelerators.
+
+    Parameters
+    ----------
+    published : Published
+        Inference rows.
+    catalog : Catalog
+        With the costs of the engines.
+
+    Returns
+    -------
+    dict of str to (float, float, float, int)
+        Generation -> slowdown of the products, time of a layer, mean error of the logarithm, rows; "any" is all.
+    """
+    errors: dict[tuple[str, float, float], list[float]] = {}
+    for slowdown, overhead in itertools.product(_SLOWDOWNS, _OVERHEADS):
+        tried = _held(
+            [
+                _plain(EXPERTS, ANY, ANY, "product_slowdown", slowdown),
+                _plain(EXPERTS, ANY, ANY, "layer_overhead_time", overhead),
+            ],
+            catalog,
+        )
+        for _, generation, first, mixed, error in _residual_errors(published, tried):
+            if mixed and not first:
+                for key in (generation, ANY):
+                    errors.setdefault((key, slowdown, overhead), []).append(error)
+    found = {}
+    for generation in sorted({name for name, _, _ in errors}):
+        sizes = [
+            (_spread(errors[generation, slowdown, overhead]), slowdown, overhead)
+            for slowdown, overhead in itertools.product(_SLOWDOWNS, _OVERHEADS)
+        ]
+        error, slowdown, overhead = min(sizes)
+        count = len(errors[generation, slowdown, overhead])
+        if count >= FEWEST_ROWS:
+            found[generation] = (slowdown, overhead, error, count)
+    return found
+
+
+def _load_rows(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    found = []
+    for software, (share, error, count) in fit_waiting(published, catalog).items():
+        found.append(
+            FittedConstant(
+                LOAD, ANY, ANY, software, "waiting_share", share, _LOADED_SET, count, rounded(error), date, _SOURCE,
+                notes="error: mean size of the logarithm of predicted over measured time to the first token",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _expert_rows(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    found = []
+    for generation, (slowdown, overhead, error, count) in fit_experts(published, catalog).items():
+        for name, value in (("product_slowdown", slowdown), ("layer_overhead_time", overhead)):
+            found.append(
+                FittedConstant(
+                    EXPERTS, generation, ANY, ANY, name, value, _LOADED_SET, count, rounded(error), date, _SOURCE,
+                    notes="error: mean size of the logarithm of predicted over measured time per token of mixtures",
+                )
+            )  # fmt: skip
+    return found
+
+
 def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Fit what engines take beyond kernels: fixed costs, waits under load, layers of experts; then the bands.
+
+    Costs, waits and experts are fitted in turn, each with the others held.
+
+    Parameters
+    ----------
+    published : Published
+        Inference rows; those of ``group`` papers are never used.
+    catalog : Catalog
+        Catalog whose calibration has the kernel constants.
+    date : str
+        Date that the rows carry.
+
+    Returns
+    -------
+    list of FittedConstant
+        Families ``serving_software``, ``serving_band``, ``serving_load`` and ``serving_experts``, in a fixed order.
+    """
+    others: list[FittedConstant] = []
+    for _ in range(_ROUNDS):
+        costs = fit_costs(published, _held(others, catalog) if others else catalog, date)
+        if not costs:
+            return []
+        held = _held([*others, *(row for row in costs if row.family == FAMILY)], catalog)
+        others = _load_rows(published, held, date)
+        others += _expert_rows(published, _held(others, held) if others else held, date)
+    return [*fit_costs(published, _held(others, catalog) if others else catalog, date), *others]
+
+
+def fit_costs(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit the fixed costs of every serving engine, then the bands of the time per token.
 
     Rows of ``group`` papers are never used. An engine with fewer than eight rows gets no costs of its own; engines

@@ -130,16 +130,23 @@ def _plan(
 
 
 def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
-    """Correct degrees that the source multiplied: no more ranks share a stage than there are accelerators."""
+    """Correct degrees of the ranks that share a stage.
+
+    Some rows count the ranks of one copy of the attention layers, some multiplied tp and ep: no more ranks share a
+    stage than there are accelerators.
+    """
     if "disagg" in text["mode"].casefold():
         return
-    stages = _at_least_one(number["pp"])
-    most = number["n_gpus"] / stages
-    if number["tp"] > most:
-        said.append(f"tp {number['tp']:g} exceeds the {number['n_gpus']:g} accelerators: {most:g}")
+    most = number["n_gpus"] / _at_least_one(number["pp"])
+    copies = text["dp_attn"].casefold()
+    try:
+        apart = float(copies) > 1.0
+    except ValueError:
+        apart = False
+    if number["tp"] > most or (apart and number["tp"] < most):
+        said.append(f"tp {number['tp']:g} and dp_attn {copies or '1'} on {number['n_gpus']:g} accelerators: {most:g} share")
         number["tp"] = most
-    if _at_least_one(number["ep"]) > number["tp"]:
-        number["ep"] = number["tp"]
+    number["ep"] = min(_at_least_one(number["ep"]), number["tp"])
 
 
 def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
@@ -161,7 +168,7 @@ def _replicas(printed: str, tensor_parallel: float) -> float:
     if words in ("", "false", "no"):
         return 1.0
     try:
-        return _at_least_one(float(words))
+        return min(_at_least_one(float(words)), tensor_parallel)
     except ValueError:
         raise Refusal(f'dp_attn "{printed}" is not modelled') from None
 
