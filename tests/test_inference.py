@@ -518,7 +518,8 @@ def fit_sample(costs: tuple[float, float, float], spoil: float = 1.0) -> Serving
     times = base + slopes @ np.array(costs)
     times[::9] *= spoil
     names = np.array([f"x{row}" for row in range(40)], dtype=object)
-    return ServingRows(names, names, names, names, np.full(40, False), times, base, slopes)
+    no = np.full(40, False)
+    return ServingRows(names, names, names, names, no, no, times, base, slopes)
 
 
 @pytest.mark.parametrize("spoil", [1.0, 1.7])

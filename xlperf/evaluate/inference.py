@@ -33,6 +33,8 @@ _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "
 _EXPERTS = ("all_to_all", "reduce_scatter", "serving_experts")
 _ATTENTION = ("attention", "attention_decode")
 _LATENT = ("attention", "attention_latent")
+# Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
+_UNSAID = ("engine_all_reduce", "serving_load", "serving_experts", "attention_latent")
 _MODES = ("static", "continuous", "disaggregated")
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _EXTRA = ("input_token_rate", "output_token_rate")
@@ -82,7 +84,8 @@ def _constants(
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
-            extrapolated.append((family, far))
+            if family not in _UNSAID:
+                extrapolated.append((family, far))
     return found, extrapolated
 
 

@@ -26,6 +26,7 @@ from xlperf.explore.published_inference import inference_plans
 from xlperf.units import factor
 
 FAMILY, BAND, LOAD, EXPERTS = "serving_software", "serving_band", "serving_load", "serving_experts"
+REDUCE = "engine_all_reduce"
 COSTS = ("layer_overhead_time", "prefill_overhead_time", "request_overhead_time")
 FEWEST_OF_GENERATION = 16
 """Rows that an engine on one generation needs for costs of its own."""
@@ -33,7 +34,8 @@ BUILT_ON = {"nim": "tensorrt-llm"}
 """Servers whose rows also tell about the engine that they are built on."""
 
 _SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
-_SLOWDOWNS = (0.8, 1.0, 1.15, 1.3, 1.6, 2.0, 2.5)
+_STARTS = (2e-6, 3e-6, 4e-6, 6e-6, 9e-6, 1.4e-5, 1e-4)
+_SLOWDOWNS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.6, 2.0, 2.5)
 _OVERHEADS = (0.0, 1e-5, 2e-5, 4e-5, 7e-5, 1.2e-4)
 _FARTHEST = math.log(3.0)
 _ROUNDS = 2
@@ -56,6 +58,8 @@ class ServingRows:
         Published row, engine, accelerator generation, and what is held out together (model, accelerator, mapping).
     first_token : np.ndarray
         Whether the time is that to the first token, else it is per output token or end to end.
+    shared : np.ndarray
+        Whether several ranks share each matrix.
     times : Array
         Measured; 1 / rate for rates. [s]
     base : Array
@@ -69,6 +73,7 @@ class ServingRows:
     generation: np.ndarray
     family: np.ndarray
     first_token: np.ndarray
+    shared: np.ndarray
     times: Array
     base: Array
     slopes: Array
@@ -143,6 +148,7 @@ def serving_rows(published: Published, catalog: Catalog) -> ServingRows:
         generation=catalog.tables["accelerators"].text("generation")[accelerators],
         family=np.array([f"{a}/{b}/{tp:g}" for a, b, tp in zip(*keys, mapping, strict=True)], dtype=object),
         first_token=np.array([base[index].quantity == FIRST_TOKEN for index in chosen], dtype=bool),
+        shared=np.array([tensor > 1.0 for tensor in mapping], dtype=bool),
         times=np.array([_time(base[index], base[index].measured) for index in chosen]),
         base=predicted,
         slopes=(np.array(moved).reshape(len(chosen), len(COSTS)) - predicted[:, None]) / _STEP,
@@ -254,13 +260,13 @@ def _median_error(residuals: Array) -> float:
 class _Engine:
     """The fit of one engine: on all generations, and on those that are predicted better with costs of their own."""
 
-    def __init__(self, rows: ServingRows, software: str) -> None:
+    def __init__(self, rows: ServingRows, software: str, hold_out: bool = True) -> None:
         self.software = software
         self.mask = _engine_rows(rows, software)
         own = rows.take(self.mask)
         self.costs = fitted_costs(own)
         self.residuals = np.full(len(rows), math.nan)
-        self.residuals[self.mask] = held_out_ratios(own)
+        self.residuals[self.mask] = held_out_ratios(own) if hold_out else ratios(own, self.costs)
         self.generations: list[tuple[str, np.ndarray, dict[str, float], Array]] = []
         better = self.residuals.copy()
         for generation in sorted(set(own.generation.tolist())):
@@ -268,7 +274,7 @@ class _Engine:
             some = rows.take(mask)
             if some.num_rows < FEWEST_OF_GENERATION:
                 continue
-            held_out = held_out_ratios(some)
+            held_out = held_out_ratios(some) if hold_out else ratios(some, fitted_costs(some))
             if _median_error(held_out) < _median_error(self.residuals[mask]):
                 better[mask] = held_out
                 self.generations.append((generation, mask, fitted_costs(some), held_out))
@@ -391,6 +397,51 @@ def fit_experts(published: Published, catalog: Catalog) -> dict[str, tuple[float
     return found
 
 
+def fit_reduces(published: Published, catalog: Catalog) -> dict[str, tuple[float, float, int]]:
+    """Start of the all-reduce kernels of engines; the latest is that of an engine without such kernels.
+
+    Parameters
+    ----------
+    published : Published
+        Inference rows.
+    catalog : Catalog
+        With the other constants.
+
+    Returns
+    -------
+    dict of str to (float, float, int)
+        Engine -> start in seconds, mean error of the logarithm of times per token, rows.
+    """
+    tried = {}
+    for start in _STARTS:
+        held = _held([_plain(REDUCE, ANY, ANY, "launch_time", start)], catalog)
+        rows = serving_rows(published, held)
+        rows = rows.take(~rows.first_token & rows.shared)
+        for software in sorted(set(rows.software.tolist())):
+            some = rows.take(_engine_rows(rows, software))
+            if some.num_rows < FEWEST_ROWS:
+                continue
+            errors = np.log(ratios(some, fitted_costs(some)))
+            tried[software, start] = (_spread(errors.tolist()), start, some.num_rows)
+    found = {}
+    for software in sorted({name for name, _ in tried}):
+        error, start, count = min(tried[software, start] for start in _STARTS)
+        found[software] = (start, error, count)
+    return found
+
+
+def _reduce_rows(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    found = []
+    for software, (start, error, count) in fit_reduces(published, catalog).items():
+        found.append(
+            FittedConstant(
+                REDUCE, ANY, ANY, software, "launch_time", start, _LOADED_SET, count, rounded(error), date, _SOURCE,
+                notes="error: mean size of the logarithm of predicted over measured time per token",
+            )
+        )  # fmt: skip
+    return found
+
+
 def _load_rows(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
     found = []
     for software, (share, error, count) in fit_waiting(published, catalog).items():
@@ -435,18 +486,19 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
     list of FittedConstant
         Families ``serving_software``, ``serving_band``, ``serving_load`` and ``serving_experts``, in a fixed order.
     """
-    others: list[FittedConstant] = []
+    reduces = _reduce_rows(published, catalog, date)
+    others: list[FittedConstant] = list(reduces)
     for _ in range(_ROUNDS):
-        costs = fit_costs(published, _held(others, catalog) if others else catalog, date)
+        costs = fit_costs(published, _held(others, catalog) if others else catalog, date, hold_out=False)
         if not costs:
             return []
         held = _held([*others, *(row for row in costs if row.family == FAMILY)], catalog)
-        others = _load_rows(published, held, date)
+        others = reduces + _load_rows(published, held, date)
         others += _expert_rows(published, _held(others, held) if others else held, date)
     return [*fit_costs(published, _held(others, catalog) if others else catalog, date), *others]
 
 
-def fit_costs(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+def fit_costs(published: Published, catalog: Catalog, date: str, hold_out: bool = True) -> list[FittedConstant]:
     """Fit the fixed costs of every serving engine, then the bands of the time per token.
 
     Rows of ``group`` papers are never used. An engine with fewer than eight rows gets no costs of its own; engines
@@ -460,6 +512,8 @@ def fit_costs(published: Published, catalog: Catalog, date: str) -> list[FittedC
         Catalog whose calibration has the kernel constants.
     date : str
         Date that the rows carry.
+    hold_out : bool, default True
+        Judge by rows held out; else by the rows of the fit.
 
     Returns
     -------
@@ -470,7 +524,7 @@ def fit_costs(published: Published, catalog: Catalog, date: str) -> list[FittedC
     order = published.text["row_id"]
     names = sorted(set(rows.software.tolist()))
     enough = [name for name in names if rows.take(_engine_rows(rows, name)).num_rows >= FEWEST_ROWS]
-    engines = [_Engine(rows, name) for name in enough]
+    engines = [_Engine(rows, name, hold_out) for name in enough]
     if not engines:
         return []
     residuals = np.full(len(rows), math.nan)

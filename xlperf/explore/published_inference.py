@@ -24,6 +24,10 @@ _ENGINES = (
     ("deepseek", "deepseek"),
 )
 _POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
+_FOUR_BITS = ("gpt-oss",)
+"""Models whose experts are published in 4 bits and are served so whatever the precision around them."""
+_TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
+_TOKENS_OF_A_PASS = 16384.0
 _BATCH_OF_MAXIMUM = 4096.0
 """Requests offered to a replica where the source says "maximum throughput": the cache decides how many run."""
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
@@ -34,8 +38,12 @@ def engine_of(framework: str) -> str:
 
     >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
     ('tensorrt-llm', 'nemo', 'vllm', 'abc')
+    >>> engine_of("TensorRT-LLM 0.5")
+    'tensorrt-llm-0'
     """
     words = framework.casefold()
+    if words.startswith("tensorrt-llm 0."):
+        return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
     for start, engine in _ENGINES:
         if words.startswith(start):
             return engine
@@ -102,6 +110,8 @@ def _plan(
     said = [note] if note else []
     if text["mode"].casefold().startswith("prefill") and math.isnan(number["osl"]):
         number["osl"] = 1.0
+    if text["group"] == "production":
+        _production(number, text, said)
     for name, words in (("n_gpus", "accelerators"), ("isl", "prompt length"), ("osl", "output length"), ("tp", "tp")):
         if math.isnan(number[name]):
             raise Refusal(f"the {words if name != 'tp' else 'mapping'} is not stated")
@@ -124,9 +134,29 @@ def _plan(
         "precision": _precision(text, said),
         "kv_precision": _kv_precision(text),
     }
+    if "tokens" in number:
+        plan["prefill_tokens"] = number["tokens"]
     _mode(plan, text, number, said)
     _narrow_weights(plan, said, narrow)
     return plan, said
+
+
+def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:
+    """Rates of one accelerator: experts over all of them, attention on each, prompts until a pass is full."""
+    ranks = _at_least_one(number["ep"])
+    if math.isnan(number["n_gpus"]):
+        number["n_gpus"] = ranks
+        said.append(f"accelerators not stated: {ranks:g}")
+    if math.isnan(number["tp"]):
+        number["tp"] = ranks
+        text["dp_attn"] = f"{ranks:g}"
+    if math.isnan(number["batch"]) and text["mode"].casefold().startswith("prefill"):
+        stated = _TOKENS_AT_ONCE.search(text["notes"])
+        tokens = float(stated["thousands"]) * 1024.0 if stated else _TOKENS_OF_A_PASS
+        number["batch"] = max(math.floor(tokens / number["isl"]), 1.0) if number["isl"] > 0.0 else math.nan
+        number["tokens"] = tokens
+    if not math.isnan(number["batch"]):
+        number["batch"] *= ranks
 
 
 def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
@@ -151,7 +181,8 @@ def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) ->
 
 def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
     """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product."""
-    if plan["precision"] == "fp4" and str(plan["accelerator"]).casefold() not in narrow:
+    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and plan["precision"] in ("fp8", "bf16")
+    if (plan["precision"] == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
         plan["precision"] = "int4"
         plan["kv_precision"] = plan["kv_precision"] or "bf16"
         said.append("no FP4 units: 4-bit weights, 16-bit products")
