@@ -25,7 +25,7 @@ from xlperf.parallel.plan import (
     training_rules,
 )
 from xlperf.training import Setting, step
-from xlperf.workload.model import Architecture
+from xlperf.workload.model import Architecture, Model
 
 DEFAULT_SEQUENCE_LENGTH = 4096.0
 MICRO_BATCHES_PER_STAGE = 4.0
@@ -243,6 +243,27 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     return results
 
 
+def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
+    """Extrapolated families of rows whose step really uses them."""
+    shown = [(family, mask) for family, mask in extrapolated if mask.any()]
+    if not shown:
+        return []
+    tensor, shards, split = plan.tensor_parallel > 1, plan.shards > 1, plan.sequence_parallel > 0
+    sharded, context = plan.zero_stage > 0, plan.context_parallel > 1
+    pairs = (tensor & split) | (shards & sharded)
+    uses = {
+        "experts": model.num_experts > 0,
+        "all_reduce": (tensor & ~split) | (shards & ~sharded),
+        "all_gather": pairs,
+        "reduce_scatter": pairs,
+        "all_to_all": (plan.expert_parallel > 1) | context,
+        "point_to_point": (plan.pipeline_parallel > 1) | context,
+        "attention": plan.flash_attention > 0,
+        "attention_backward": plan.flash_attention > 0,
+    }
+    return [(family, mask & uses[family] if family in uses else mask) for family, mask in shown]
+
+
 def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> dict[str, np.ndarray]:
     setting, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     plan = setting.plan
@@ -271,7 +292,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         "sequence length {} is beyond the model's {}",
         (plan.sequence_length, joined.max_sequence_length),
     )
-    notes = [capacity_rule, longer, *extrapolation_notes(extrapolated, illegal)]
+    notes = [capacity_rule, longer, *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)]
     add_notes(reason, notes)
     if illegal.any():
         for name, values in results.items():
