@@ -166,7 +166,7 @@ def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.n
     illegal = np.zeros(num_rows, dtype=bool)
     sentences = np.full(num_rows, "", dtype=object)
     for rule in rules:
-        if not (rule.broken.any() if num_rows > 1 else rule.broken.item()):
+        if not (rule.broken.item() if num_rows == 1 else rule.broken.any()):
             continue
         rows = np.flatnonzero(rule.broken)
         illegal[rows] = True
