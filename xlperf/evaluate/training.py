@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.parallel.plan import (
     CONTEXT_METHODS,
+    CROSS_ENTROPIES,
     DIMENSIONS,
+    RECOMPUTE_MODULES,
     SCHEDULES,
     Rule,
     TrainingPlan,
@@ -98,12 +101,25 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         micro_batch_size=micro,
         sequence_length=_or_else(plans.number("sequence_length"), np.minimum(DEFAULT_SEQUENCE_LENGTH, longest)),
         recompute=np.array([_RECOMPUTE[word] for word in words]),
+        recompute_modules=np.array([_modules(word) for word in plans.filled("recompute_modules").tolist()]),
+        recompute_layers=_or_else(plans.number("recompute_layers"), np.inf),
+        recompute_group=plans.filled("recompute_group"),
+        cross_entropy=_codes(plans.filled("cross_entropy"), CROSS_ENTROPIES),
         flash_attention=_flag(plans.filled("attention"), "flash"),
         adam=_flag(plans.filled("optimizer"), "adam"),
         product_size=joined.product_size,
         element_size=joined.element_size,
         gradient_size=gradient_size,
     )
+
+
+@lru_cache(maxsize=1024)
+def _modules(words: str) -> float:
+    """Modules to compute again as bits; NaN for a word that is none of them."""
+    named = set(words.replace(",", " ").split())
+    if not named <= set(RECOMPUTE_MODULES):
+        return float("nan")
+    return float(sum(2**index for index, name in enumerate(RECOMPUTE_MODULES) if name in named))
 
 
 def _codes(values: np.ndarray, choices: tuple[str, ...]) -> Array:
