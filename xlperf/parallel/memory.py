@@ -229,11 +229,11 @@ def logits_size(
 ) -> Array:
     r"""Bytes of the logits and their gradients at the peak of the cross-entropy.
 
-    .. math:: S = N \left(e + (1 - \phi) (e + w) + \pi (2 w - e)\right)
+    .. math:: S = N \left(e + (1 - \phi) w + 2 \pi w\right)
 
-    Fused: the gradient takes the place of the logits. Split over the vocabulary (Megatron): 16-bit logits, their FP32
-    softmax, which the gradient replaces, and the 16-bit gradient. Plain: 16-bit logits, log-softmax, its gradient and
-    that of the loss in FP32.
+    Fused: the gradient takes the place of the logits. Split over the vocabulary (Megatron): 16-bit logits and their
+    FP32 softmax, which the gradient replaces. Plain: 16-bit logits, log-softmax, its gradient and that of the loss
+    in FP32.
 
     Parameters
     ----------
@@ -259,5 +259,5 @@ def logits_size(
     .. [2] W. Liang et al., "TorchTitan", 2024, arXiv:2410.06511 (losses in FP32 on 16-bit logits).
     """
     element, word = array(element_size), array(word_size)
-    each = element + (1.0 - array(fused)) * (element + word) + array(plain) * (2.0 * word - element)
+    each = element + (1.0 - array(fused)) * word + 2.0 * array(plain) * word
     return np.asarray(array(num_logits) * each)

@@ -175,7 +175,8 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
     loss = logits + 2.0 * stream + whole_stream + gathered
     mask = model.dropout * MASK * whole_stream / plan.element_size / tensor_ranks * in_flight[:, 0]
-    extra = side_by_side(mask + np.where(single, loss, 0.0), zero, loss)
+    block = 2.0 * gathered  # the gathered input of a block and its gradient
+    extra = side_by_side(mask + np.where(single, loss, block), block, loss)
     activations = layer_kept + np.maximum(working, extra)
 
     element, gradient = plan.element_size[:, None], plan.gradient_size[:, None]
@@ -216,5 +217,5 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         "memory_optimizer": optimizer[rows, worst],
         "memory_activations": activations[rows, worst],
         "memory_layer_activations": layer_kept[rows, worst],
-        "memory_reserved": memory * (1.0 + software["allocator_share"][:, 0]),
+        "memory_reserved": memory * (1.0 + software["allocator_share"][:, 0]) + software["allocator_base"][:, 0],
     }
