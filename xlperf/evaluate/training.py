@@ -249,8 +249,8 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
-    if len(distinct) == 1:
-        return _evaluate(plans, catalog, named, architecture_of(distinct[0]))
+    if len(distinct) < 2:
+        return _evaluate(plans, catalog, named, architecture_of(distinct[0] if distinct else 0))
     results: dict[str, np.ndarray] = {}
     for code in distinct:
         rows = np.flatnonzero(codes == code)

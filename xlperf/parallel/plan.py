@@ -203,7 +203,9 @@ def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.n
 
 
 def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{value:g}"
+    return str(value)
 
 
 def _fraction(values: Array) -> np.ndarray:
