@@ -130,7 +130,7 @@ def test_expert_parallel_may_exceed_data_parallel(catalog: Catalog) -> None:
 def test_context_parallel_splits_tokens_and_activations(catalog: Catalog) -> None:
     base = {**DENSE, "pipeline_parallel": 1, "tensor_parallel": 8, "num_accelerators": 16, "global_batch_size": 16}
     alone, split = (evaluate(plans({**base, "context_parallel": size}), catalog) for size in (1, 2))
-    assert split["memory_activations"][0] == pytest.approx(alone["memory_activations"][0] / 2, rel=1e-6)
+    assert split["memory_layer_activations"][0] == pytest.approx(alone["memory_layer_activations"][0] / 2, rel=1e-6)
     assert alone["time_context_parallel"][0] == 0.0
     for method in ("all-gather", "ulysses"):
         changed = {**base, "context_parallel": 2, "context_method": method, "tensor_parallel": 4, "num_accelerators": 8}

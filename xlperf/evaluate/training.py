@@ -19,7 +19,9 @@ from xlperf.parallel.plan import (
     CONTEXT_METHODS,
     CROSS_ENTROPIES,
     DIMENSIONS,
+    RECOMPUTE_FULL,
     RECOMPUTE_MODULES,
+    RECOMPUTE_SELECTIVE,
     SCHEDULES,
     Rule,
     TrainingPlan,
@@ -167,6 +169,37 @@ def _order_rules(plans: Table) -> list[Rule]:
     ]
 
 
+def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
+    """Options of recomputation that contradict each other or the model; only those that a sheet gives are looked at."""
+    rules = []
+    none, some, full = (plan.recompute == mode for mode in (0.0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
+    if "recompute_modules" in plans:
+        asked = plans.text("recompute_modules")
+        rules = [
+            Rule(
+                np.isnan(plan.recompute_modules),
+                f"recompute modules {{}} must be of {', '.join(RECOMPUTE_MODULES)}, with spaces between",
+                (asked,),
+            ),
+            Rule((asked != "") & ~some, "recompute modules {} need recompute selective", (asked,)),
+            Rule(
+                (plan.again("moe") > 0) & (model.num_experts <= 0),
+                "the model has no experts to recompute",
+            ),
+            Rule(
+                (plan.again("latent") > 0) & (model.latent_attention <= 0),
+                "the model has no latent attention to recompute",
+            ),
+        ]
+    if "recompute_layers" in plans:
+        layers = plans.number("recompute_layers")
+        rules.append(Rule(~np.isnan(layers) & none, "recompute layers {} need recompute selective or full", (layers,)))
+    if "recompute_group" in plans:
+        group = plan.recompute_group
+        rules.append(Rule((group > 1) & ~full, "recompute group {} needs recompute full", (group,)))
+    return rules
+
+
 def constants_of(
     calibration: Calibration, joined: Joined
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
@@ -286,6 +319,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     with np.errstate(all="ignore"):
         results = dict(step(setting).results)
         rules = [*joined.rules, *_order_rules(plans), *training_rules(plan, joined.model)]
+        rules += _recompute_rules(plans, plan, joined.model)
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]

@@ -92,7 +92,7 @@ def _fit_stack(
         values = {
             "activation_share": rounded(min(max(more / share - 1.0, 0.0), 1.0)),
             "allocator_share": rounded(min(max(share - 1.0, 0.0), 0.5)),
-            "allocator_base": rounded(max(base, 0.0) / factor("GiB")),
+            "allocator_base": rounded(max(base, 0.0)),
         }
         held = terms @ np.array(_weights(values)) - 1.0
     return _rows(values, stack, date, ids, all_ids, float(np.median(np.abs(held))))
@@ -100,7 +100,7 @@ def _fit_stack(
 
 def _weights(values: dict[str, float]) -> tuple[float, float, float]:
     share = 1.0 + values["allocator_share"]
-    return share, share * (1.0 + values["activation_share"]), values["allocator_base"] * factor("GiB")
+    return share, share * (1.0 + values["activation_share"]), values["allocator_base"]
 
 
 def _least_absolute(terms: Array) -> tuple[float, float, float]:

@@ -95,7 +95,7 @@ def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> A
     return np.asarray(alone * share + (1.0 - alone) * (start if first else later))
 
 
-def _in_flight(plan: TrainingPlan, single: Array) -> Array:
+def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
     """Micro-batches whose activations the first, the second and the last stage keep, (rows, 3)."""
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     first = in_flight_micro_batches(batches, stages, chunks, plan.gpipe)
@@ -115,7 +115,7 @@ def _kept(plan: TrainingPlan, size: LayerActivations, layers: Array, mixtures: A
     kept = (layers - mixtures) * dense + mixtures * mixture
     if not (plan.recompute > 0).any():
         return kept, np.zeros_like(kept)
-    share = np.minimum(plan.recompute_layers[:, None] / layers, 1.0)
+    share = np.where(plan.recompute[:, None] > 0, np.minimum(plan.recompute_layers[:, None] / layers, 1.0), 1.0)
     plain = (layers - mixtures) * dense_whole + mixtures * mixture_whole
     group = np.where(plan.recompute == RECOMPUTE_FULL, plan.recompute_group, 1.0)[:, None]
     one, least = np.where(mixtures > 0, mixture_whole, dense_whole), np.where(mixtures > 0, mixture, dense)
@@ -175,8 +175,8 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
     loss = logits + 2.0 * stream + whole_stream + gathered
     mask = model.dropout * MASK * whole_stream / plan.element_size / tensor_ranks * in_flight[:, 0]
-    block = 2.0 * gathered  # the gathered input of a block and its gradient
-    extra = side_by_side(mask + np.where(single, loss, block), block, loss)
+    pair = 2.0 * gathered  # the gathered input of a block and its gradient
+    extra = side_by_side(mask + np.where(single, loss, pair), pair, loss)
     activations = layer_kept + np.maximum(working, extra)
 
     element, gradient = plan.element_size[:, None], plan.gradient_size[:, None]
@@ -197,13 +197,14 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     one_expert = held.experts * plan.expert_parallel / np.maximum(model.num_experts, 1.0)
     block = held.attention + np.where(model.num_dense_layers > 0, held.mlp, 0.0)
     block = block + np.where(model.num_experts > 0, held.shared + one_expert, 0.0)
-    gradients = gradients + np.maximum(copy * (dense + routed), element * (block[:, None] + heads))
+    gradients = gradients + sharded(copy, 2.0)
+    passing = element * (block[:, None] + heads)  # weight gradients on their way into the buffer
     gathered_layer = np.where(
         mixtures > 0, held.attention[:, None] + held.shared[:, None] + held.experts[:, None],
         held.attention[:, None] + held.mlp[:, None],
     )  # fmt: skip
     in_transit = np.maximum(gathered_layer, heads) * WORD + 2.0 * gathered_layer * element
-    activations = activations + np.where(stage > 2, in_transit, 0.0)
+    activations = activations + np.where(stage > 2, in_transit, np.maximum(passing - copy * (dense + routed), 0.0))
     stage_total = weights + gradients + optimizer + activations
     present = side_by_side(zero, np.where(stages > 2, 0.0, -np.inf), np.where(single, -np.inf, 0.0))
     worst = np.argmax(np.nan_to_num(stage_total, nan=0.0) + present, axis=-1)
