@@ -16,25 +16,26 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
-from xlperf.explore.fit_rows import calibration_table, rows_of_fit_set
-from xlperf.explore.fit_serving import (
+from xlperf.explore.fit_engines import (
     BAND,
     COSTS,
     FAMILY,
     ServingRows,
-    fit_serving,
     fitted_costs,
     held_out_ratios,
     ratios,
     serving_rows,
 )
+from xlperf.explore.fit_rows import calibration_table, rows_of_fit_set
+from xlperf.explore.fit_serving import fit_serving
 from xlperf.explore.published import Published, published_rows
 from xlperf.hardware.device import Device
 from xlperf.inference import BOUNDS, serving_results, serving_work
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import broken_rules
 from xlperf.parallel.serving_memory import largest_batch
-from xlperf.parallel.serving_plan import inference_plan, serving_rules, serving_warnings, unmodelled_rules
+from xlperf.parallel.serving_plan import inference_plan
+from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules
 from xlperf.workload.model import Model
 
 LLAMA_7B = (32, 4096, 32, 32, 128, 11008, 32000)

@@ -23,10 +23,8 @@ from xlperf.parallel.serving_plan import (
     attention_precision,
     cache_precision,
     inference_plan,
-    serving_rules,
-    serving_warnings,
-    unmodelled_rules,
 )
+from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules
 from xlperf.workload.model import Architecture
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")

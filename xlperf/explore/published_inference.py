@@ -174,7 +174,9 @@ def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) ->
     except ValueError:
         apart = False
     if number["tp"] > most or (apart and number["tp"] < most):
-        said.append(f"tp {number['tp']:g} and dp_attn {copies or '1'} on {number['n_gpus']:g} accelerators: {most:g} share")
+        said.append(
+            f"tp {number['tp']:g} and dp_attn {copies or '1'} on {number['n_gpus']:g} accelerators: {most:g} share"
+        )
         number["tp"] = most
     number["ep"] = min(_at_least_one(number["ep"]), number["tp"])
 

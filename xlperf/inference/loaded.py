@@ -25,7 +25,7 @@ from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
 
-QUANTILE_NAMES = ("p50", "p90", "p99")
+QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
 _MOST_OPEN = 256.0
 
 

@@ -25,7 +25,7 @@ from xlperf.workload.transformer import (
 )
 
 _LOGIT_SIZE = 4.0
-_QUANTILES = ("p50", "p90", "p99")
+_QUANTILES = ("median", "ninetieth", "ninety_ninth")
 
 
 def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
