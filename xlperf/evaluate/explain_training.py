@@ -119,7 +119,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
         rows.append({**row, "bound": "network"})
     transfers = batches * 2.0 * float(plan.virtual_pipeline[0]) * float(plan.pipeline_parallel[0] > 1)
     add("stage transfer", found.stage_transfer, transfers)
-    sharded = float(plan.zero_stage[0]) > 2
+    sharded = bool(plan.regathers[0])
     repeats = batches if sharded else 1.0
     family = "reduce_scatter" if float(plan.zero_stage[0]) > 0 else "all_reduce"
     for name, collective, count in (

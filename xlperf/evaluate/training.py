@@ -97,6 +97,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         expert_data_stride=expert_strides["dp"],
         data_parallel=replicas,
         zero_stage=plans.filled("zero_stage"),
+        zero_group=_or_else(plans.number("zero_group_size"), np.inf),
         global_batch_size=_or_else(
             plans.number("global_batch_size"), replicas * micro * MICRO_BATCHES_PER_STAGE * stages
         ),

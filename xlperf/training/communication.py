@@ -82,9 +82,10 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
     reduce_call = (stream, np.where(split, 1.0, tensor), plan.tensor_stride)
     stride = np.minimum(plan.context_stride, plan.data_stride)
     gradients = parameters * plan.gradient_size
-    sharded_ranks, whole_ranks = np.where(sharded, plan.shards, 1.0), np.where(sharded, 1.0, plan.shards)
+    sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
     weights_call = (parameters * plan.element_size, sharded_ranks, stride)
-    scatter_call, whole_call = (gradients, sharded_ranks, stride), (gradients, whole_ranks, stride)
+    scatter_call = (gradients, sharded_ranks, stride)
+    whole_call = (gradients / sharded_ranks, plan.shards / sharded_ranks, stride * sharded_ranks)
 
     heads = ceil_div(model.num_attention_heads, tensor)
     groups = np.where(model.latent_attention > 0, heads, ceil_div(model.num_query_groups, tensor))
@@ -105,12 +106,15 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
         expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)
         expert_stride = plan.expert_data_stride
-        expert_sharded = np.where(sharded, plan.expert_shards, 1.0)
-        expert_whole = np.where(sharded, 1.0, plan.expert_shards)
+        expert_sharded = np.where(sharded, plan.expert_zero_shards, 1.0)
         expert_gradients = expert_parameters * plan.gradient_size
         expert_weights = (expert_parameters * plan.element_size, expert_sharded, expert_stride)
         expert_scatter = (expert_gradients, expert_sharded, expert_stride)
-        expert_reduce = (expert_gradients, expert_whole, expert_stride)
+        expert_reduce = (
+            expert_gradients / expert_sharded,
+            plan.expert_shards / expert_sharded,
+            expert_stride * expert_sharded,
+        )
         gathers = _call(setting, "all_gather", pair_call, weights_call, context_gather, expert_call, expert_weights)
         scatters = _call(setting, "reduce_scatter", pair_call, scatter_call, expert_call, expert_scatter)
         reduces = _call(setting, "all_reduce", reduce_call, whole_call, expert_reduce)

@@ -179,7 +179,7 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
     """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch."""
     plan = setting.plan
     window = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
-    sharded = plan.zero_stage > 2
+    sharded = plan.regathers
     repeats = np.where(sharded, plan.num_micro_batches, 1.0)
     reduce = communication.gradient_reduce.time + communication.expert_gradient_reduce.time
     gather = communication.weight_gather.time + communication.expert_weight_gather.time
@@ -260,11 +260,11 @@ def step(setting: Setting) -> Step:
     bubble = _bubble(setting, kinds.kind(_MIDDLE), transfer)
     data = _data_parallel_time(setting, communication, kinds.kind(_FULL))
 
-    owners = np.where(plan.zero_stage > 0, plan.shards, 1.0)
-    expert_owners = np.where(plan.zero_stage > 0, plan.expert_shards, 1.0)
+    owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
+    expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD)
     touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
-    sharded = plan.zero_stage > 1
+    sharded = (plan.zero_stage > 1) & (stages < 2)
     cleared = plan.gradient_size * (
         parameters / np.where(sharded, owners, 1.0) + experts / np.where(sharded, expert_owners, 1.0)
     )
