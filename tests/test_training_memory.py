@@ -241,7 +241,7 @@ def test_hybrid_sharding_trades_memory_for_the_slow_network(catalog: Catalog) ->
     state = found["memory_weights"] + found["memory_gradients"] + found["memory_optimizer"]
     np.testing.assert_allclose(state / state[0], [1.0, 1.0, 8.0, 64.0], rtol=1e-12)
     assert found["step_time"][0] == found["step_time"][1]
-    slow = results(catalog, *({**HYBRID, "global_batch_size": 64, "sequence_length": 512, "zero_group_size": size}
+    slow = results(catalog, *({**HYBRID, "global_batch_size": 1024, "sequence_length": 512, "zero_group_size": size}
                               for size in (64, 8)))["time_data_parallel"]  # fmt: skip
     assert slow[1] < slow[0]
 

@@ -26,7 +26,8 @@ class Communication(NamedTuple):
 
     ``tensor_*`` of the activations between blocks, ``context_*`` of keys and values (one ring step, one gathering,
     one exchange), ``expert_exchange`` one dispatch or combination, ``expert_*`` within an expert's tensor-parallel
-    group, ``stage_transfer`` between stages, the others of gradients and weights once per step.
+    group, ``stage_transfer`` between stages, ``gradient_reduce`` and ``weight_gather`` within a group that shares one
+    set of shards, ``group_reduce`` between such groups (between all replicas where nothing is sharded).
     """
 
     tensor_reduce: Collective
@@ -40,8 +41,10 @@ class Communication(NamedTuple):
     expert_scatter: Collective
     stage_transfer: Collective
     gradient_reduce: Collective
+    group_reduce: Collective
     weight_gather: Collective
     expert_gradient_reduce: Collective
+    expert_group_reduce: Collective
     expert_weight_gather: Collective
 
 
@@ -132,9 +135,6 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         (keys_and_values, *ring),
     )
 
-    def either(scatter: Collective, reduce: Collective) -> Collective:
-        return scatter._replace(time=scatter.time + reduce.time)
-
     return Communication(
         tensor_reduce=reduces[0],
         tensor_gather=gathers[0],
@@ -146,9 +146,11 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         expert_gather=gathers[3],
         expert_scatter=scatters[2],
         stage_transfer=transfers[0],
-        gradient_reduce=either(scatters[1], reduces[1]),
+        gradient_reduce=scatters[1],
+        group_reduce=reduces[1],
         weight_gather=gathers[1],
-        expert_gradient_reduce=either(scatters[3], reduces[2]),
+        expert_gradient_reduce=scatters[3],
+        expert_group_reduce=reduces[2],
         expert_weight_gather=gathers[4],
     )
 

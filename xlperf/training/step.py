@@ -176,7 +176,9 @@ def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
 
 
 def _data_parallel_time(setting: Setting, communication: Communication, stage: _Stage) -> Array:
-    """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch."""
+    """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch, but for what
+    passes between groups of shards.
+    """
     plan = setting.plan
     window = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
     sharded = plan.regathers
@@ -184,13 +186,11 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
     reduce = communication.gradient_reduce.time + communication.expert_gradient_reduce.time
     gather = communication.weight_gather.time + communication.expert_weight_gather.time
     behind_backward = reduce + np.where(sharded, gather, 0.0)
-    return np.asarray(
-        repeats
-        * (
-            np.maximum(behind_backward - window * (stage.backward + stage.again), 0.0)
-            + np.maximum(gather - window * stage.forward, 0.0)
-        )
-    )
+    between = communication.group_reduce.time + communication.expert_group_reduce.time
+    hidden = window * (stage.backward + stage.again)
+    forward = np.maximum(gather - window * stage.forward, 0.0)
+    last = np.maximum(behind_backward + between - hidden, 0.0) + forward
+    return np.asarray((repeats - 1.0) * (np.maximum(behind_backward - hidden, 0.0) + forward) + last)
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
