@@ -48,6 +48,8 @@ def tiers(
             links = size / inner - 1.0
         elif code in topology.AXES:
             links = 2.0 * len(lengths)
+        elif code == DRAGONFLY:
+            links = lengths[0]
         padded = [*lengths, 1.0, 1.0, 1.0][:3]
         rows.append([size, bandwidth[index], LATENCY * (index + 1), np.nan, 0.0, code, *padded, rings, links])
         inner = size
@@ -200,7 +202,7 @@ def test_exchange_on_a_dragonfly_takes_what_its_most_crowded_link_takes(shape: t
     for message in messages:
         for link in (link for stage in message.stages for link in stage):
             carried[link] += message.size
-    time = float(dragonfly_exchange_load(np.prod(shape), 1.0, *shape)) * SIZE / BANDWIDTH
+    time = float(dragonfly_exchange_load(np.prod(shape), 1.0, *shape, shape[0])) * SIZE / BANDWIDTH
     assert max(carried.values()) / BANDWIDTH == pytest.approx(time, rel=1e-9)
     simulated, held = simulate(messages, {(one.source, one.chunk) for one in messages}, lambda _: BANDWIDTH, 0.0)
     assert {(one.target, one.chunk) for one in messages} <= held
@@ -209,10 +211,14 @@ def test_exchange_on_a_dragonfly_takes_what_its_most_crowded_link_takes(shape: t
 
 def test_neighbours_on_a_dragonfly_share_the_links_between_routers_and_groups() -> None:
     # 4 accelerators, 8 routers, 33 groups: one link between groups.
-    loads = dragonfly_neighbour_load([8.0, 8.0, 4.0, 1056.0, 33.0, 8.0], [1.0, 4.0, 1.0, 1.0, 32.0, 2.0], 4, 8, 33)
+    loads = dragonfly_neighbour_load([8.0, 8.0, 4.0, 1056.0, 33.0, 8.0], [1.0, 4.0, 1.0, 1.0, 32.0, 2.0], 4, 8, 33, 4)
     # A ring of neighbours is alone on every link; four ranks of a router send to the next one, by all 7 others;
     # 32 ranks of a group send to the next group, by all others: twice the global links.
     assert loads.tolist() == [1.0, pytest.approx(8.0 / 7.0), 1.0, 1.0, 2.0, 1.0]
+    # With a quarter of the global links, all that a group sends over them takes four times as long.
+    tapered = dragonfly_neighbour_load(33.0, 32.0, 4, 8, 33, 1)
+    assert float(tapered) == 8.0
+    assert float(dragonfly_exchange_load(1056.0, 1.0, 4, 8, 33, 1)) == pytest.approx(4.0 * 32.0 / 33.0)
     assert dragonfly_hops([4.0, 8.0, 64.0, 33.0], [1.0, 1.0, 1.0, 32.0], 4, 8).tolist() == [1.0, 2.0, 4.0, 4.0]
 
 
@@ -272,11 +278,11 @@ def test_nothing_fully_connected_beats_the_links_to_the_peers(group: int, machin
 def test_nothing_on_a_dragonfly_beats_injection_and_its_global_links(p: int, a: int, g: int, turn: int) -> None:
     g = min(g, a * p + 1)
     size = float(p * a * g)
-    load = float(dragonfly_exchange_load(size, 1.0, p, a, g))
+    load = float(dragonfly_exchange_load(size, 1.0, p, a, g, p))
     assert load >= (size - 1.0) / size * (1.0 - 1e-12)
     if g > 1:  # all that leaves a group, over all its global links
         assert load >= (g - 1.0) / g * (1.0 - 1e-12)
-    assert float(dragonfly_neighbour_load(size, 2.0**turn, p, a, g)) >= 1.0
+    assert float(dragonfly_neighbour_load(size, 2.0**turn, p, a, g, p)) >= 1.0
 
 
 SHAPES = [
@@ -288,7 +294,7 @@ SHAPES = [
     tiers((RAIL, 16.0, (), 0)),
     tiers((TORUS, 16.0, (4.0, 4.0), 2), (FAT_TREE, 256.0, (), 0)),
     tiers((FULLY_CONNECTED, 4.0, (), 0), (TORUS, 64.0, (4.0, 4.0), 2)),
-    tiers((SWITCH, 4.0, (), 0), (DRAGONFLY, 64.0, (2.0, 2.0, 4.0), 0)),
+    tiers((SWITCH, 4.0, (), 0), (DRAGONFLY, 64.0, (4.0, 4.0, 4.0), 0)),
     tiers((SWITCH, 4.0, (), 0), (RAIL, 64.0, (), 0)),
     tiers((SWITCH, 4.0, (), 0), (FULLY_CONNECTED, 32.0, (), 0)),
 ]
@@ -325,6 +331,17 @@ def test_a_hierarchy_goes_tier_by_tier() -> None:
     outside = 4.0 * 2.0 * LATENCY + 15.0 / 16.0 * SIZE / 4.0 / (BANDWIDTH / 8.0)
     for operation, rounds in (("all_gather", 1.0), ("reduce_scatter", 1.0), ("all_reduce", 2.0)):
         assert timed(operation, net, 64.0) == pytest.approx(rounds * (inside + outside), rel=1e-12)
+
+
+@EVERY_SHAPE
+def test_all_reduce_is_never_slower_than_its_two_halves(net: Network) -> None:
+    for group, stride in ((2.0, 1.0), (8.0, 1.0), (4.0, 4.0), (16.0, 1.0)):
+        for size in (1e3, 1e6, 1e9):
+            halves = timed("reduce_scatter", net, group, stride, size) + timed("all_gather", net, group, stride, size)
+            whole = timed("all_reduce", net, group, stride, size)
+            assert whole <= halves * (1.0 + 1e-12)
+            if net.size.shape[1] == 1:
+                assert whole == pytest.approx(halves, rel=1e-12)
 
 
 def test_all_to_all_on_a_torus_grows_with_its_longest_ring() -> None:

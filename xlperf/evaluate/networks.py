@@ -25,8 +25,9 @@ _LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
 class _Layouts:
     """Shapes of the tiers of all networks, (networks, tiers); ``lengths`` has the axes first.
 
-    ``rearranged`` where the machine is wired anew for each plan, ``on_axes`` where a plan stands on a block of it.
-    ``problems`` says per network what is wrong with it, "" where nothing is.
+    ``rearranged`` where the machine is wired anew for each plan, ``on_axes`` where a plan stands on a block of it,
+    ``dragonfly`` where oversubscription is of its global links only. ``problems`` says per network what is wrong with
+    it, "" where nothing is.
     """
 
     lengths: Array
@@ -35,6 +36,7 @@ class _Layouts:
     num_axes: np.ndarray
     rearranged: np.ndarray
     on_axes: np.ndarray
+    dragonfly: np.ndarray
     problems: np.ndarray
 
 
@@ -101,7 +103,7 @@ def _layouts(catalog: Catalog) -> _Layouts:
     shape = tiers["size"].shape
     lengths = np.ones((_AXES, *shape))
     num_rings, num_links, num_axes = np.zeros(shape), np.ones(shape), np.ones(shape, dtype=np.int64)
-    rearranged, on_axes = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    rearranged, on_axes, dragonfly = (np.zeros(shape, dtype=bool) for _ in range(3))
     problems = np.full(shape[0], "", dtype=object)
     topologies, dimensions = table.filled("topology"), table.text("dimensions")
     for number, name in enumerate(catalog.networks):
@@ -114,7 +116,9 @@ def _layouts(catalog: Catalog) -> _Layouts:
             topology, text = str(topologies[row]), str(dimensions[row]).strip()
             if topology == "fully-connected":
                 num_links[number, tier] = max(places - 1.0, 1.0)
-            if topology not in (*_ON_AXES, "dragonfly"):
+            if topology == "dragonfly":
+                places = float(tiers["size"][number, tier])
+            elif topology not in _ON_AXES:
                 continue
             try:
                 at = _lengths(topology, text, places)
@@ -127,7 +131,10 @@ def _layouts(catalog: Catalog) -> _Layouts:
                 rearranged[number, tier] = bool(_REARRANGED.fullmatch(text))
                 num_rings[number, tier] = 0.0 if topology == "mesh" else len(at)
                 num_links[number, tier] = 2.0 * len(at)
-    layouts = _Layouts(lengths, num_rings, num_links, num_axes, rearranged, on_axes, problems)
+            else:
+                dragonfly[number, tier] = True
+                num_links[number, tier] = at[0] / tiers["oversubscription"][number, tier]
+    layouts = _Layouts(lengths, num_rings, num_links, num_axes, rearranged, on_axes, dragonfly, problems)
     _cache[catalog] = layouts
     return layouts
 
@@ -182,7 +189,8 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
     index = np.maximum(rows, 0)
     names = np.array(catalog.networks, dtype=object)
     reach = tiers["size"].max(axis=-1)
-    shared = tiers["oversubscription"] * tiers["accelerators_per_adapter"]
+    tapered = np.where(layouts.dragonfly, 1.0, tiers["oversubscription"])
+    shared = tapered * tiers["accelerators_per_adapter"]
     lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
     if layouts.on_axes[index].any():
         lengths, num_rings = _blocks(layouts, tiers["size"], index, accelerators)

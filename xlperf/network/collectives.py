@@ -396,12 +396,8 @@ def _reduction_time(
         bandwidth = constants["outer_efficiency"] * _tier(network.link_bandwidth, tier)
         if shapes:
             bandwidth = bandwidth / shapes[tier].slowdown
-        crossings = group / within - group / (within * count)
         ring_time = np.maximum(ring_time, np.where(spans, sent / (within * bandwidth), 0.0))
-        if reduces:
-            ring_latency = ring_latency + rounds * crossings * hop
-        else:
-            ring_latency = np.where(spans, (group - 1.0) * hop, ring_latency)
+        ring_latency = np.where(spans, rounds * (group - 1.0) * hop, ring_latency)
         piece = size / within
         if reduces or shapes:
             phase = rounds * ring_reduce_scatter_time(piece, count, bandwidth, hop)

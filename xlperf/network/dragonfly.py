@@ -1,7 +1,8 @@
 """Collectives on a dragonfly: routers with their accelerators, fully joined in groups, and the groups fully joined.
 
-Each router serves ``first_length`` accelerators and has as many global links; ``second_length`` routers make a group,
-``third_length`` groups the machine; every link has the bandwidth of one accelerator. Messages take the shortest way,
+Each router serves ``first_length`` accelerators and has ``num_links`` global links, as many where the machine is not
+tapered; ``second_length`` routers make a group, ``third_length`` groups the machine; every link has the bandwidth of
+one accelerator. Messages take the shortest way,
 or go by a random third router or group (Valiant) where that carries more. All ranks of the machine are at work: groups
 that lie between each other share the links.
 
@@ -15,9 +16,9 @@ import numpy as np
 from xlperf.arrays import Array, Numeric, array
 
 
-def _parallel_links(first_length: Array, second_length: Array, third_length: Array) -> Array:
+def _parallel_links(num_links: Array, second_length: Array, third_length: Array) -> Array:
     """Global links between two groups."""
-    return np.asarray(first_length * second_length / np.maximum(third_length - 1.0, 1.0))
+    return np.asarray(num_links * second_length / np.maximum(third_length - 1.0, 1.0))
 
 
 def _within(group_size: Array, distance: Array, reach: Array) -> Array:
@@ -59,7 +60,12 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
 
 
 def dragonfly_neighbour_load(
-    group_size: Numeric, distance: Numeric, first_length: Numeric, second_length: Numeric, third_length: Numeric
+    group_size: Numeric,
+    distance: Numeric,
+    first_length: Numeric,
+    second_length: Numeric,
+    third_length: Numeric,
+    num_links: Numeric,
 ) -> Array:
     r"""Load when every rank sends to the next member of its group: a step of a ring, or a transfer.
 
@@ -67,7 +73,7 @@ def dragonfly_neighbour_load(
     links between the two groups, carry all of it; by way of third routers (groups) all links carry it twice.
 
     .. math:: l = \max\left(1, \min\left(f_r, \frac{2 f_r}{a - 1}\right),
-              \min\left(\frac{f_g}{c}, \frac{2 f_g}{a p}\right)\right), \qquad c = \frac{a p}{g - 1}
+              \min\left(\frac{f_g}{c}, \frac{2 f_g}{a h}\right)\right), \qquad c = \frac{a h}{g - 1}
 
     Parameters
     ----------
@@ -81,6 +87,8 @@ def dragonfly_neighbour_load(
         Routers a of one group. [-]
     third_length : numeric
         Groups g of the machine. [-]
+    num_links : numeric
+        Global links h of one router. [-]
 
     Returns
     -------
@@ -94,21 +102,26 @@ def dragonfly_neighbour_load(
     """
     ranks, apart = array(group_size), array(distance)
     router, routers, groups = array(first_length), array(second_length), array(third_length)
-    group = router * routers
+    group, links = router * routers, array(num_links)
     flows = np.where(ranks > _within(ranks, apart, router), np.minimum(apart, router), 0.0)
     local = np.minimum(flows, 2.0 * flows / np.maximum(routers - 1.0, 1.0))
     flows = np.where(ranks > _within(ranks, apart, group), np.minimum(apart, group), 0.0)
-    far = np.minimum(flows / _parallel_links(router, routers, groups), 2.0 * flows / group)
-    return np.asarray(np.maximum(np.maximum(local, far), 1.0) + 0.0 * (ranks + apart + group + groups))
+    far = np.minimum(flows / _parallel_links(links, routers, groups), 2.0 * flows / (links * routers))
+    return np.asarray(np.maximum(np.maximum(local, far), 1.0) + 0.0 * (ranks + apart + group + groups + links))
 
 
 def dragonfly_exchange_load(
-    group_size: Numeric, distance: Numeric, first_length: Numeric, second_length: Numeric, third_length: Numeric
+    group_size: Numeric,
+    distance: Numeric,
+    first_length: Numeric,
+    second_length: Numeric,
+    third_length: Numeric,
+    num_links: Numeric,
 ) -> Array:
     r"""Load of an all-to-all: the most crowded of the accelerator's own link, local and global links.
 
     .. math:: l = \max\left(\frac{n - 1}{n},\ \frac{p (n_g - n_r)}{n (r - 1)} + \frac{2 p (n - n_g)}{n a},\
-              \min\left(\frac{a p (n - n_g)}{n (q - 1) c}, \frac{2 (n - n_g)}{n}\right)\right)
+              \min\left(\frac{a p (n - n_g)}{n (q - 1) c}, \frac{2 p (n - n_g)}{n h}\right)\right)
 
     with n_r members of the group on a router, n_g in a group of r of its routers, q groups of it, and c links
     between two groups.
@@ -124,7 +137,9 @@ def dragonfly_exchange_load(
     second_length : numeric
         Routers a of one group. [-]
     third_length : numeric
-        Groups of the machine. [-]
+        Groups g of the machine. [-]
+    num_links : numeric
+        Global links h of one router. [-]
 
     Returns
     -------
@@ -142,10 +157,10 @@ def dragonfly_exchange_load(
     in_group = _within(ranks, apart, router * routers)
     spanned = np.minimum(np.maximum(in_group * apart / router, 1.0), routers)
     near = router * (in_group - on_router) / ranks / np.maximum(spanned - 1.0, 1.0)
-    outside = (ranks - in_group) / ranks
+    outside, links = (ranks - in_group) / ranks, array(num_links)
     others = np.maximum(ranks / in_group - 1.0, 1.0)
-    shortest = router * routers * outside / (others * _parallel_links(router, routers, groups))
-    far = np.minimum(shortest, 2.0 * outside)
+    shortest = router * routers * outside / (others * _parallel_links(links, routers, groups))
+    far = np.minimum(shortest, 2.0 * outside * router / links)
     local = near + 2.0 * router * outside / routers
     load = np.maximum(np.maximum((ranks - 1.0) / ranks, local), far)
-    return np.asarray(load + 0.0 * (apart + router + routers + groups))
+    return np.asarray(load + 0.0 * (apart + router + routers + groups + links))

@@ -38,7 +38,7 @@ class Network:
         Axes, from the first on, whose ends are joined. [-]
     num_links : Array
         Links that the bandwidth of one accelerator is divided over: to each peer of a fully connected tier, to the
-        neighbours along the axes; else 1. [-]
+        neighbours along the axes; global links of a router of a dragonfly; else 1. [-]
     """
 
     size: Array

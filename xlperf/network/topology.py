@@ -66,7 +66,8 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
         elif code in AXES:
             found = _along_axes(operation, members[rows], distance[rows], network, rows, tier)
         elif code == DRAGONFLY:
-            found = _dragonfly(operation, members[rows], distance[rows], network, rows, tier)
+            apart = np.maximum(array(stride), inner) + 0.0 * members
+            found = _dragonfly(operation, members[rows], apart[rows], network, rows, tier)
         else:
             continue
         steps[rows], slowdown[rows] = found
@@ -111,11 +112,12 @@ def _along_axes(
 def _dragonfly(
     operation: str, members: Array, distance: Array, network: Network, rows: np.ndarray, tier: int
 ) -> tuple[Array, Array]:
-    first, second, third = (
-        values[rows, tier, None] for values in (network.first_length, network.second_length, network.third_length)
+    first, second, third, links = (
+        values[rows, tier, None]
+        for values in (network.first_length, network.second_length, network.third_length, network.num_links)
     )
     hops = dragonfly_hops(members, distance, first, second)
     if operation == "all_to_all":
-        return hops, _relative(dragonfly_exchange_load(members, distance, first, second, third), members)
-    load = dragonfly_neighbour_load(members, distance, first, second, third)
+        return hops, _relative(dragonfly_exchange_load(members, distance, first, second, third, links), members)
+    load = dragonfly_neighbour_load(members, distance, first, second, third, links)
     return (hops if operation == "point_to_point" else (members - 1.0) * hops), load
