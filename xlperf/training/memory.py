@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.parallel.memory import logits_size, optimizer_element_size, weights_size
-from xlperf.parallel.pipeline import in_flight_micro_batches, last_stage_layers, stage_layers
+from xlperf.parallel.pipeline import first_stage_layers, in_flight_micro_batches, last_stage_layers, stage_layers
 from xlperf.parallel.plan import DUALPIPE, FUSED, PLAIN, RECOMPUTE_FULL, TrainingPlan
 from xlperf.training.activations import LayerActivations, layer_activations
 from xlperf.training.setting import MASK, WORD, Setting
@@ -142,9 +142,10 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     single = stages < 2
     full = stage_layers(model.num_layers, stages, chunks)
     last = last_stage_layers(model.num_layers, stages, chunks)
-    layers = side_by_side(full, full, last)
+    first = first_stage_layers(model.num_layers, stages, chunks)
+    layers = side_by_side(first, full, last)
     mixtures = side_by_side(
-        mixture_layers(model, full, stages, first=True),
+        mixture_layers(model, first, stages, first=True),
         mixture_layers(model, full, stages, first=False),
         mixture_layers(model, last, stages, first=False),
     )
