@@ -250,9 +250,7 @@ def accelerator_capex(
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
        doi:10.2200/S00874ED3V01Y201809CAC046.
     """
-    return np.asarray(
-        array(accelerator_price) + array(server_price) / array(num_accelerators) + array(network_price)
-    )
+    return np.asarray(array(accelerator_price) + array(server_price) / array(num_accelerators) + array(network_price))
 
 
 def accelerators_for_power(

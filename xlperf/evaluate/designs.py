@@ -100,9 +100,9 @@ def evaluate_designs(
     placed : bool, default False
         Count whole dies on a grid instead of the closed formula; slow.
     upstream : bool, default False
-        Repeat three slips of Chiplet Actuary: micro-bumps are paid once per chip design, the fixed design cost of a fan-out
-        package is that of one square millimetre, and substrates of other than organic packages are designed for
-        what one costs to make.
+        Repeat three slips of Chiplet Actuary: micro-bumps are paid once per chip design, the fixed design cost of a
+        fan-out package is that of one square millimetre, and substrates below a carrier are designed for what one
+        costs to make.
     progress : callable, optional
         Called with the number of rows of each block that is done.
 
@@ -133,19 +133,26 @@ def evaluate_designs(
     return Table(schema.name, columns, designs.place)
 
 
-def _rows_of(table: Table, rows: np.ndarray) -> Columns:
-    """Columns of a catalog table for each design, blanks as the schema has them; NaN where there is no row."""
-    found: Columns = {}
-    for declared in table.schema.columns:
-        if declared.kind in ("number", "choice"):
-            values = table.filled(declared.name)
-            found[declared.name] = values[rows] if len(values) else np.full(len(rows), np.nan)
-    return found
+class _Rows(dict[str, np.ndarray]):
+    """Columns of a catalog table for each design, looked up when first asked for; blanks as the schema has them."""
+
+    def __init__(self, table: Table, rows: np.ndarray) -> None:
+        super().__init__()
+        self._table, self._rows = table, rows
+
+    def __missing__(self, name: str) -> np.ndarray:
+        values = self._table.filled(name)
+        self[name] = found = values[self._rows] if len(values) else np.full(len(self._rows), np.nan)
+        return found
 
 
 def _nodes(designs: Table, catalog: Catalog, column: str, case: str) -> tuple[Columns, np.ndarray]:
-    rows = catalog.rows("process_nodes", designs.text(column), designs, column)
-    found = _rows_of(catalog.tables["process_nodes"], np.maximum(rows, 0))
+    """Process node of each design, and whether it names one."""
+    if column in designs:
+        rows = catalog.rows("process_nodes", designs.text(column), designs, column)
+    else:
+        rows = np.full(len(designs), -1)
+    found = _Rows(catalog.tables["process_nodes"], np.maximum(rows, 0))
     if case != "base":
         for name in ("wafer_price", "defect_density"):
             other = found[f"{name}_{case}"]
@@ -161,9 +168,7 @@ def _yield(node: Columns, defects: Array) -> Array:
         rows = models == model
         if rows.all():
             return die_yield(str(model), defects, node["clustering"], node["num_critical_layers"])
-        result[rows] = die_yield(
-            str(model), defects[rows], node["clustering"][rows], node["num_critical_layers"][rows]
-        )
+        result[rows] = die_yield(str(model), defects[rows], node["clustering"][rows], node["num_critical_layers"][rows])
     return result
 
 
@@ -222,7 +227,9 @@ def _package(package: Columns, areas: Array, dies: Array, parts: Array, bridges:
     carrier = carrier_cost(wafer, usable, carrier_area, bumps, bridges, package["bridge_cost"])
     defects = critical_defects(carrier_area, package["carrier_defect_density"])
     good = negative_binomial_yield(defects, package["carrier_clustering"])
-    good = good * stitching_yield(package["carrier_stitch_yield"], np.ceil(carrier_area / package["carrier_field_area"]))
+    good = good * stitching_yield(
+        package["carrier_stitch_yield"], np.ceil(carrier_area / package["carrier_field_area"])
+    )
     good = good * bond_yield(package["bridge_yield"], bridges)
     return _Package(
         np.where(organic, np.nan, carrier_area),
@@ -240,7 +247,7 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool, upstream: 
     node, _ = _nodes(designs, catalog, "node", case)
     base_node, has_base = _nodes(designs, catalog, "base_node", case)
     rows = catalog.rows("packages", designs.text("package"), designs, "package")
-    package = _rows_of(catalog.tables["packages"], rows)
+    package: Columns = _Rows(catalog.tables["packages"], rows)
     number = {c.name: designs.filled(c.name) for c in designs.schema.columns if c.kind == "number"}
     num_dies, num_base, stacks = number["num_dies"], number["num_base_dies"], number["memory_stacks"]
     linked = number["link_bandwidth"]
@@ -261,7 +268,9 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool, upstream: 
     areas = np.where(stacked, 0.0, num_dies * area) + num_base * base_area + stacks * number["stack_area"]
     parts = on_carrier + number["num_bridges"]
     below = _package(package, areas, num_dies + num_base, parts, number["num_bridges"])
-    bumped = np.where(np.isin(package["structure"], _ORGANIC), num_dies, number["num_designs"]) if upstream else num_dies
+    bumped = (
+        np.where(np.isin(package["structure"], _ORGANIC), num_dies, number["num_designs"]) if upstream else num_dies
+    )
     bumps = bumping_cost(area, bumped, package["bump_price"]) + bumping_cost(base_area, num_base, package["bump_price"])
     bonding = np.where(stacked, num_dies * area * package["stack_bonding_price"], 0.0)
     assembly = package["assembly_cost"] + (parts + np.where(stacked, num_dies, 0.0)) * package["assembly_cost_per_part"]
@@ -271,7 +280,8 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool, upstream: 
     arguments = {
         "raw_dies": num_dies * dies.raw + num_base * base.raw + bumps + bonding,
         "die_defects": num_dies * (dies.good - dies.raw) + num_base * (base.good - base.raw),
-        "sort_test": num_dies * dies.sort / dies.passed + np.where(num_base > 0.0, num_base * base.sort / base.passed, 0.0),
+        "sort_test": num_dies * dies.sort / dies.passed
+        + np.where(num_base > 0.0, num_base * base.sort / base.passed, 0.0),
         "memory": np.where(stacks > 0.0, stacks * number["stack_capacity"] * number["memory_price"], 0.0),
         "carrier": below.carrier,
         "substrate": below.substrate + assembly,
@@ -357,9 +367,7 @@ def _one_time(
         fan_out = np.isin(package["structure"], ("fan-out-first", "fan-out-last"))
         fixed = np.where(fan_out, package["nre_per_carrier_area"], fixed)
         per_substrate = np.where(organic, per_substrate, package["substrate_price"])
-    packaging = package_nre(
-        carrier, package["nre_per_carrier_area"], below.substrate_area, per_substrate, fixed
-    )
+    packaging = package_nre(carrier, package["nre_per_carrier_area"], below.substrate_area, per_substrate, fixed)
     made = num_dies * volume
     family = np.where(np.isnan(number["family_volume"]), made, number["family_volume"])
     base_made = np.where(num_base > 0.0, num_base * volume, 1.0)
@@ -376,7 +384,13 @@ def _one_time(
 
 
 def _refuse(
-    designs: Table, node: Columns, base_node: Columns, has_base: np.ndarray, package: Columns, number: Columns, area: Array
+    designs: Table,
+    node: Columns,
+    base_node: Columns,
+    has_base: np.ndarray,
+    package: Columns,
+    number: Columns,
+    area: Array,
 ) -> None:
     """Raise every fault that takes more than one cell to see."""
     faults: list[Fault] = []
@@ -398,18 +412,20 @@ def _refuse(
     needs("stack_capacity", number["memory_stacks"] > 0.0, "stacks of memory")
     needs("memory_price", number["memory_stacks"] > 0.0, "stacks of memory")
     stacked = package["structure"] == "hybrid-bonding"
-    add(stacked & ~based, "num_base_dies", lambda row: f'package "{text[row]}" bonds dies on base dies; give their number')
+    add(
+        stacked & ~based,
+        "num_base_dies",
+        lambda row: f'package "{text[row]}" bonds dies on base dies; give their number',
+    )
     wanted = number["num_units_needed"] > number["num_units"]
     add(wanted, "num_units_needed", lambda row: f"more units are needed than a die has ({number['num_units'][row]:g})")
     across = np.where(np.isnan(width), np.sqrt(area), width)
-    for name, kind, size, wide in (
-        ("module_area", node, area, across),
-        ("base_area", base_node, number["base_area"], np.sqrt(number["base_area"])),
-    ):
+    seen = [("module_area", node, area, across, np.full(len(area), True))]
+    if based.any():
+        seen.append(("base_area", base_node, number["base_area"], np.sqrt(number["base_area"]), based & has_base))
+    for name, kind, size, wide, present in seen:
         window = (kind["reticle_width"], kind["reticle_height"])
-        large = (reticle_fields(wide, size / wide, *window) > 1.0) & np.isnan(kind["stitch_yield"])
-        if name == "base_area":
-            large &= based & has_base
+        large = (reticle_fields(wide, size / wide, *window) > 1.0) & np.isnan(kind["stitch_yield"]) & present
 
         def problem(row: int, size: Array = size, wide: Array = wide, window: tuple[Array, Array] = window) -> str:
             shape = f"{wide[row]:.4g} x {size[row] / wide[row]:.4g} mm ({size[row]:.4g} mm2)"
