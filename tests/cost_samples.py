@@ -108,3 +108,29 @@ def actuary_designs(rows: dict[str, list[str]], volume: float) -> Table:
             "volume": np.full(len(chips), volume),
         },
     )
+
+
+NODE = {"node": "5 nm", "wafer_price": 17_000, "defect_density": 0.1, "source": "a test", "year": 2026}
+PACKAGE = {"package": "organic", "structure": "organic", "source": "a test", "year": 2026}
+DESIGN = {
+    "chiplet": "one",
+    "package": "organic",
+    "node": "5 nm",
+    "num_dies": 2,
+    "module_area": 400,
+    "source": "a test",
+    "year": 2026,
+}
+SERVER = {
+    "server": "HGX",
+    "accelerator_price": 25_000,
+    "server_price": 45_000,
+    "server_power": 10.2,
+    "switch_price": 25_000,
+    "transceiver_price": 700,
+    "cable_price": 100,
+    "building_price": 10_000,
+    "source": "a test",
+    "year": 2026,
+}
+COST_ROWS = {"process_nodes": [NODE], "packages": [PACKAGE], "chiplets": [DESIGN], "servers": [SERVER]}

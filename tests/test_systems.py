@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from cost_samples import DATA, figures, numbers
+from cost_samples import DATA, SERVER, figures, numbers
 
 from xlperf.catalog.catalog import load_catalog
 from xlperf.cost.systems import accelerators_for_power, gross_margin, network_parts, sale_price
@@ -26,16 +26,6 @@ from xlperf.excel.build import table_of
 from xlperf.units import HOUR, YEAR, factor
 
 HOURLY = factor("USD/h")
-SERVER = {
-    "server": "HGX",
-    "accelerator_price": 25_000,
-    "server_price": 45_000,
-    "server_power": 10.2,
-    "switch_price": 25_000,
-    "transceiver_price": 700,
-    "cable_price": 100,
-    "building_price": 10_000,
-}
 
 
 def test_fat_trees_are_counted() -> None:

@@ -172,8 +172,13 @@ def _yield(node: Columns, defects: Array) -> Array:
     return result
 
 
+def _across(area: Array, width: Array, reticle_width: Array) -> Array:
+    """Width of dies: as given, else square, else as wide as the reticle."""
+    return np.asarray(np.where(np.isnan(width), np.minimum(np.sqrt(area), reticle_width), width))
+
+
 def _dies(node: Columns, area: Array, width: Array, designs: Table, placed: bool, units: bool) -> _Dies:
-    across = np.where(np.isnan(width), np.sqrt(area), width)
+    across = _across(area, width, node["reticle_width"])
     down = area / across
     fields = reticle_fields(across, down, node["reticle_width"], node["reticle_height"])
     count = dies_per_wafer_placed if placed else dies_per_wafer
@@ -419,10 +424,12 @@ def _refuse(
     )
     wanted = number["num_units_needed"] > number["num_units"]
     add(wanted, "num_units_needed", lambda row: f"more units are needed than a die has ({number['num_units'][row]:g})")
-    across = np.where(np.isnan(width), np.sqrt(area), width)
+    across = _across(area, width, node["reticle_width"])
     seen = [("module_area", node, area, across, np.full(len(area), True))]
     if based.any():
-        seen.append(("base_area", base_node, number["base_area"], np.sqrt(number["base_area"]), based & has_base))
+        nothing = np.full(len(area), np.nan)
+        wide = _across(number["base_area"], nothing, base_node["reticle_width"])
+        seen.append(("base_area", base_node, number["base_area"], wide, based & has_base))
     for name, kind, size, wide, present in seen:
         window = (kind["reticle_width"], kind["reticle_height"])
         large = (reticle_fields(wide, size / wide, *window) > 1.0) & np.isnan(kind["stitch_yield"]) & present
