@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Numeric: TypeAlias = npt.ArrayLike
+_FLOAT64 = np.dtype(np.float64)
 
 
 def array(values: Any) -> Array:
@@ -17,6 +18,8 @@ def array(values: Any) -> Array:
     >>> array([1, 2]).dtype
     dtype('float64')
     """
+    if type(values) is np.ndarray and values.dtype is _FLOAT64:
+        return values
     return np.asarray(values, dtype=np.float64)
 
 
@@ -74,7 +77,10 @@ def side_by_side(*values: Numeric) -> Array:
     [[1.0, 3.0], [2.0, 3.0]]
     """
     arrays = [array(value) for value in values]
-    out = np.empty((*np.broadcast(*arrays).shape, len(arrays)))
+    shape = arrays[0].shape
+    if any(value.shape != shape for value in arrays):
+        shape = np.broadcast(*arrays).shape
+    out = np.empty((*shape, len(arrays)))
     for index, value in enumerate(arrays):
         out[..., index] = value
     return out

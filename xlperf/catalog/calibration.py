@@ -158,12 +158,14 @@ class Calibration:
     def used(self, family: str, generation: str, precision: str, software: str) -> dict[str, int]:
         """Which row of the calibration table each constant of a family comes from; -1 for the declared default."""
         key = (_key(generation), _precision(precision), _key(software))
-        return {name: self._lookup(family, name, key)[0] for name in declared_constants()[family]}
+        candidates = _fall_backs(family, *key)
+        return {name: self._lookup(family, name, candidates)[0] for name in declared_constants()[family]}
 
     def _values(self, family: str, key: tuple[str, str, str]) -> tuple[tuple[float, ...], bool]:
         cached = self._cache.get((family, *key))
         if cached is None:
-            values = tuple(self._lookup(family, name, key)[1] for name in declared_constants()[family])
+            candidates = _fall_backs(family, *key)
+            values = tuple(self._lookup(family, name, candidates)[1] for name in declared_constants()[family])
             if family in SOFTWARE_FAMILIES:
                 far = key[2] not in self._softwares.get(family, ())
             else:
@@ -171,11 +173,12 @@ class Calibration:
             cached = self._cache[(family, *key)] = (values, far)
         return cached
 
-    def _lookup(self, family: str, name: str, key: tuple[str, str, str]) -> tuple[int, float]:
-        found = self._rows.get((family, name), {})
-        for candidate in _fall_backs(family, *key):
-            if candidate in found:
-                return found[candidate]
+    def _lookup(self, family: str, name: str, candidates: Sequence[tuple[str, str, str]]) -> tuple[int, float]:
+        found = self._rows.get((family, name))
+        if found:
+            for candidate in candidates:
+                if candidate in found:
+                    return found[candidate]
         return -1, declared_constants()[family][name].default
 
 

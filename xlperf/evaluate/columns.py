@@ -21,6 +21,7 @@ L2_BYTES_PER_CLOCK = 64.0
 SHARED_BYTES_PER_CLOCK = 128.0
 
 
+_UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
 _PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
 
 
@@ -122,7 +123,7 @@ def _layer_kinds(models: Table) -> tuple[Array, Array, Array, np.ndarray]:
     local, chunked = np.zeros(len(models)), np.zeros(len(models))
     windows = np.full(len(models), np.inf)
     reasons = np.full(len(models), "", dtype=object)
-    other = np.isin(attention.astype(str), ("linear", "sparse", "hybrid"))
+    other = np.array([word in _UNKNOWN_KINDS for word in attention.tolist()], dtype=bool)
     for row in np.flatnonzero(other | (window > 0) | (pattern != "")).tolist():
         found = _PATTERN.fullmatch(str(pattern[row]).strip())
         if other[row]:
@@ -169,16 +170,16 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
     row = catalog.price_rows
     priced = row >= 0
 
-    def price(column: str) -> Array:
-        values = prices.filled(column) if len(prices) else np.zeros(0)
-        if not len(prices):
-            default = table_schema("prices").by_name[column].default
-            return np.full(len(row), float(default or "nan"))
-        default = table_schema("prices").by_name[column].default
-        unit = table_schema("prices").by_name[column].unit or "-"
-        return np.where(priced, values[np.maximum(row, 0)], float(default or "nan") * factor(unit))
+    declared = table_schema("prices").by_name
 
-    server_power = np.where(np.isnan(price("server_power")), power, price("server_power"))
+    def price(column: str) -> Array:
+        default = float(declared[column].default or "nan") * factor(declared[column].unit or "-")
+        if not len(prices):
+            return np.full(len(row), default)
+        return np.where(priced, prices.filled(column)[np.maximum(row, 0)], default)
+
+    stated_power = price("server_power")
+    server_power = np.where(np.isnan(stated_power), power, stated_power)
     effectiveness = price("power_usage_effectiveness")
     cost_rate = accelerator_cost_rate(
         price("rental_price"),
