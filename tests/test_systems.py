@@ -148,33 +148,31 @@ HOURS = {
 BILLS = {"H100 SXM": (2_900, 3_700), "B200": (5_700, 7_300), "MI300X": (4_500, 6_000)}
 
 
-def _rows(kind: str) -> None:
-    if not len(load_catalog().tables[kind]):
-        pytest.skip(f"the workbook has no rows of {kind}")
+SHIPPED = load_catalog().tables  # a workbook without these sheets has nothing to compare
 
 
-def test_bills_of_materials_within_published_ranges() -> None:
+@pytest.mark.parametrize("bills", [BILLS] if len(SHIPPED["chiplets"]) else [])
+def test_bills_of_materials_within_published_ranges(bills: dict[str, tuple[float, float]]) -> None:
     """Reached from wafer, memory and package rows; which of them decides is said by changing each by a tenth."""
-    _rows("chiplets")
     catalog = load_catalog()
     designs = catalog.tables["chiplets"]
-    bills = dict(zip(designs["chiplet"], evaluate_designs(designs, catalog)["bill_of_materials"], strict=True))
-    for name, (low, high) in BILLS.items():
-        assert low <= bills[name] <= high, f"{name}: {bills[name]:.0f} USD"
+    found = dict(zip(designs["chiplet"], evaluate_designs(designs, catalog)["bill_of_materials"], strict=True))
+    for name, (low, high) in bills.items():
+        assert low <= found[name] <= high, f"{name}: {found[name]:.0f} USD"
     shares = {}
     for column in ("memory_price", "module_area", "board_cost"):
         dearer = {**designs.columns, column: designs[column] * 1.1}
         changed = evaluate_designs(type(designs)("chiplets", dearer), catalog)["bill_of_materials"]
-        shares[column] = float(np.mean(changed / np.array(list(bills.values())) - 1.0))
+        shares[column] = float(np.mean(changed / np.array(list(found.values())) - 1.0))
     assert max(shares, key=lambda column: shares[column]) == "memory_price"
 
 
-def test_published_prices_of_an_accelerator_hour() -> None:
+@pytest.mark.parametrize("hours", [HOURS] if len(SHIPPED["servers"]) else [])
+def test_published_prices_of_an_accelerator_hour(hours: dict[str, tuple[float, float]]) -> None:
     """Six accelerators, two kinds of owners: within 20 percent."""
-    _rows("servers")
     servers = load_catalog().tables["servers"]
     found = dict(zip(servers["server"], evaluate_servers(servers)["cost_rate"] / HOURLY, strict=True))
-    for accelerator, published in HOURS.items():
+    for accelerator, published in hours.items():
         for owner, price in zip(("hyperscaler", "neocloud"), published, strict=True):
             (name,) = [name for name in found if accelerator in name and owner in name]
             assert abs(found[name] / price - 1.0) < 0.20, f"{name}: {found[name]:.2f}, published {price}"
