@@ -19,6 +19,7 @@ NOT_DRAWN = {
     "inference.loaded.pooled_results": "takes a stream of requests beside plans",
     "inference.bound.serving_bound": "takes the work that serving_work returns",
     "inference.work.phase_times": "takes the work that serving_work returns",
+    "network.topology.tier_shape": "takes the number of a tier, part of collective_time",
     "parallel.plan.broken_rules": "rules in words",
     "parallel.plan.training_rules": "rules in words",
     "parallel.serving_plan.attention_precision": "names of precisions",
