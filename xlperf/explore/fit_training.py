@@ -19,7 +19,7 @@ from xlperf.explore.measurements import RATES, STEP_TIME, compare, predicted
 from xlperf.explore.published import Published, PublishedPlans
 from xlperf.explore.published_training import training_plans
 
-FAMILY, BAND = "training_software", "training_band"
+FAMILY, EXPERTS, BAND = "training_software", "experts", "training_band"
 NEVER_FITTED = "papers"
 FOLDS = 5
 FEWEST_ROWS = 8
@@ -33,6 +33,7 @@ _STEP = 0.06
 _NEGLIGIBLE = 0.004
 _WORTH_IT = 0.1
 _BY_GENERATION = "kernel_slowdown"
+_BY_RANK = "rank_overhead_time"
 _SOURCE = "published rows of the sheet training in validation.xlsx"
 
 Key = tuple[str, str]
@@ -120,16 +121,16 @@ def fit_rows_of(published: Published, catalog: Catalog) -> FitRows:
     return everything.take(keep)
 
 
-def excess(rows: FitRows, values: Values, software: str) -> Array:
+def excess(rows: FitRows, values: Values, software: str, family: str = FAMILY) -> Array:
     """Log of predicted over measured time under trial constants of one software."""
-    trial = [_constant(software, *key, value) for key, value in values.items()]
+    trial = [_constant(software, *key, value, family) for key, value in values.items()]
     table = joined_tables(rows.plans.catalog.tables["calibration"], calibration_table(trial))
     results = evaluate(rows.plans.plans, rows.plans.catalog.with_tables([table]))
     return np.asarray(rows.excess + np.log(results.number("step_time") / rows.step_time))
 
 
-def _constant(software: str, name: str, generation: str, value: float) -> FittedConstant:
-    return FittedConstant(FAMILY, generation, ANY, software, name, value, "", 0, math.nan, "", "")
+def _constant(software: str, name: str, generation: str, value: float, family: str) -> FittedConstant:
+    return FittedConstant(family, generation, ANY, software, name, value, "", 0, math.nan, "", "")
 
 
 def _weights(family: Sequence[str]) -> Array:
@@ -161,13 +162,16 @@ def chosen_constants(rows: FitRows, software: str) -> list[Key]:
     Returns
     -------
     list of tuple
-        (constant, any), in the order of the declaration.
+        (constant, any), in the order of the declaration. Host time per tensor-parallel rank is left to
+        :func:`fit_software`.
     """
     declared = declared_constants()[FAMILY]
     defaults = {(name, ANY): constant.default for name, constant in declared.items()}
     weights = _weights(rows.family)
     change = {}
     for name, constant in declared.items():
+        if name == _BY_RANK:
+            continue
         ends = [excess(rows, {**defaults, (name, ANY): end}, software) for end in (constant.low, _top(constant))]
         change[name] = float(np.sum(weights * np.abs(ends[1] - ends[0])))
     ranked = sorted((name for name in change if change[name] > _NEGLIGIBLE), key=lambda name: -change[name])
@@ -180,7 +184,9 @@ def _top(constant: Constant) -> float:
     return min(constant.high, 1.0) if constant.low == 0.0 else constant.high
 
 
-def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Values | None = None) -> dict[Key, float]:
+def fitted_values(
+    rows: FitRows, software: str, keys: Sequence[Key], start: Values | None = None, family: str = FAMILY
+) -> dict[Key, float]:
     """Constants of one software that bring predictions nearest to the measurements.
 
     The mean absolute log ratio is brought down on a grid, one constant after the other, then by a simplex; it is
@@ -197,6 +203,8 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
         (constant, generation) to fit; the others stay at their defaults.
     start : mapping, optional
         Values to start from without the grid; default: the declared ones.
+    family : str, default training_software
+        Family that declares the constants.
 
     Returns
     -------
@@ -208,7 +216,7 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
     InputError
         When scipy is not installed.
     """
-    declared = declared_constants()[FAMILY]
+    declared = declared_constants()[family]
     seen: dict[tuple[float, ...], float] = {}
 
     def cost(values: Values) -> float:
@@ -218,7 +226,7 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
                 ((values[name, kind] - declared[name].default) / (_top(declared[name]) - declared[name].low)) ** 2
                 for name, kind in keys
             )
-            seen[point] = misfit(rows, values, software) + _STIFFNESS * spring
+            seen[point] = misfit(rows, values, software, family) + _STIFFNESS * spring
         return seen[point]
 
     best = {(name, kind): declared[name].default for name, kind in keys} if start is None else dict(start)
@@ -228,17 +236,18 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
                 candidate = {**best, (name, kind): value}
                 if cost(candidate) < cost(best):
                     best = candidate
-    polished = _polished(cost, best, _POLISH if start is None else _POLISH // 2)
+    polished = _polished(cost, best, _POLISH if start is None else _POLISH // 2, declared)
     return {key: rounded(value) for key, value in polished.items()}
 
 
-def _polished(cost: Callable[[Values], float], start: Values, evaluations: int) -> dict[Key, float]:
+def _polished(
+    cost: Callable[[Values], float], start: Values, evaluations: int, declared: Mapping[str, Constant]
+) -> dict[Key, float]:
     """The lowest cost that a simplex search finds from a start, within the bounds of the constants."""
     try:
         from scipy.optimize import minimize
     except ImportError:
         raise InputError(Fault("calibrate", "a fit needs scipy: pip install xlperf[fit]")) from None
-    declared = declared_constants()[FAMILY]
     keys = list(start)
     low = np.array([declared[name].low for name, _ in keys])
     top = np.array([_top(declared[name]) for name, _ in keys])
@@ -259,9 +268,9 @@ def _polished(cost: Callable[[Values], float], start: Values, evaluations: int) 
     return best if cost(best) < cost(start) else dict(start)
 
 
-def misfit(rows: FitRows, values: Values, software: str) -> float:
+def misfit(rows: FitRows, values: Values, software: str, family: str = FAMILY) -> float:
     """Mean absolute log ratio of predicted over measured time, capped per row, families weighed by their root."""
-    return float(np.sum(_weights(rows.family) * np.minimum(np.abs(excess(rows, values, software)), _CAP)))
+    return float(np.sum(_weights(rows.family) * np.minimum(np.abs(excess(rows, values, software, family)), _CAP)))
 
 
 def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
@@ -284,6 +293,7 @@ def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
     """
     keys = chosen_constants(rows, software)
     best = fitted_values(rows, software, keys)
+    best = _with_ranks(rows, software, best)
     counts = {kind: rows.generation.count(kind) for kind in sorted(set(rows.generation))}
     for kind, count in counts.items():
         if count < FEWEST_ROWS or len(rows.row_ids) - count < FEWEST_ROWS or (_BY_GENERATION, ANY) not in best:
@@ -302,6 +312,21 @@ def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
     return dict(sorted(best.items(), key=lambda item: (order.index(item[0][0]), item[0][1] != ANY, item[0][1])))
 
 
+def _with_ranks(rows: FitRows, software: str, best: dict[Key, float]) -> dict[Key, float]:
+    """The constants with host time per tensor-parallel rank in place of one of them, where that pays."""
+    found = best
+    options = [key for key in best if key[0] not in (_BY_GENERATION, "layer_overhead_time")]
+    dropped = [None] if len(best) < MOST_CONSTANTS else options
+    for out in dropped:
+        keys = [*(key for key in best if key != out), (_BY_RANK, ANY)]
+        trial = fitted_values(rows, software, keys)
+        if misfit(rows, trial, software) < (1.0 - _WORTH_IT) * misfit(rows, best, software) and (
+            found is best or misfit(rows, trial, software) < misfit(rows, found, software)
+        ):
+            found = trial
+    return found
+
+
 def fold_of(family: str) -> int:
     """Fold of a family of rows, the same on every machine.
 
@@ -311,7 +336,7 @@ def fold_of(family: str) -> int:
     return int(hashlib.sha256(family.encode()).hexdigest()[:8], 16) % FOLDS
 
 
-def held_out_excess(rows: FitRows, software: str, values: Values) -> Array:
+def held_out_excess(rows: FitRows, software: str, values: Values, family: str = FAMILY) -> Array:
     """Log ratio of every row under constants that were fitted without its family."""
     folds = np.array([fold_of(family) for family in rows.family])
     found = np.full(len(rows.row_ids), math.nan)
@@ -319,17 +344,18 @@ def held_out_excess(rows: FitRows, software: str, values: Values) -> Array:
         inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         if len(outside) < FEWEST_ROWS:
             continue
-        without = fitted_values(rows.take(outside.tolist()), software, list(values), values)
-        found[inside] = excess(rows.take(inside.tolist()), without, software)
+        without = fitted_values(rows.take(outside.tolist()), software, list(values), values, family)
+        found[inside] = excess(rows.take(inside.tolist()), without, software, family)
     return found
 
 
 def fit_training(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the constants of every training stack, then the bands.
+    """Fit the constants of every training stack, what experts cost in it, then the bands.
 
     Rows of ``group`` papers are never used. A stack with fewer than eight rows gets no constants of its own. Its
     constants are fitted on dense models where there are eight such rows, so that what experts cost beyond the model
-    of them does not end up in the stack; the bands are those of all rows.
+    of them does not end up in the stack; then those of its experts on the models that have them. The bands are those
+    of all rows, each as it is predicted without its family.
 
     Parameters
     ----------
@@ -343,35 +369,63 @@ def fit_training(published: Published, catalog: Catalog, date: str) -> list[Fitt
     Returns
     -------
     list of FittedConstant
-        Families ``training_software`` and ``training_band``, in a fixed order.
+        Families ``training_software``, ``experts`` and ``training_band``, in a fixed order.
     """
     rows = fit_rows_of(published, catalog)
     order = published.text["row_id"]
     constants: list[FittedConstant] = []
     residuals = np.array(rows.excess)
+    stacks: dict[str, Values] = {}
     for software in sorted(set(rows.software)):
         index = [row for row, name in enumerate(rows.software) if name == software]
+        dense = [row for row in index if rows.dense[row]]
+        base = _base(software, stacks) if len(dense) < FEWEST_ROWS else ""
         if len(index) < FEWEST_ROWS:
             continue
-        dense = [row for row in index if rows.dense[row]]
         chosen = dense if len(dense) >= FEWEST_ROWS else index
         own = rows.take(chosen)
-        values = fit_software(own, software)
+        values = stacks[base] if base else fit_software(own, software)
+        stacks[software] = values
         residuals[index] = excess(rows.take(index), values, software)
-        held_out = held_out_excess(own, software, values)
+        held_out = residuals[chosen] if base else held_out_excess(own, software, values)
         residuals[chosen] = np.where(np.isnan(held_out), residuals[chosen], held_out)
-        constants += _rows_of(software, values, own, held_out, order, date)
+        constants += _rows_of(FAMILY, software, values, own, held_out, order, date)
+    known = catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(constants))])
+    return constants + _mixtures(published, known, residuals, date)
+
+
+def _base(software: str, stacks: Mapping[str, Values]) -> str:
+    """The fitted stack that another one is a variant of, by its name; "" for none."""
+    return max((name for name in stacks if software.startswith(f"{name}-")), key=len, default="")
+
+
+def _mixtures(published: Published, catalog: Catalog, residuals: Array, date: str) -> list[FittedConstant]:
+    """Constants of experts, per stack and generation and for a generation as a whole; then the bands."""
+    rows, order = fit_rows_of(published, catalog), published.text["row_id"]
+    constants: list[FittedConstant] = []
+    names = list(declared_constants()[EXPERTS])
+    for generation in sorted(set(rows.generation)):
+        every = [row for row, kind in enumerate(rows.generation) if kind == generation and not rows.dense[row]]
+        for software in (ANY, *sorted({rows.software[row] for row in every})):
+            index = [row for row in every if software in (ANY, rows.software[row])]
+            if len(index) < FEWEST_ROWS:
+                continue
+            own = rows.take(index)
+            values = fitted_values(own, software, [(name, generation) for name in names], family=EXPERTS)
+            held_out = held_out_excess(own, software, values, EXPERTS)
+            residuals[index] = np.where(np.isnan(held_out), excess(own, values, software, EXPERTS), held_out)
+            constants += _rows_of(EXPERTS, software, values, own, held_out, order, date)
     return constants + _bands(rows, residuals, order, date)
 
 
 def _rows_of(
-    software: str, values: Values, rows: FitRows, held_out: Array, order: Sequence[str], date: str
+    family: str, software: str, values: Values, rows: FitRows, held_out: Array, order: Sequence[str], date: str
 ) -> list[FittedConstant]:
     known = held_out[~np.isnan(held_out)]
     error = float(np.median(np.abs(np.expm1(known)))) if len(known) else math.nan
     return [
         FittedConstant(
-            FAMILY,
+            family,
             kind,
             ANY,
             software,

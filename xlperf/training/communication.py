@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div, side_by_side
+from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
 from xlperf.network.collectives import collective_time
 from xlperf.parallel.plan import ALL_GATHER, RING, ULYSSES
 from xlperf.training.kernels import routed_tokens
@@ -57,6 +57,36 @@ def _call(setting: Setting, operation: str, *calls: tuple[Array, Array, Array]) 
     return found
 
 
+def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
+    r"""Share of a token's copies that are sent when it goes once to each place that holds any of its experts.
+
+    Experts are chosen evenly; a place is a rank, or a node where the group spans several.
+
+    .. math:: f = \frac{n}{k} \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
+
+    Parameters
+    ----------
+    num_places : numeric
+        Places n that share the experts. [-]
+    top_k : numeric
+        Experts k of a token. [-]
+
+    Returns
+    -------
+    share : numeric
+        Copies that are sent over the experts of a token. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
+    """
+    places, chosen = np.broadcast_arrays(array(num_places), array(top_k))
+    missed = np.ones_like(places)
+    for count in range(int(np.nanmax(chosen, initial=0.0))):
+        missed = np.where(chosen > count, missed * (1.0 - 1.0 / places), missed)
+    return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))
+
+
 def communication_of(setting: Setting, parameters: Array, expert_parameters: Array) -> Communication:
     """Time and size of every collective of a step.
 
@@ -101,7 +131,10 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
     if setting.architecture.experts:
         routed, _, _ = routed_tokens(setting)
         copies = routed * model.top_k * model.hidden_size
-        exchange_call = (copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
+        inside = np.minimum(np.maximum(setting.network.size[:, 0] / plan.expert_stride, 1.0), plan.expert_parallel)
+        across = plan.expert_parallel / inside
+        share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
+        exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
         expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)
         expert_stride = plan.expert_data_stride

@@ -120,7 +120,7 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     layers, mixtures = counts[..., 0], counts[..., 4]
     software = constants["training_software"]
     ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
-    host = layers * (software["layer_overhead_time"] + software["rank_overhead_time"] * ranks)
+    host = (layers - mixtures) * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
     host = host + mixtures * constants["experts"]["layer_overhead_time"]
     full = (plan.recompute == RECOMPUTE_FULL)[:, None]
     selective = (plan.recompute == RECOMPUTE_SELECTIVE)[:, None]
