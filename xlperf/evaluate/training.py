@@ -273,8 +273,9 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]
-        results["step_time_low"] = results["step_time"] * band["step_low"][:, 0]
-        results["step_time_high"] = results["step_time"] * band["step_high"][:, 0]
+        low, high = ("mixture_low", "mixture_high") if architecture.experts else ("step_low", "step_high")
+        results["step_time_low"] = results["step_time"] * band[low][:, 0]
+        results["step_time_high"] = results["step_time"] * band[high][:, 0]
         results["memory_reserved"] = results["memory_reserved"] + joined.reserved_memory
         results["memory_capacity"] = capacity
         results["fits"] = np.where(results["memory_reserved"] <= capacity, 1.0, 0.0)
