@@ -17,6 +17,7 @@ from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
 from xlperf.explore.fit import Measured, documented_constants, read_measured
 from xlperf.explore.fit_rows import calibration_table, fit_set, joined_tables, rounded, rows_of_fit_set
+from xlperf.explore.fit_stacks import fit_training
 from xlperf.explore.fit_training import (
     FEWEST_ROWS,
     FOLDS,
@@ -24,7 +25,6 @@ from xlperf.explore.fit_training import (
     excess,
     fit_rows_of,
     fit_software,
-    fit_training,
     fold_of,
 )
 from xlperf.explore.published import Published, published_columns, published_rows, read_published

@@ -1,4 +1,4 @@
-"""Kernels of a stack's own: attention and element-wise work slower than the measured kernels of its generation."""
+"""Kernels of a stack's own: attention, element-wise work and products slower than measured alone."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ WIDE = "bf16"
 _KNOBS = (
     (("attention", "compute_efficiency"), ("attention_backward", "compute_efficiency")),
     (("vector", "memory_efficiency"),),
+    (("gemm", "compute_efficiency"),),
 )
+_PRECISION = {"attention": WIDE, "attention_backward": WIDE, "vector": ANY, "gemm": WIDE}
 _MANY_ROWS = 40
 _LEAST = 0.1
+_START = 0.8
 _WORTH_IT = 0.1
 _EVALUATIONS = 60
 _FIRST_STEP = 0.15
@@ -51,7 +54,7 @@ def kernel_constants(software: str, values: Values, kernels: KernelValues) -> li
         (family, constant, generation) -> value.
     """
     keys = [(FAMILY, name, kind, ANY, value) for (name, kind), value in values.items()]
-    keys += [(family, name, kind, WIDE, value) for (family, name, kind), value in kernels.items()]
+    keys += [(family, name, kind, _PRECISION[family], value) for (family, name, kind), value in kernels.items()]
     return [
         FittedConstant(family, kind, precision, software, name, value, "", 0, math.nan, "", "")
         for family, name, kind, precision, value in keys
@@ -68,7 +71,7 @@ class _Search:
         self._measured: dict[KernelKey, float] = {}
         for kind, knob in self._knobs:
             for family, name in knob:
-                key = (np.array([kind]), np.array([WIDE]), np.array([ANY]))
+                key = (np.array([kind]), np.array([_PRECISION[family]]), np.array([ANY]))
                 self._measured[family, name, kind] = float(calibration.constants(family, *key)[0][name][0, 0])
         declared = declared_constants()[FAMILY]
         factors = np.ones(len(self._knobs))
@@ -78,7 +81,7 @@ class _Search:
         self.top[: len(shares)] = np.where(shares, np.minimum(self.top[: len(shares)], 1.0), self.top[: len(shares)])
 
     def start(self, values: Values) -> Array:
-        return np.array([*(values[key] for key in self._keys), *(0.7 for _ in self._knobs)])
+        return np.array([*(values[key] for key in self._keys), *(_START for _ in self._knobs)])
 
     def point(self, values: Values, kernels: KernelValues) -> Array:
         factors = [kernels[(*knob[0], kind)] / self._measured[(*knob[0], kind)] for kind, knob in self._knobs]
@@ -115,10 +118,10 @@ def _generations(rows: FitRows) -> list[str]:
 def fit_kernels_of_stack(
     rows: FitRows, software: str, values: Values
 ) -> tuple[dict[Key, float], dict[KernelKey, float]]:
-    """Fit how much slower than the measured kernels a stack's attention and element-wise work are, where that pays.
+    """Fit how much slower than the measured kernels a stack's own are, where that pays.
 
-    A generation with forty rows or more gets a factor for the attention and one for the element-wise kernels; they
-    are kept, with the constants of the stack fitted anew beside them, where the misfit falls by a tenth. A slowdown
+    A generation with forty rows or more gets a factor for the attention, one for the element-wise kernels and one for
+    the products in 16 bits, which long runs throttle; they are kept, with the constants of the stack fitted anew beside them, where the misfit falls by a tenth. A slowdown
     of all kernels by generation then gives way.
 
     Parameters
