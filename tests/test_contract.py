@@ -27,6 +27,7 @@ NOT_DRAWN = {
     "parallel.serving_plan.serving_warnings": "rules in words",
     "parallel.serving_plan.sizes": "names of precisions",
     "parallel.serving_plan.unmodelled_rules": "rules in words",
+    "training.recompute.selected_share": "takes operators with their names",
     "parallel.plan.group_strides": "sizes by name of the dimension",
     "workload.operators.joined": "any number of arguments",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
@@ -37,6 +38,7 @@ NOT_DRAWN = {
 # Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and
 # master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
 FIXED_WORDS = {
+    "training.activations.layer_activations": {"B"},
     "inference.results.serving_memory": {"B"},
     "inference.results.serving_results": {"B"},
     "inference.work.serving_work": {"B"},

@@ -129,6 +129,10 @@ def test_one_replica_and_one_stage_cost_no_communication(catalog: Catalog) -> No
 def test_sharding_keeps_every_byte_somewhere(catalog: Catalog, stage: int) -> None:
     results = evaluate(plans([changed(LEGAL[2], zero_stage=zero) for zero in (0, stage)]), catalog)
     names = ["memory_optimizer", "memory_gradients", "memory_weights"]
+    if stage > 2:  # weights are sharded in FP32: they are the master copy
+        both = results["memory_weights"] + results["memory_optimizer"]
+        assert both[1] * 64 == pytest.approx(results["memory_optimizer"][0], rel=1e-12)
+        names = ["memory_gradients", "memory_gradients", "memory_gradients"]
     for name in names[:stage]:
         assert results[name][1] * 64 == pytest.approx(results[name][0], rel=1e-12)
     for name in names[stage:]:
@@ -156,9 +160,9 @@ def test_korthikanti_2022_figure_1_activations_per_accelerator(catalog: Catalog)
             changed(LEGAL[0], **common, sequence_parallel="no", recompute="none"),
             changed(LEGAL[0], **common, sequence_parallel="yes", recompute="selective"),
         ]
-        kept = evaluate(plans(rows), catalog)["memory_activations"] / GIB
-        assert kept[0] == pytest.approx(baseline, rel=0.03), model
-        assert kept[1] == pytest.approx(best, rel=0.06), model
+        kept = evaluate(plans(rows), catalog)["memory_layer_activations"] / GIB
+        assert kept[0] == pytest.approx(baseline, rel=0.01), model
+        assert kept[1] == pytest.approx(best, rel=0.01), model
 
 
 @pytest.mark.parametrize(

@@ -232,13 +232,17 @@ def test_mixture_of_experts_is_never_made_up_as_dense(training: Published, catal
     assert len(plans.plans) == 0
 
 
+def test_modules_that_a_source_recomputes_are_named(training: Published, catalog: Catalog) -> None:
+    plan = training_plans(one(training, "T02763"), catalog).plans
+    assert (plan["recompute"][0], plan["recompute_modules"][0]) == ("selective", "norm latent")
+
+
 @pytest.mark.parametrize(
     ("row_id", "reason"),
     [
         ("T02777", "fine-tuning of adapters (LoRA) is not modelled"),
         ("T00039", "time of one layer alone, not of a step"),
         ("T02798", "time to train depends on how many steps converge"),
-        ("T02763", 'recompute "RMSNorm+MLA up-proj" is not modelled'),
     ],
 )
 def test_rows_that_are_no_plans_say_why(training: Published, catalog: Catalog, row_id: str, reason: str) -> None:

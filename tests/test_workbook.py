@@ -24,7 +24,7 @@ from xlperf.excel.build import KINDS, build, main, read_tables, table_of, workbo
 from xlperf.excel.build_checks import TOLERANCE, computed_parameters
 from xlperf.excel.build_package import with_values
 from xlperf.excel.build_sheets import LIVE_RESULTS, plan_formula, sheet_columns
-from xlperf.excel.build_validation import PARTS, read_parts, rows_of, validation_package
+from xlperf.excel.build_validation import PARTS, PREDICTED, read_parts, rows_of, validation_package
 from xlperf.excel.new import new_workbook
 from xlperf.excel.style import data_rows
 from xlperf.resources import workbook
@@ -428,11 +428,18 @@ def test_validation_gives_the_same_bytes(published: dict[str, list[list[Any]]], 
     path = tmp_path / "few.xlsx"
     path.write_bytes(data)
     assert main(["--validation", str(path)]) == 0
-    assert path.read_bytes() == data
+    once = path.read_bytes()
+    assert main(["--validation", str(path)]) == 0
+    assert path.read_bytes() == once
     book = openpyxl.load_workbook(path)
-    assert book.sheetnames == ["start", *(part.sheet for part in PARTS)]
-    for part in PARTS:
+    assert book.sheetnames == ["start", *(part.sheet for part in PARTS), "predictions"]
+    for part in (*PARTS, PREDICTED):
         assert list(book[part.sheet].tables) == [part.table]
+    sheet = book["predictions"]
+    header = [cell.value for cell in sheet[4]]
+    first = dict(zip(header, [cell.value for cell in sheet[5]], strict=True))
+    assert first["row_id"] == "T00001"
+    assert first["relative_error"] == pytest.approx(abs(first["predicted"] / first["measured"] - 1))
 
 
 def test_validation_faults_name_the_sheet(tmp_path: Path) -> None:

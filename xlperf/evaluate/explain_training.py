@@ -15,7 +15,8 @@ from xlperf.hardware.roofline import BOUNDS
 from xlperf.parallel.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from xlperf.training import Part, Setting, Step, step
 from xlperf.training.communication import Collective
-from xlperf.training.kernels import CORES, LAYER_PLACES
+from xlperf.training.kernels import LAYER_PLACES
+from xlperf.training.recompute import selected_share
 
 
 def _bounds(setting: Setting, part: Part) -> list[str]:
@@ -57,17 +58,21 @@ def _kernel_rows(setting: Setting, done: Step) -> list[Row]:
     batches = float(plan.num_micro_batches[0])
     mode = float(plan.recompute[0])
     slowdown = float(setting.constants["training_software"]["kernel_slowdown"][0, 0])
+    repeated = min(float(plan.recompute_layers[0] / done.counts["attention"][0]), 1.0)
     rows: list[Row] = []
     for part in done.parts:
         often = batches * float(done.counts[part.place][0])
-        repeated = LAYER_PLACES if mode == RECOMPUTE_FULL else CORES if mode == RECOMPUTE_SELECTIVE else ()
-        phases = [part.phase]
-        if part.phase == "forward" and part.place in repeated:
-            phases.append("recompute")
+        shares = {part.phase: np.ones((1, len(part.names)))}
+        if part.phase == "forward" and part.place in LAYER_PLACES:
+            if mode == RECOMPUTE_FULL:
+                shares["recompute"] = repeated * shares["forward"]
+            elif mode == RECOMPUTE_SELECTIVE:
+                selected = selected_share(plan, part)
+                shares["recompute"] = 0.0 * shares["forward"] if selected is None else repeated * selected
         bounds = _bounds(setting, part) if part.family == "gemm" else []
-        for phase in phases:
+        for phase, share in shares.items():
             for index, name in enumerate(part.names):
-                calls = often * _first(part.calls, index)
+                calls = often * _first(part.calls, index) * _first(share, index)
                 if calls > 0:
                     numbers = _numbers(setting, part, index)
                     time = slowdown * _first(part.time, index)
@@ -80,7 +85,9 @@ def _kernel_rows(setting: Setting, done: Step) -> list[Row]:
 def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     plan, found, counts = setting.plan, done.communication, done.counts
     batches = float(plan.num_micro_batches[0])
-    passes = 3.0 if float(plan.recompute[0]) == RECOMPUTE_FULL else 2.0
+    layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
+    share = min(float(plan.recompute_layers[0]) / layers, 1.0)
+    passes = 2.0 + share * float(plan.recompute[0] == RECOMPUTE_FULL)
     visible = 1.0 - float(setting.constants["training_software"]["tensor_parallel_overlap"][0, 0])
     rows: list[Row] = []
 
@@ -91,19 +98,21 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
             row = operator_row("communication", name, collective.operation, calls, time, traffic=size, flop=0.0)
             rows.append({**row, "bound": "network"})
 
-    layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
     shared = float(setting.model.shared_ffn_hidden_size[0] > 0)
     blocks = layers + float(counts["mlp"][0]) + mixtures * shared
-    calls = batches * (passes * blocks + float(counts["head"][0]) + float(counts["embedding"][0]))
+    mlp_again, moe_again = (share * float(plan.again(name)[0]) for name in ("mlp", "moe"))
+    blocks_again = mlp_again * float(counts["mlp"][0]) + moe_again * mixtures * shared
+    exchanges = batches * mixtures * (passes + moe_again)
+    calls = batches * (passes * blocks + blocks_again + float(counts["head"][0]) + float(counts["embedding"][0]))
     if float(plan.sequence_parallel[0]) > 0:
         add("tensor-parallel gather", found.tensor_gather, calls, visible)
         add("tensor-parallel scatter", found.tensor_scatter, calls, visible)
     else:
         add("tensor-parallel reduction", found.tensor_reduce, calls, visible)
     slowdown = float(setting.constants["experts"]["exchange_slowdown"][0, 0])
-    add("expert exchange", found.expert_exchange, 2.0 * batches * passes * mixtures, slowdown)
-    add("expert gather", found.expert_gather, batches * passes * mixtures)
-    add("expert scatter", found.expert_scatter, batches * passes * mixtures)
+    add("expert exchange", found.expert_exchange, 2.0 * exchanges, slowdown)
+    add("expert gather", found.expert_gather, exchanges)
+    add("expert scatter", found.expert_scatter, exchanges)
     context = float(done.results["time_context_parallel"][0])
     if context > 0:
         row = operator_row("communication", "context exchange not hidden", "point_to_point", 1.0, context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,7 +17,11 @@ from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.parallel.plan import (
     CONTEXT_METHODS,
+    CROSS_ENTROPIES,
     DIMENSIONS,
+    RECOMPUTE_FULL,
+    RECOMPUTE_MODULES,
+    RECOMPUTE_SELECTIVE,
     SCHEDULES,
     Rule,
     TrainingPlan,
@@ -98,12 +103,25 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         micro_batch_size=micro,
         sequence_length=_or_else(plans.number("sequence_length"), np.minimum(DEFAULT_SEQUENCE_LENGTH, longest)),
         recompute=np.array([_RECOMPUTE[word] for word in words]),
+        recompute_modules=np.array([_modules(word) for word in plans.filled("recompute_modules").tolist()]),
+        recompute_layers=_or_else(plans.number("recompute_layers"), np.inf),
+        recompute_group=plans.filled("recompute_group"),
+        cross_entropy=_codes(plans.filled("cross_entropy"), CROSS_ENTROPIES),
         flash_attention=_flag(plans.filled("attention"), "flash"),
         adam=_flag(plans.filled("optimizer"), "adam"),
         product_size=joined.product_size,
         element_size=joined.element_size,
         gradient_size=gradient_size,
     )
+
+
+@lru_cache(maxsize=1024)
+def _modules(words: str) -> float:
+    """Modules to compute again as bits; NaN for a word that is none of them."""
+    named = set(words.replace(",", " ").split())
+    if not named <= set(RECOMPUTE_MODULES):
+        return float("nan")
+    return float(sum(2**index for index, name in enumerate(RECOMPUTE_MODULES) if name in named))
 
 
 def _codes(values: np.ndarray, choices: tuple[str, ...]) -> Array:
@@ -149,6 +167,37 @@ def _order_rules(plans: Table) -> list[Rule]:
             (chunks,),
         ),
     ]
+
+
+def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
+    """Options of recomputation that contradict each other or the model; only those that a sheet gives are looked at."""
+    rules = []
+    none, some, full = (plan.recompute == mode for mode in (0.0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
+    if "recompute_modules" in plans:
+        asked = plans.text("recompute_modules")
+        rules = [
+            Rule(
+                np.isnan(plan.recompute_modules),
+                f"recompute modules {{}} must be of {', '.join(RECOMPUTE_MODULES)}, with spaces between",
+                (asked,),
+            ),
+            Rule((asked != "") & ~some, "recompute modules {} need recompute selective", (asked,)),
+            Rule(
+                (plan.again("moe") > 0) & (model.num_experts <= 0),
+                "the model has no experts to recompute",
+            ),
+            Rule(
+                (plan.again("latent") > 0) & (model.latent_attention <= 0),
+                "the model has no latent attention to recompute",
+            ),
+        ]
+    if "recompute_layers" in plans:
+        layers = plans.number("recompute_layers")
+        rules.append(Rule(~np.isnan(layers) & none, "recompute layers {} need recompute selective or full", (layers,)))
+    if "recompute_group" in plans:
+        group = plan.recompute_group
+        rules.append(Rule((group > 1) & ~full, "recompute group {} needs recompute full", (group,)))
+    return rules
 
 
 def constants_of(
@@ -233,8 +282,8 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
-    if len(distinct) == 1:
-        return _evaluate(plans, catalog, named, architecture_of(distinct[0]))
+    if len(distinct) < 2:
+        return _evaluate(plans, catalog, named, architecture_of(distinct[0] if distinct else 0))
     results: dict[str, np.ndarray] = {}
     for code in distinct:
         rows = np.flatnonzero(codes == code)
@@ -270,6 +319,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     with np.errstate(all="ignore"):
         results = dict(step(setting).results)
         rules = [*joined.rules, *_order_rules(plans), *training_rules(plan, joined.model)]
+        rules += _recompute_rules(plans, plan, joined.model)
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]

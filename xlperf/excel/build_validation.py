@@ -99,6 +99,28 @@ _KERNELS: Mapping[str, str] = {
     "gbps_algbw": "Bytes over time; GB/s",
     "eff_pct": "Share of the peak; percent",
 }
+PREDICTED = Part(
+    "predictions",
+    "predictions",
+    "row_id",
+    "What xlperf predicts",
+    "A line per published row and metric, made with the workbook. Low and high: 80 % band. Refused rows say why.",
+)
+_PREDICTIONS = {
+    "row_id": "Name of the published row",
+    "kind": "training or inference",
+    "group": "Group that accuracy is quoted by",
+    "source_id": "Source of the row",
+    "accelerator": "Accelerator",
+    "metric": "Published column that is predicted",
+    "measured": "Value as published",
+    "predicted": "Value that xlperf gives",
+    "relative_error": "Error of the time: predicted over measured less 1, without sign",
+    "low": "Lower end of the 80 % band",
+    "high": "Upper end of the 80 % band",
+    "reason": "Why the row is refused, and what was assumed",
+}
+
 _FRONT = (
     "Measurements that others published, each with its source. xlperf validate predicts the rows of the sheets "
     "training and inference and compares; xlperf calibrate fits kernel constants on the sheet kernels.",
@@ -154,13 +176,38 @@ def read_parts(path: str | Path) -> dict[str, Cells]:
     return found
 
 
-def validation_package(parts: Mapping[str, Cells]) -> bytes:
+def predictions_of(path: str | Path) -> Cells:
+    """Predictions of xlperf beside the measurements of a validation workbook, as cells of the sheet ``predictions``.
+
+    Parameters
+    ----------
+    path : str or Path
+        Workbook with the published rows.
+
+    Returns
+    -------
+    list of list
+        The header, then a row per published row and metric; a row that is refused has a reason and no numbers.
+    """
+    from xlperf.catalog.catalog import load_catalog
+    from xlperf.explore.validate import validate
+
+    rows: Cells = [list(_PREDICTIONS)]
+    for record in validate([path], load_catalog()).records:
+        values = [getattr(record, name) for name in _PREDICTIONS]
+        rows.append([None if isinstance(value, float) and value != value else value for value in values])
+    return rows
+
+
+def validation_package(parts: Mapping[str, Cells], predictions: Cells | None = None) -> bytes:
     """The validation workbook of some rows.
 
     Parameters
     ----------
     parts : mapping
         By sheet: the header row, then the rows.
+    predictions : list of list, optional
+        Cells of the sheet ``predictions``; without them the workbook has no such sheet.
 
     Returns
     -------
@@ -178,6 +225,8 @@ def validation_package(parts: Mapping[str, Cells]) -> bytes:
     _front(book, parts)
     for part in PARTS:
         _sheet(book, part, parts[part.sheet])
+    if predictions is not None:
+        _sheet(book, PREDICTED, predictions)
     book.properties.creator = "xlperf"
     book.properties.title = "xlperf validation"
     return workbook_bytes(book)
@@ -197,7 +246,7 @@ def write_validation(path: str | Path, parts: Mapping[str, Cells]) -> None:
 
 
 def build_validation(path: str | Path | None = None) -> Path:
-    """Write the validation workbook anew from the rows that it holds.
+    """Write the validation workbook anew from the rows that it holds, with the predictions of today.
 
     Parameters
     ----------
@@ -209,8 +258,10 @@ def build_validation(path: str | Path | None = None) -> Path:
     Path
         The workbook.
     """
+    from xlperf.excel.save import replace_file
+
     target = Path(path) if path is not None else shipped("validation.xlsx")
-    write_validation(target, read_parts(target))
+    replace_file(target, validation_package(read_parts(target), predictions_of(target)))
     return target
 
 
@@ -265,6 +316,8 @@ def _meanings(part: Part) -> Mapping[str, str]:
     if part.sheet in KINDS:
         rows = package_rows("published_columns.csv")
         return {row["column"]: row["meaning"] for row in rows if row["table"] == part.sheet}
+    if part.sheet == PREDICTED.sheet:
+        return _PREDICTIONS
     return dict(_TOLERANCES) if part.sheet == "tolerances" else _KERNELS
 
 

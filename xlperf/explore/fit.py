@@ -15,6 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError, nearest
 from xlperf.explore.fit_kernels import fit_kernels
+from xlperf.explore.fit_memory import fit_memory
 from xlperf.explore.fit_rows import FittedConstant, calibration_table
 from xlperf.explore.fit_serving import fit_serving
 from xlperf.explore.fit_stacks import fit_training
@@ -95,7 +96,7 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None =
     date : str
         Date that the rows carry.
     step : callable, optional
-        Called with the name of each fit before it starts: kernels, training, serving.
+        Called with the name of each fit before it starts: kernels, training, memory, serving.
 
     Returns
     -------
@@ -108,6 +109,8 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None =
     done += fit_kernels(measured.kernels, _with(catalog, done), date)
     say("training")
     done += fit_training(measured.training, _with(catalog, done), date)
+    say("memory")
+    done += fit_memory(measured.training, _with(catalog, done), date)
     say("serving")
     done += fit_serving(measured.inference, _with(catalog, done), date)
     return done

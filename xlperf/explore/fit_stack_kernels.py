@@ -121,8 +121,8 @@ def fit_kernels_of_stack(
     """Fit how much slower than the measured kernels a stack's own are, where that pays.
 
     A generation with forty rows or more gets a factor for the attention, one for the element-wise kernels and one for
-    the products in 16 bits, which long runs throttle; they are kept, with the constants of the stack fitted anew beside them, where the misfit falls by a tenth. A slowdown
-    of all kernels by generation then gives way.
+    the products in 16 bits, which long runs throttle. They are kept, with the constants of the stack fitted anew
+    beside them, where the misfit falls by a tenth; a slowdown of all kernels by generation then gives way.
 
     Parameters
     ----------

@@ -254,14 +254,14 @@ class _Predictions:
     def _memory(self, plan: int, words: str) -> float:
         """Memory in the unit and sense of ``mem_kind``.
 
-        Reserved is what the allocator holds, without what the driver keeps back; ratios are of activations.
+        Reserved is what the allocator holds, without what the driver keeps back; ratios are of what the layers keep.
         """
         words = words.casefold()
         if words.startswith("percent"):
             other = int(self._plans.reference[plan])
             if other < 0:
                 return math.nan
-            ratio = self._value("memory_activations", plan) / self._value("memory_activations", other)
+            ratio = self._value("memory_layer_activations", plan) / self._value("memory_layer_activations", other)
             return ratio / factor("%")
         unit = factor("GiB" if "gib" in words or "(torch)" in words else "GB")
         if "reserved" in words or "max over" in words:

@@ -20,7 +20,15 @@ _REFUSED = {
     "time_to_train": "time to train depends on how many steps converge",
     "layer_time": "time of one layer alone, not of a step",
 }
-_RECOMPUTE = {"none": "none", "selective": "selective", "full": "full", "full(remat)": "full"}
+_RECOMPUTE = {
+    "none": "none",
+    "selective": "selective",
+    "full": "full",
+    "full(remat)": "full",
+    "rmsnorm+mla up-proj": "selective",
+}
+_MODULES = {"rmsnorm+mla up-proj": "norm latent"}
+_DEFAULTED = ("context_method", "cross_entropy", "recompute_modules")
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",
@@ -190,6 +198,10 @@ def _plan(
     plan["attention"] = software_default(*where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
         said.append("standard attention")
+    plan.update({column: value for column in _DEFAULTED if (value := software_default(*where, column)[0])})
+    plan["recompute_modules"] = _MODULES.get(text["recompute"].casefold(), plan.get("recompute_modules", ""))
+    if plan["recompute"] != "selective":
+        plan["recompute_modules"] = ""
     _sharding(plan, text, where)
     for column in ("virtual_pipeline", "sequence_parallel", "micro_batch_size"):
         if math.isnan(_value(plan, column)):

@@ -182,7 +182,6 @@ def mlp_activation_size(
 
 
 def expert_activation_size(
-    sent_tokens: Numeric,
     received_tokens: Numeric,
     hidden_size: Numeric,
     ffn_hidden_size: Numeric,
@@ -191,14 +190,14 @@ def expert_activation_size(
 ) -> Array:
     r"""Activations that the routed experts of one rank keep for the backward pass of a layer.
 
-    .. math:: S = e \left(n_s h + n_r (h + (2 + \gamma) f)\right)
+    .. math:: S = e n \left(h + (2 + \gamma) f\right)
+
+    Router probabilities are applied inside the experts, so that what comes back to the sender need not be kept.
 
     Parameters
     ----------
-    sent_tokens : numeric
-        Copies n_s of tokens whose expert outputs come back to the rank. [-]
     received_tokens : numeric
-        Copies n_r of tokens that its experts see. [-]
+        Copies n of tokens that its experts see. [-]
     hidden_size : numeric
         Width h of the residual stream. [-]
     ffn_hidden_size : numeric
@@ -215,9 +214,50 @@ def expert_activation_size(
 
     References
     ----------
-    .. [1] D. Liu et al., "MoE parallel folding", 2025, arXiv:2504.14960 (token dispatcher: permuted inputs and
-       outputs are kept).
+    .. [1] D. Liu et al., "MoE parallel folding", 2025, arXiv:2504.14960 (token dispatcher: permuted inputs are kept).
     """
     inner = array(hidden_size) + (2.0 + array(gated_mlp)) * array(ffn_hidden_size)
-    elements = array(sent_tokens) * array(hidden_size) + array(received_tokens) * inner
-    return np.asarray(array(element_size) * elements)
+    return np.asarray(array(element_size) * array(received_tokens) * inner)
+
+
+def logits_size(
+    num_logits: Numeric,
+    element_size: Numeric,
+    word_size: Numeric,
+    fused: Numeric,
+    plain: Numeric,
+) -> Array:
+    r"""Bytes of the logits and their gradients at the peak of the cross-entropy.
+
+    .. math:: S = N \left(e + (1 - \phi) w + 2 \pi w\right)
+
+    Fused: the gradient takes the place of the logits. Split over the vocabulary (Megatron): 16-bit logits and their
+    FP32 softmax, which the gradient replaces. Plain: 16-bit logits, log-softmax, its gradient and that of the loss
+    in FP32.
+
+    Parameters
+    ----------
+    num_logits : numeric
+        Logits N of a micro-batch on the rank. [-]
+    element_size : numeric
+        Bytes e of a logit as the product puts it out. [B]
+    word_size : numeric
+        Bytes w of an element of the softmax, 4 for FP32. [B]
+    fused : numeric
+        Phi: 1 where one kernel makes loss and gradient. [-]
+    plain : numeric
+        Pi: 1 where every step of the loss is a kernel with an output of its own. [-]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one micro-batch. [B]
+
+    References
+    ----------
+    .. [1] M. Shoeybi et al., "Megatron-LM", 2019, arXiv:1909.08053, section 3 (loss split over the vocabulary).
+    .. [2] W. Liang et al., "TorchTitan", 2024, arXiv:2410.06511 (losses in FP32 on 16-bit logits).
+    """
+    element, word = array(element_size), array(word_size)
+    each = element + (1.0 - array(fused)) * word + 2.0 * array(plain) * word
+    return np.asarray(array(num_logits) * each)

@@ -18,6 +18,9 @@ CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 PLACEHOLDERS = 2.0
 """Layers that the embedding and the output projection may count as when layers are dealt to stages. [-]"""
+CROSS_ENTROPIES = ("parallel", "fused", "plain")
+FUSED, PLAIN = 1.0, 2.0
+RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products")
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
 
 
@@ -67,6 +70,14 @@ class TrainingPlan:
         Tokens per sequence. [-]
     recompute : Array
         0 none, 1 selective, 2 full. [-]
+    recompute_modules : Array
+        What selective recomputation covers: one bit for each of RECOMPUTE_MODULES. [-]
+    recompute_layers : Array
+        Layers of a stage that are computed again; infinite: all. [-]
+    recompute_group : Array
+        Layers that full recomputation computes again together. [-]
+    cross_entropy : Array
+        Code of the kernels of the loss: position in CROSS_ENTROPIES. [-]
     flash_attention : Array
         1 for a fused attention kernel, 0 for standard attention. [-]
     adam : Array
@@ -104,6 +115,10 @@ class TrainingPlan:
     micro_batch_size: Array
     sequence_length: Array
     recompute: Array
+    recompute_modules: Array
+    recompute_layers: Array
+    recompute_group: Array
+    cross_entropy: Array
     flash_attention: Array
     adam: Array
     product_size: Array
@@ -135,6 +150,17 @@ class TrainingPlan:
         """Ranks that hold the same experts. [-]"""
         ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
         return np.asarray(ranks / (self.expert_parallel * self.expert_tensor_parallel))
+
+    def again(self, module: str) -> Array:
+        """1 where selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""
+        bit = 2.0 ** RECOMPUTE_MODULES.index(module)
+        asked = np.floor(self.recompute_modules / bit) % 2.0
+        return np.asarray(asked * (self.recompute == RECOMPUTE_SELECTIVE))
+
+    @property
+    def more_modules(self) -> np.ndarray:
+        """Where selective recomputation covers more than the core of the attention. [-]"""
+        return np.asarray((self.recompute == RECOMPUTE_SELECTIVE) & (self.recompute_modules != 1.0))
 
     @property
     def layers_divisor(self) -> Array:
@@ -168,7 +194,7 @@ def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.n
     illegal = np.zeros(num_rows, dtype=bool)
     sentences = np.full(num_rows, "", dtype=object)
     for rule in rules:
-        if not (rule.broken.any() if num_rows > 1 else rule.broken.item()):
+        if not (rule.broken.item() if num_rows == 1 else rule.broken.any()):
             continue
         rows = np.flatnonzero(rule.broken)
         illegal[rows] = True
@@ -179,7 +205,9 @@ def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.n
 
 
 def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{value:g}"
+    return str(value)
 
 
 def _fraction(values: Array) -> np.ndarray:

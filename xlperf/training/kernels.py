@@ -13,7 +13,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
-from xlperf.parallel.plan import RING
+from xlperf.parallel.plan import FUSED, PLAIN, RING
 from xlperf.training.setting import MASK, WORD, Part, Setting
 from xlperf.workload.operators import (
     Gemms,
@@ -209,10 +209,13 @@ def _vector_parts(setting: Setting) -> list[Part]:
         groups.append(("forward", "attention", Vectors(("merge of partial attention",), traffic)))
         groups.append(("backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)))
     vocab = tokens * ceil_div(model.vocab_size, tensor)
+    fused, plain = plan.cross_entropy == FUSED, plan.cross_entropy == PLAIN
+    loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 5.0) * WORD)
+    gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
     outside = (
         ("forward", "embedding", "embedding", 2.0 * tokens * model.hidden_size * element),
-        ("forward", "head", "cross-entropy", vocab * (element + 5.0 * WORD)),
-        ("backward", "head", "cross-entropy gradient", vocab * (element + 3.0 * WORD)),
+        ("forward", "head", "cross-entropy", vocab * loss),
+        ("backward", "head", "cross-entropy gradient", vocab * gradient),
     )
     groups += [(phase, place, Vectors((name,), traffic[:, None])) for phase, place, name, traffic in outside]
 

@@ -7,16 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.arrays import Array, ceil_div, side_by_side
-from xlperf.parallel.memory import (
-    attention_activation_size,
-    expert_activation_size,
-    mlp_activation_size,
-    optimizer_element_size,
-    weights_size,
-)
+from xlperf.parallel.memory import logits_size, optimizer_element_size, weights_size
 from xlperf.parallel.pipeline import in_flight_micro_batches, last_stage_layers, stage_layers
-from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, TrainingPlan
-from xlperf.training.kernels import routed_tokens
+from xlperf.parallel.plan import DUALPIPE, FUSED, PLAIN, RECOMPUTE_FULL, TrainingPlan
+from xlperf.training.activations import LayerActivations, layer_activations
 from xlperf.training.setting import MASK, WORD, Setting
 from xlperf.workload.model import Model
 from xlperf.workload.parameters import attention_matrix_parameters, layer_small_parameters, router_parameters
@@ -101,53 +95,31 @@ def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> A
     return np.asarray(alone * share + (1.0 - alone) * (start if first else later))
 
 
-def _layer_activations(setting: Setting) -> tuple[Array, Array, Array, Array]:
-    """Bytes that a dense layer and a mixture keep, (rows,): as planned, and without any recomputation."""
-    model, plan = setting.model, setting.plan
-    tensor, sequence, element = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
-    heads = ceil_div(model.num_attention_heads, tensor)
-    scores = (1.0 - plan.flash_attention) * plan.micro_batch_size * heads * plan.sequence_length**2
-    width = model.num_attention_heads * model.v_head_size
-    plain = width + 2.0 * model.num_query_groups * model.head_size
-    latent = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size) + tensor * (
-        2.0 * model.q_lora_rank + 2.0 * model.kv_lora_rank + model.qk_rope_head_size
-    )
-    projected = np.where(model.latent_attention > 0, latent, plain)
-    common = (tensor, sequence, element, MASK)
+def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
+    """Micro-batches whose activations the first, the second and the last stage keep, (rows, 3)."""
+    stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
+    first = in_flight_micro_batches(batches, stages, chunks, plan.gpipe)
+    step = np.where(chunks > 1.0, 1.0 / chunks, 1.0)
+    second = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first - step), 1.0))
+    last = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
+    found = side_by_side(first, second, np.where(single, first, last))
+    both_ways = plan.schedule == DUALPIPE
+    if both_ways.any():
+        found = np.where(both_ways[:, None], np.minimum(batches, stages + 1.0)[:, None], found)
+    return found
 
-    def attention(kept_scores: Array) -> Array:
-        return attention_activation_size(
-            plan.tokens, model.hidden_size, projected, width, kept_scores, model.dropout, *common
-        )
 
-    dense = mlp_activation_size(
-        plan.tokens, model.hidden_size, model.ffn_hidden_size, model.gated_mlp, model.dropout, *common
-    )
-    mixture = dense
-    if setting.architecture.experts:
-        routed, copies, _ = routed_tokens(setting)
-        shared = mlp_activation_size(
-            plan.tokens, model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp, model.dropout, *common
-        )
-        mixture = shared + expert_activation_size(
-            routed * model.top_k,
-            copies,
-            model.hidden_size,
-            model.expert_ffn_hidden_size / plan.expert_tensor_parallel,
-            model.gated_mlp,
-            element,
-        )
-    shards = np.where(sequence > 0, tensor, 1.0)
-    stream = plan.tokens * model.hidden_size * element / shards
-    full = plan.recompute == RECOMPUTE_FULL
-    planned = attention(np.where(plan.recompute == RECOMPUTE_SELECTIVE, 0.0, scores))
-    whole = attention(scores)
-    return (
-        np.where(full, stream, planned + dense),
-        np.where(full, stream, planned + mixture),
-        whole + dense,
-        whole + mixture,
-    )
+def _kept(plan: TrainingPlan, size: LayerActivations, layers: Array, mixtures: Array) -> tuple[Array, Array]:
+    """Bytes that the layers of each stage keep per micro-batch, and those of layers while they are computed again."""
+    dense, mixture, dense_whole, mixture_whole = (values[:, None] for values in size)
+    kept = (layers - mixtures) * dense + mixtures * mixture
+    if not (plan.recompute > 0).any():
+        return kept, np.zeros_like(kept)
+    share = np.where(plan.recompute[:, None] > 0, np.minimum(plan.recompute_layers[:, None] / layers, 1.0), 1.0)
+    plain = (layers - mixtures) * dense_whole + mixtures * mixture_whole
+    group = np.where(plan.recompute == RECOMPUTE_FULL, plan.recompute_group, 1.0)[:, None]
+    one, least = np.where(mixtures > 0, mixture_whole, dense_whole), np.where(mixtures > 0, mixture, dense)
+    return share * kept / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
 
 
 def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
@@ -166,7 +138,7 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         Parts, their sum ``memory``, and ``memory_reserved`` with the allocator's share. [B]
     """
     model, plan = setting.model, setting.plan
-    stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
+    stages, chunks = plan.pipeline_parallel, plan.virtual_pipeline
     single = stages < 2
     full = stage_layers(model.num_layers, stages, chunks)
     last = last_stage_layers(model.num_layers, stages, chunks)
@@ -187,43 +159,52 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     )
     routed = copies * mixtures * held.experts[:, None]
 
-    dense_kept, mixture_kept, dense_whole, mixture_whole = (values[:, None] for values in _layer_activations(setting))
-    first_held = in_flight_micro_batches(batches, stages, chunks, plan.gpipe)
-    step = np.where(chunks > 1.0, 1.0 / chunks, 1.0)
-    second_held = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first_held - step), 1.0))
-    last_held = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
-    both_ways = plan.schedule == DUALPIPE
-    everywhere = np.minimum(batches, stages + 1.0)
-    in_flight = side_by_side(
-        np.where(both_ways, everywhere, first_held),
-        np.where(both_ways, everywhere, second_held),
-        np.where(both_ways, everywhere, np.where(single, first_held, last_held)),
+    in_flight = _in_flight(plan, single)
+    kept, working = _kept(plan, layer_activations(setting), layers, mixtures)
+    layer_kept = in_flight * kept
+    tensor_ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
+    whole_stream = plan.tokens * model.hidden_size * plan.element_size
+    stream = whole_stream / tensor_ranks
+    logits = logits_size(
+        plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel),
+        plan.element_size,
+        WORD,
+        plan.cross_entropy == FUSED,
+        plan.cross_entropy == PLAIN,
     )
-    again = (plan.recompute == RECOMPUTE_FULL)[:, None]
-    working = np.where(again, np.where(mixtures > 0, mixture_whole, dense_whole), 0.0)
-    shared = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-    stream = plan.tokens * model.hidden_size * plan.element_size / shared
-    logits = plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel) * (plan.element_size + 2.0 * WORD)
-    mask = model.dropout * MASK * plan.tokens * model.hidden_size / shared * first_held
-    extra = side_by_side(mask + np.where(single, logits, 0.0), zero, logits + 2.0 * stream)
-    layer_kept = (layers - mixtures) * dense_kept + mixtures * mixture_kept
-    activations = in_flight * layer_kept + working + extra
+    gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
+    loss = logits + 2.0 * stream + whole_stream + gathered
+    mask = model.dropout * MASK * whole_stream / plan.element_size / tensor_ranks * in_flight[:, 0]
+    pair = 2.0 * gathered  # the gathered input of a block and its gradient
+    extra = side_by_side(mask + np.where(single, loss, pair), pair, loss)
+    activations = layer_kept + np.maximum(working, extra)
 
     element, gradient = plan.element_size[:, None], plan.gradient_size[:, None]
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD)[:, None]
+    state = optimizer_element_size(plan.adam, plan.element_size, WORD)
     stage = plan.zero_stage[:, None]
+    sharded_weights = plan.zero_stage > 2  # kept in FP32: they are the optimizer's master copy
+    state = np.where(sharded_weights, (1.0 + plan.adam) * WORD, state)[:, None]
+    resting = np.where(sharded_weights, np.maximum(plan.element_size, WORD), plan.element_size)[:, None]
 
     def sharded(size: Array, since: float) -> Array:
         shards = np.where(stage >= since, plan.shards[:, None], 1.0)
         expert_shards = np.where(stage >= since, plan.expert_shards[:, None], 1.0)
         return np.asarray(weights_size(dense, size, shards) + weights_size(routed, size, expert_shards))
 
-    weights, gradients, optimizer = sharded(element, 3.0), sharded(gradient, 2.0), sharded(state, 1.0)
-    one_layer = np.where(
+    weights, gradients, optimizer = sharded(resting, 3.0), sharded(gradient, 2.0), sharded(state, 1.0)
+    copy = setting.constants["training_memory"]["gradient_copy_size"]
+    heads = side_by_side(np.where(single, held.head, 0.0), zero, held.head)
+    one_expert = held.experts * plan.expert_parallel / np.maximum(model.num_experts, 1.0)
+    block = held.attention + np.where(model.num_dense_layers > 0, held.mlp, 0.0)
+    block = block + np.where(model.num_experts > 0, held.shared + one_expert, 0.0)
+    gradients = gradients + sharded(copy, 2.0)
+    passing = element * (block[:, None] + heads)  # weight gradients on their way into the buffer
+    gathered_layer = np.where(
         mixtures > 0, held.attention[:, None] + held.shared[:, None] + held.experts[:, None],
         held.attention[:, None] + held.mlp[:, None],
     )  # fmt: skip
-    activations = activations + np.where(stage > 2, 2.0 * one_layer * element, 0.0)
+    in_transit = np.maximum(gathered_layer, heads) * WORD + 2.0 * gathered_layer * element
+    activations = activations + np.where(stage > 2, in_transit, np.maximum(passing - copy * (dense + routed), 0.0))
     stage_total = weights + gradients + optimizer + activations
     present = side_by_side(zero, np.where(stages > 2, 0.0, -np.inf), np.where(single, -np.inf, 0.0))
     worst = np.argmax(np.nan_to_num(stage_total, nan=0.0) + present, axis=-1)
@@ -236,5 +217,6 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         "memory_gradients": gradients[rows, worst],
         "memory_optimizer": optimizer[rows, worst],
         "memory_activations": activations[rows, worst],
-        "memory_reserved": memory * (1.0 + software["allocator_share"][:, 0]),
+        "memory_layer_activations": layer_kept[rows, worst],
+        "memory_reserved": memory * (1.0 + software["allocator_share"][:, 0]) + software["allocator_base"][:, 0],
     }

@@ -24,12 +24,13 @@ from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, 
 from xlperf.training.communication import Communication, communication_of, context_time
 from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import memory_of, mixture_layers, rank_parameters
+from xlperf.training.recompute import selected_share
 from xlperf.training.setting import WORD, Part, Setting
 from xlperf.workload.model import Model
 from xlperf.workload.parameters import matrix_parameters
-from xlperf.workload.transformer import attention_flop, training_flop_per_token
+from xlperf.workload.transformer import attention_flop, expert_parameters, training_flop_per_token
 
-FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
+FORWARD, BACKWARD, WEIGHTS, AGAIN = 0, 1, 2, 3
 _FULL, _LAST, _MIDDLE = 0, 1, 2
 
 
@@ -78,23 +79,30 @@ class _Blocks(NamedTuple):
     tensor: Array
     context: Array
     expert: Array
+    again: Array
 
 
 PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding")
-_LAYERS, _CORES, _OUTSIDE = slice(0, 5), slice(1, 3), slice(5, 7)
+_LAYERS, _OUTSIDE = slice(0, 5), slice(5, 7)
 
 
 def _blocks(setting: Setting, parts: list[Part], communication: Communication) -> _Blocks:
     software = {name: values[:, 0] for name, values in setting.constants["training_software"].items()}
     slowdown = software["kernel_slowdown"]
-    times = np.zeros((3, len(slowdown), len(PLACES)))
+    plan = setting.plan
+    selective = bool((plan.recompute == RECOMPUTE_SELECTIVE).any())
+    times = np.zeros((4, len(slowdown), len(PLACES)))
     for part in parts:
         place = PLACES.index(part.place)
         times[FORWARD if part.phase == "forward" else BACKWARD, :, place] += part.total_time
         if part.phase == "backward" and part.family == "gemm":
             times[WEIGHTS, :, place] += part.time_of("weight gradient")
+        if selective and part.phase == "forward":
+            share = selected_share(plan, part)
+            if share is not None:
+                times[AGAIN, :, place] += total(part.calls * part.time * share)
     times *= slowdown[:, None]
-    split = setting.plan.sequence_parallel > 0
+    split = plan.sequence_parallel > 0
     pair = communication.tensor_gather.time + communication.tensor_scatter.time
     tensor = np.where(split, pair, communication.tensor_reduce.time)
     exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
@@ -105,6 +113,7 @@ def _blocks(setting: Setting, parts: list[Part], communication: Communication) -
         (1.0 - software["tensor_parallel_overlap"]) * tensor,
         context_time(setting, communication, times[FORWARD, :, 1], times[BACKWARD, :, 1]),
         2.0 * exchange + communication.expert_gather.time + communication.expert_scatter.time,
+        times[AGAIN],
     )
 
 
@@ -124,24 +133,32 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     host = host + mixtures * constants["experts"]["layer_overhead_time"]
     full = (plan.recompute == RECOMPUTE_FULL)[:, None]
     selective = (plan.recompute == RECOMPUTE_SELECTIVE)[:, None]
-    passes = np.where(full, 3.0, 2.0)
+    share = np.minimum(plan.recompute_layers[:, None] / layers, 1.0)
+    passes = 2.0 + np.where(full, share, 0.0)
     forward = counts * blocks.forward[:, None, :]
     backward = counts * blocks.backward[:, None, :]
     layer_forward, layer_backward = total(forward[..., _LAYERS]), total(backward[..., _LAYERS])
-    again = np.where(full, layer_forward, np.where(selective, total(forward[..., _CORES]), 0.0))
+    repeated = total((counts * blocks.again[:, None, :])[..., _LAYERS])
+    again = share * np.where(full, layer_forward, np.where(selective, repeated, 0.0))
     shared = np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0)
     once = layers + counts[..., 3] + mixtures * (shared[:, None] if np.ndim(shared) else shared)
     tensor = blocks.tensor[:, None]
     context = blocks.context[:, None, :]
     waiting = np.maximum(host - layer_forward - tensor * once, 0.0) * (passes - 1.0)
+    blocks_again: Array | float = 0.0
+    exchanges = mixtures * passes
+    if plan.more_modules.any():
+        mlp, moe = share * plan.again("mlp")[:, None], share * plan.again("moe")[:, None]
+        blocks_again = mlp * counts[..., 3] + moe * (once - layers - counts[..., 3])
+        exchanges = exchanges + moe * mixtures
     return _Stage(
         forward=layer_forward + total(forward[..., _OUTSIDE]),
         backward=layer_backward + total(backward[..., _OUTSIDE]),
         again=again,
         weight_gradients=total(counts * blocks.weight_gradients[:, None, :]),
-        tensor=tensor * (passes * once + counts[..., 5] + counts[..., 6]),
+        tensor=tensor * (passes * once + blocks_again + counts[..., 5] + counts[..., 6]),
         context=layers * ((passes - 1.0) * context[..., FORWARD] + context[..., BACKWARD]),
-        expert=mixtures * passes * blocks.expert[:, None],
+        expert=exchanges * blocks.expert[:, None],
         waiting=waiting + np.maximum(host - layer_backward - tensor * once, 0.0),
     )
 
@@ -176,6 +193,20 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
             + np.maximum(gather - window * stage.forward, 0.0)
         )
     )
+
+
+def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
+    """FLOP per token that are computed again, averaged over the layers of a full stage, (rows,). [FLOP]"""
+    model, plan = setting.model, setting.plan
+    found = plan.again("core_attention") * scores
+    if plan.more_modules.any():
+        dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
+        width = model.top_k * model.expert_ffn_hidden_size + model.shared_ffn_hidden_size
+        mixture = expert_parameters(model.hidden_size, width, model.gated_mlp)
+        again = plan.again("mlp") * model.num_dense_layers * dense + plan.again("moe") * model.num_moe_layers * mixture
+        found = np.where(plan.again("products") > 0, 0.5 * (forward - scores), found + 2.0 * again)
+    found = np.where(plan.recompute == RECOMPUTE_FULL, forward, found)
+    return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
 
 
 def step(setting: Setting) -> Step:
@@ -264,11 +295,7 @@ def step(setting: Setting) -> Step:
     met = matrix_parameters(model, experts_per_token=True)
     flop = training_flop_per_token(met, 0.5 * scores)
     head_flop = 2.0 * model.hidden_size * model.vocab_size
-    recomputed = np.where(
-        plan.recompute == RECOMPUTE_FULL,
-        flop / 3.0 - head_flop,
-        np.where(plan.recompute == RECOMPUTE_SELECTIVE, scores, 0.0),
-    )
+    recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head_flop, full_layers)
     rate = plan.global_batch_size * plan.sequence_length / step_time
     per_accelerator = rate / plan.num_accelerators
     peak = setting.device.peak_flop_rate[:, 0]

@@ -1,0 +1,232 @@
+"""Memory of a training rank: what the papers print, what modules free, what a stage holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xlperf import load_catalog
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.plans import table_from_rows
+from xlperf.evaluate import evaluate, explain
+from xlperf.evaluate.columns import catalog_models
+from xlperf.parallel.memory import logits_size, optimizer_element_size
+from xlperf.workload.parameters import attention_matrix_parameters
+from xlperf.workload.transformer import expert_parameters
+
+GIB = 2.0**30
+DENSE = {
+    "model": "Meta-Llama-3.1-8B",
+    "accelerator": "H100-SXM-80GB",
+    "num_accelerators": 64,
+    "tensor_parallel": 2,
+    "pipeline_parallel": 4,
+    "global_batch_size": 256,
+    "sequence_length": 8192,
+}
+MIXTURE = {
+    "model": "DeepSeek-V3",
+    "accelerator": "H100-SXM-80GB",
+    "num_accelerators": 1024,
+    "pipeline_parallel": 16,
+    "expert_parallel": 64,
+    "global_batch_size": 2048,
+    "sequence_length": 4096,
+}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def results(catalog: Catalog, *plans: dict[str, object]) -> dict[str, np.ndarray]:
+    names = list(dict.fromkeys(name for plan in plans for name in plan))
+    rows = [[plan.get(name) for name in names] for plan in plans]
+    table = table_from_rows("training", names, rows, lambda row, column: f"test row {row + 1}, {column}")
+    return dict(evaluate(table, catalog).columns)
+
+
+def test_korthikanti_2022_figure_1_weights_and_optimizer(catalog: Catalog) -> None:
+    """The figure counts the layers of a rank alone (no embedding, norms or biases), at 18 bytes per parameter."""
+    stated = {"megatron-22B": (8, 1, 45.56), "GPT3-175B": (8, 8, 45.56), "turing-530B": (8, 35, 31.64),
+              "megatron-1T": (8, 64, 32.96)}  # fmt: skip
+    models, _ = catalog_models(catalog)
+    names = catalog.tables["models"].text("model").tolist()
+    each = 2.0 + 4.0 + float(optimizer_element_size(1.0, 2.0, 4.0))
+    assert each == 18.0
+    mlp = expert_parameters(models.hidden_size, models.ffn_hidden_size, models.gated_mlp)
+    layer = attention_matrix_parameters(models) + mlp
+    for name, (tensor, stages, gibibytes) in stated.items():
+        row = names.index(name)
+        held = models.num_layers[row] / stages * layer[row] / tensor * each / GIB
+        assert held == pytest.approx(gibibytes, rel=0.02), name
+
+
+def test_korthikanti_2022_figure_7_share_of_activations(catalog: Catalog) -> None:
+    """Percent of the tensor-parallel baseline: sequence parallel, selective, both, full."""
+    stated = {
+        "megatron-22B": (66.84, 49.42, 16.18, 7.64),
+        "GPT3-175B": (62.04, 56.53, 18.49, 8.71),
+        "turing-530B": (58.31, 62.04, 20.27, 9.42),
+        "megatron-1T": (58.31, 62.04, 20.27, 9.42),
+    }
+    errors = []
+    for model, shares in stated.items():
+        base = {
+            "model": model,
+            "accelerator": "A100-SXM4-80GB",
+            "num_accelerators": 8,
+            "tensor_parallel": 8,
+            "sequence_length": 2048,
+            "attention": "standard",
+        }
+        ways = [("no", "none"), ("yes", "none"), ("no", "selective"), ("yes", "selective"), ("no", "full")]
+        plans = [{**base, "sequence_parallel": split, "recompute": mode} for split, mode in ways]
+        kept = results(catalog, *plans)["memory_layer_activations"]
+        errors += (100.0 * kept[1:] / kept[0] / np.array(shares) - 1.0).tolist()
+    assert np.abs(errors).mean() < 0.01
+    assert np.abs(errors).max() < 0.02
+
+
+def test_simumax_b200_peak_allocated_gib(catalog: Catalog) -> None:
+    """Dense cases of 4 and 12 layers on 8 B200, cross-entropy fused; 70B and 405B shapes."""
+    common = {"accelerator": "B200-SXM-180GB", "num_accelerators": 8, "cross_entropy": "fused"}
+    cases = [
+        ("Llama3-70B-l12", 2, 1, 1, 4096, 16, 60.68),
+        ("Llama3-70B-l12", 8, 1, 1, 4096, 4, 28.29),
+        ("Llama3-70B-l12", 2, 1, 4, 32768, 4, 68.43),
+        ("Llama3-70B-l12", 1, 1, 8, 32768, 4, 104.51),
+        ("Llama3.1-405B-l4", 1, 2, 1, 4096, 16, 87.08),
+        ("Llama3.1-405B-l4", 8, 1, 1, 4096, 4, 38.57),
+        ("Llama3.1-405B-l4", 2, 1, 4, 131072, 4, 118.13),
+    ]
+    known = {name.casefold() for name in catalog.tables["models"].text("model").tolist()}
+    cases = [case for case in cases if case[0].casefold() in known]
+    assert cases, "the layer-reduced models are not in the catalog"
+    plans = [
+        {
+            **common,
+            "model": model,
+            "tensor_parallel": tensor,
+            "pipeline_parallel": stages,
+            "context_parallel": context,
+            "context_method": "ulysses",
+            "sequence_length": length,
+            "global_batch_size": batch,
+        }
+        for model, tensor, stages, context, length, batch, _ in cases
+    ]
+    found = results(catalog, *plans)["memory"] / GIB
+    errors = found / np.array([case[-1] for case in cases]) - 1.0
+    assert np.abs(errors).mean() < 0.015
+    assert np.abs(errors).max() < 0.035
+
+
+def test_every_module_frees_what_it_keeps_and_costs_time(catalog: Catalog) -> None:
+    modes = ["mlp", "norm", "activation", "products", "mlp norm"]
+    plans = [{**DENSE, "recompute": "none"}]
+    plans += [{**DENSE, "recompute": "selective", "recompute_modules": mode} for mode in modes]
+    plans += [{**DENSE, "recompute": "full"}]
+    found = results(catalog, *plans)
+    kept, again = found["memory_layer_activations"], found["time_recompute"]
+    assert again[0] == 0.0
+    assert (again[1:-1] > 0.0).all() and (again[1:-1] < again[-1]).all()
+    assert (kept[1:-1] < kept[0]).all() and (kept[1:-1] > kept[-1]).all()
+    tokens, element, split, held = 8192, 2, 2, 4 * 8  # micro-batches in flight x layers of a stage
+    assert kept[0] - kept[2] == pytest.approx(2 * tokens * 4096 * element / split * held)
+    assert kept[0] - kept[3] == pytest.approx(tokens * 14336 * element / split * held)
+    assert again[5] == pytest.approx(again[1] + again[2] / 2, rel=1e-2)  # the norm of the mlp is in the mlp
+
+
+def test_modules_of_mixtures_and_latent_attention(catalog: Catalog) -> None:
+    modes = ["core_attention", "moe", "latent", "norm latent"]
+    plans = [{**MIXTURE, "recompute": "selective", "recompute_modules": mode} for mode in modes]
+    found = results(catalog, {**MIXTURE, "recompute": "none"}, *plans)
+    kept, times = found["memory_layer_activations"], found["step_time"]
+    assert kept[0] == kept[1] > kept[3] > kept[4]
+    assert kept[2] < kept[0]
+    assert (times[1:] > times[0]).all() and times[4] > times[3]
+    assert found["time_expert_parallel"][2] == pytest.approx(1.5 * found["time_expert_parallel"][0])
+    more = found["hfu"] / found["mfu"]
+    assert more[0] == 1.0 and (more[1:3] > 1.0).all()
+
+
+def test_block_and_uniform_recomputation(catalog: Catalog) -> None:
+    base = {**DENSE, "pipeline_parallel": 1}
+    layers = [0, 8, 16, 32, 100, None]
+    found = results(catalog, *({**base, "recompute": "full", "recompute_layers": count} for count in layers))
+    none = results(catalog, {**base, "recompute": "none"})
+    kept = found["memory_layer_activations"]
+    assert kept[0] == pytest.approx(none["memory_layer_activations"][0]) and found["time_recompute"][0] == 0.0
+    assert kept[3] == kept[4] == kept[5] and found["time_recompute"][3] == found["time_recompute"][5]
+    np.testing.assert_allclose(np.diff(kept[:3]), (kept[3] - kept[0]) / 4, rtol=1e-12)
+    assert found["time_recompute"][1] == pytest.approx(found["time_recompute"][3] / 4)
+    groups = results(catalog, *({**base, "recompute": "full", "recompute_group": count} for count in (1, 2, 4)))
+    assert groups["memory_layer_activations"] == pytest.approx(kept[3] / np.array([1.0, 2.0, 4.0]))
+    assert (np.diff(groups["step_time"]) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"recompute": "selective", "recompute_modules": "mlp bias"},
+         "recompute modules mlp bias must be of core_attention, mlp, moe, norm, activation, latent, products, with "
+         "spaces between"),
+        ({"recompute": "full", "recompute_modules": "mlp"}, "recompute modules mlp need recompute selective"),
+        ({"recompute": "selective", "recompute_modules": "moe"}, "the model has no experts to recompute"),
+        ({"recompute": "selective", "recompute_modules": "latent"}, "the model has no latent attention to recompute"),
+        ({"recompute": "none", "recompute_layers": 2}, "recompute layers 2 need recompute selective or full"),
+        ({"recompute": "selective", "recompute_group": 2}, "recompute group 2 needs recompute full"),
+    ],
+)  # fmt: skip
+def test_recomputation_that_cannot_be_is_said(catalog: Catalog, change: dict[str, object], reason: str) -> None:
+    found = results(catalog, {**DENSE, **change})
+    assert found["reason"][0] == reason
+    assert np.isnan(found["step_time"][0]) and np.isnan(found["memory"][0])
+
+
+def test_rows_with_and_without_modules_are_the_same_together_and_alone(catalog: Catalog) -> None:
+    plans: list[dict[str, object]] = [
+        DENSE,
+        {**DENSE, "recompute": "selective"},
+        {**DENSE, "recompute": "selective", "recompute_modules": "mlp norm"},
+        {**DENSE, "recompute": "full", "recompute_layers": 3},
+        {**DENSE, "recompute": "full", "recompute_group": 2, "cross_entropy": "fused"},
+        {**MIXTURE, "recompute": "selective", "recompute_modules": "moe latent products"},
+        MIXTURE,
+    ]
+    many = results(catalog, *plans)
+    for row, plan in enumerate(plans):
+        alone = results(catalog, plan)
+        for name, values in alone.items():
+            assert repr(values[0]) == repr(many[name][row]), (name, row)
+
+
+def test_an_explanation_with_modules_accounts_for_the_step(catalog: Catalog) -> None:
+    for plan in (
+        {**DENSE, "recompute": "selective", "recompute_modules": "mlp norm"},
+        {**DENSE, "recompute": "full", "recompute_layers": 3},
+        {**DENSE, "recompute": "selective", "recompute_modules": "products"},
+    ):
+        table = table_from_rows("training", list(plan), [list(plan.values())], lambda row, column: column)
+        operators, found = explain(table, catalog, 0), evaluate(table, catalog)
+        repeated = operators["total_time"][operators["phase"] == "recompute"].sum()
+        assert repeated == pytest.approx(found["time_recompute"][0], rel=1e-9)
+
+
+def test_kernels_of_the_loss_differ_by_their_copies(catalog: Catalog) -> None:
+    assert logits_size(1.0, 2.0, 4.0, [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]).tolist() == [2.0, 6.0, 14.0]
+    alone = {**DENSE, "num_accelerators": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 4}
+    found = results(catalog, *({**alone, "cross_entropy": way} for way in ("fused", "parallel", "plain")))
+    steps = np.diff(found["memory"]) / (8192 * 128256)
+    np.testing.assert_allclose(steps, [4.0, 8.0], rtol=1e-12)
+    assert found["step_time"][0] < found["step_time"][1]
+
+
+def test_sharded_weights_of_stage_3_are_the_master_copy(catalog: Catalog) -> None:
+    base = {**DENSE, "tensor_parallel": 1, "pipeline_parallel": 1, "num_accelerators": 64}
+    found = results(catalog, {**base, "zero_stage": 0}, {**base, "zero_stage": 3})
+    state = ("memory_weights", "memory_gradients", "memory_optimizer")
+    whole, sharded = (sum(found[name][row] for name in state) for row in (0, 1))
+    assert sharded * 64 / whole == pytest.approx(16 / 18)

@@ -1,0 +1,199 @@
+"""Training beyond dense models: experts, latent and local attention, context, schedules, placement."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xlperf import load_catalog
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate, explain
+from xlperf.evaluate.columns import catalog_models
+from xlperf.workload.parameters import parameter_count
+
+H100 = "H100-SXM-80GB"
+DENSE = {
+    "model": "Meta-Llama-3.1-70B",
+    "accelerator": H100,
+    "num_accelerators": 64,
+    "tensor_parallel": 4,
+    "pipeline_parallel": 4,
+    "global_batch_size": 64,
+    "sequence_length": 8192,
+}
+MIXTURE = {
+    "model": "Mixtral-8x7B-v0.1",
+    "accelerator": H100,
+    "num_accelerators": 64,
+    "pipeline_parallel": 4,
+    "expert_parallel": 8,
+    "global_batch_size": 256,
+    "sequence_length": 4096,
+}
+LATENT = {
+    "model": "DeepSeek-V3",
+    "accelerator": H100,
+    "num_accelerators": 1024,
+    "tensor_parallel": 2,
+    "pipeline_parallel": 16,
+    "expert_parallel": 64,
+    "global_batch_size": 8192,
+    "recompute": "full",
+}
+LOCAL = {"model": "Gemma-2-27B", "accelerator": H100, "num_accelerators": 16, "tensor_parallel": 8}
+BOTH = {"model": "gpt-oss-120b", "accelerator": H100, "num_accelerators": 64, "expert_parallel": 64}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def plans(*rows: dict[str, object]) -> Table:
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    return table_from_rows("training", header, [[row.get(name) for name in header] for row in rows])
+
+
+def time(catalog: Catalog, row: dict[str, object], name: str = "step_time", **change: object) -> float:
+    results = evaluate(plans({**row, **change}), catalog)
+    assert not np.isnan(results["step_time"][0]), results["reason"][0]
+    return float(results[name][0])
+
+
+def test_architectures_do_not_meet_in_a_block(catalog: Catalog) -> None:
+    """The same bits alone, among others of its kind and among other kinds."""
+    table = plans(DENSE, MIXTURE, LATENT, LOCAL, BOTH, {**DENSE, "context_parallel": 2}, {**DENSE, "zero_stage": 0})
+    together = evaluate(table.take(np.arange(70) % len(table)), catalog)
+    for row in range(len(table)):
+        alone = evaluate(table.take([row]), catalog)
+        assert not np.isnan(alone["step_time"][0]), alone["reason"][0]
+        for name, values in alone.columns.items():
+            assert repr(values[0]) == repr(together[name][row]) == repr(together[name][row + 63]), (name, row)
+
+
+@pytest.mark.parametrize("row", [DENSE, MIXTURE, LATENT, LOCAL, BOTH, {**DENSE, "context_parallel": 2}])
+def test_an_explanation_accounts_for_the_step(catalog: Catalog, row: dict[str, object]) -> None:
+    operators = explain(plans(row), catalog)
+    data = [name.endswith(("gradient reduction", "weight gathering")) for name in operators["operator"].tolist()]
+    listed = operators["total_time"][~np.array(data)].sum() + time(catalog, row, "time_data_parallel")
+    assert listed == pytest.approx(time(catalog, row), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [
+        ("Mixtral-8x7B-v0.1", 46.7, 12.9),
+        ("Mixtral-8x22B-v0.1", 140.6, 39.1),
+        ("Qwen3-235B-A22B", 235.1, 22.2),
+        ("DeepSeek-V3", 671.0, 37.6),
+        ("Kimi-K2-Instruct", 1026.4, 32.9),
+        ("gpt-oss-120b", 116.8, 5.7),
+        ("Gemma-2-27B", 27.2, 27.2),
+    ],
+)
+def test_parameters_of_published_models(catalog: Catalog, name: str, total: float, active: float) -> None:
+    """Billions, as the model cards have them; the input embedding counts as active."""
+    models, _ = catalog_models(catalog)
+    row = catalog.tables["models"]["model"].tolist().index(name)
+    assert parameter_count(models)[row] / 1e9 == pytest.approx(total, rel=0.005)
+    assert parameter_count(models, experts_per_token=True)[row] / 1e9 == pytest.approx(active, rel=0.01)
+
+
+def test_experts_are_shared_over_their_ranks(catalog: Catalog) -> None:
+    """Eight experts on 1, 2, 4, 8 ranks: what is not an expert stays, the rest divides."""
+    weights = [time(catalog, MIXTURE, "memory_weights", expert_parallel=degree) for degree in (1, 2, 4, 8)]
+    experts = [2 * (weights[0] - weights[1]), 4 * (weights[1] - weights[2]), 8 * (weights[2] - weights[3])]
+    assert experts == pytest.approx([experts[0]] * 3, rel=1e-9)
+    assert experts[0] == pytest.approx(8 * 8 * 3 * 4096 * 14336 * 2, rel=1e-9)  # 8 layers of a stage, 8 experts, BF16
+
+
+def test_expert_exchange_costs_nothing_on_one_rank(catalog: Catalog) -> None:
+    assert time(catalog, MIXTURE, "time_expert_parallel", expert_parallel=1) == 0.0
+    assert time(catalog, MIXTURE, "time_expert_parallel") > 0.0
+    half = time(catalog, MIXTURE, "time_expert_parallel", dispatch_precision="fp8")
+    assert half < time(catalog, MIXTURE, "time_expert_parallel")
+
+
+def test_an_unbalanced_router_is_never_faster(catalog: Catalog) -> None:
+    times = [time(catalog, MIXTURE, expert_imbalance=share) for share in (1.0, 1.3, 2.0)]
+    assert times == sorted(times)
+    assert times[2] > times[0]
+
+
+def test_expert_parallel_may_exceed_data_parallel(catalog: Catalog) -> None:
+    """Parallel folding: 1,024 ranks as TP 2, PP 16, EP 64 leave 32 replicas of the attention, one of each expert."""
+    assert time(catalog, LATENT) > 0
+
+
+def test_context_parallel_splits_tokens_and_activations(catalog: Catalog) -> None:
+    base = {**DENSE, "pipeline_parallel": 1, "tensor_parallel": 8, "num_accelerators": 16, "global_batch_size": 16}
+    alone, split = (evaluate(plans({**base, "context_parallel": size}), catalog) for size in (1, 2))
+    assert split["memory_layer_activations"][0] == pytest.approx(alone["memory_layer_activations"][0] / 2, rel=1e-6)
+    assert alone["time_context_parallel"][0] == 0.0
+    for method in ("all-gather", "ulysses"):
+        changed = {**base, "context_parallel": 2, "context_method": method, "tensor_parallel": 4, "num_accelerators": 8}
+        assert time(catalog, changed, "time_context_parallel") > 0.0
+
+
+def test_schedules_idle_less_from_gpipe_to_zero_bubble(catalog: Catalog) -> None:
+    base = {**DENSE, "global_batch_size": 128}
+    bubbles = {
+        schedule: time(catalog, base, "time_pipeline_bubble", pipeline_schedule=schedule)
+        for schedule in ("gpipe", "1f1b", "zero-bubble", "dualpipe")
+    }
+    chunks = time(catalog, base, "time_pipeline_bubble", virtual_pipeline=5)
+    assert bubbles["gpipe"] == bubbles["1f1b"]
+    assert bubbles["zero-bubble"] < bubbles["1f1b"]
+    assert bubbles["dualpipe"] < bubbles["zero-bubble"]
+    assert chunks == pytest.approx(bubbles["1f1b"] / 5, rel=0.05)
+    memory = [time(catalog, base, "memory", pipeline_schedule=name) for name in ("1f1b", "gpipe", "dualpipe")]
+    assert memory[1] > memory[0]
+    assert memory[2] > memory[0]
+
+
+def test_placement_decides_which_groups_leave_the_machine(catalog: Catalog) -> None:
+    """Stages innermost put transfers on the fast tier, and the gradients of the replicas on the slow one."""
+    base = {**DENSE, "tensor_parallel": 1, "pipeline_parallel": 8, "zero_stage": 0}
+    outer = evaluate(plans({**base, "dimension_order": "tp-cp-ep-dp-pp"}), catalog)
+    inner = evaluate(plans({**base, "dimension_order": "tp-pp-cp-ep-dp"}), catalog)
+    assert inner["time_pipeline_communication"][0] < outer["time_pipeline_communication"][0]
+    assert inner["time_data_parallel"][0] > outer["time_data_parallel"][0]
+
+
+def test_windows_make_long_sequences_cheaper(catalog: Catalog) -> None:
+    """Half of Gemma 2's layers see 4,096 tokens: shorter sequences save nothing, long ones much."""
+    full = catalog.tables["models"]
+    row = full["model"].tolist().index("Gemma-2-27B")
+    pattern, window = full["attention_pattern"].copy(), full["sliding_window"].copy()
+    pattern[row], window[row] = "", np.nan
+    everywhere = catalog.with_tables(
+        [Table("models", {**full.columns, "attention_pattern": pattern, "sliding_window": window})]
+    )
+    ratio = [
+        time(catalog, LOCAL, sequence_length=length) / time(everywhere, LOCAL, sequence_length=length)
+        for length in (2048, 65536)
+    ]
+    assert ratio[0] > 0.97
+    assert ratio[1] < 0.9
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({**MIXTURE, "expert_parallel": 3}, "expert parallel 3 does not divide the 8 experts"),
+        ({**DENSE, "expert_parallel": 2}, "the model has no experts: expert parallel 2 and expert tensor parallel 1"),
+        ({**MIXTURE, "tensor_parallel": 2, "sequence_parallel": "no"}, "needs sequence parallel"),
+        ({**DENSE, "context_parallel": 3, "num_accelerators": 48}, "context parallel 3 needs a sequence length (8192)"),
+        ({**DENSE, "attention": "standard", "context_parallel": 2}, "standard attention is not modelled with latent"),
+        ({**LATENT, "attention": "standard"}, "standard attention is not modelled with latent attention"),
+        ({**DENSE, "pipeline_schedule": "dualpipe", "global_batch_size": 16}, "dualpipe needs at least twice as many"),
+        ({**DENSE, "dimension_order": "tp-dp"}, "dimension order tp-dp must name tp, cp, ep, dp, pp once each"),
+        ({**DENSE, "zero_stage": 3}, "ZeRO stage 3 with pipeline parallel 4"),
+    ],
+)
+def test_illegal_plans_say_why(catalog: Catalog, row: dict[str, object], reason: str) -> None:
+    results = evaluate(plans(row), catalog)
+    assert reason in results["reason"][0]
+    assert np.isnan(results["step_time"][0])

@@ -1,0 +1,97 @@
+"""Activations that the layers of a training step keep for their backward pass, as recomputation leaves them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.arrays import Array, ceil_div
+from xlperf.parallel.memory import attention_activation_size, expert_activation_size, mlp_activation_size
+from xlperf.parallel.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
+from xlperf.training.kernels import routed_tokens
+from xlperf.training.setting import MASK, Setting
+
+
+class LayerActivations(NamedTuple):
+    """Bytes of one layer and micro-batch, (rows,): kept, and all of them while the layer is computed. [B]
+
+    ``dense`` and ``mixture`` hold what a layer that recomputes keeps, ``dense_whole`` and ``mixture_whole`` what one
+    that does not keeps.
+    """
+
+    dense: Array
+    mixture: Array
+    dense_whole: Array
+    mixture_whole: Array
+
+
+def layer_activations(setting: Setting) -> LayerActivations:
+    """Bytes that a dense layer and a mixture of experts keep.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model, plan and calibration. [-]
+
+    Returns
+    -------
+    LayerActivations
+        With and without the recomputation of the plan. [B]
+    """
+    model, plan = setting.model, setting.plan
+    tensor, sequence, element = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
+    heads = ceil_div(model.num_attention_heads, tensor)
+    scores = (1.0 - plan.flash_attention) * plan.micro_batch_size * heads * plan.sequence_length**2
+    width = model.num_attention_heads * model.v_head_size
+    compressed = tensor * (2.0 * model.q_lora_rank + 2.0 * model.kv_lora_rank + model.qk_rope_head_size)
+    expanded = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
+    latent = model.latent_attention > 0
+    plain = width + 2.0 * model.num_query_groups * model.head_size
+    projected = np.where(latent, expanded + compressed, plain)
+    common = (tensor, sequence, element, MASK)
+
+    attention = attention_activation_size(
+        plan.tokens, model.hidden_size, projected, width, scores, model.dropout, *common
+    )
+    kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
+    dense = mlp_activation_size(
+        plan.tokens, model.hidden_size, model.ffn_hidden_size, model.gated_mlp, model.dropout, *common
+    )
+    mixture = dense
+    inner = expert_inner = plan.tokens * model.ffn_hidden_size / tensor
+    if setting.architecture.experts:
+        _, copies, _ = routed_tokens(setting)
+        shared = mlp_activation_size(
+            plan.tokens, model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp, model.dropout, *common
+        )
+        expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        mixture = shared + expert_activation_size(copies, model.hidden_size, expert_ffn, model.gated_mlp, element)
+        expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / tensor
+    unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
+    whole, mixture_whole = unfused * (attention + dense), unfused * (attention + mixture)
+    if not (plan.recompute > 0).any():
+        return LayerActivations(whole, mixture_whole, whole, mixture_whole)
+
+    stream = plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
+    full, some = plan.recompute == RECOMPUTE_FULL, plan.recompute == RECOMPUTE_SELECTIVE
+    attention = attention - np.where(some, plan.again("core_attention") * kept_scores, 0.0)
+    if plan.more_modules.any():
+        norm, activation = plan.again("norm"), plan.again("activation")
+        again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
+        expansion = plan.tokens * expanded / tensor * element
+        attention = attention - norm * stream - np.where(latent, plan.again("latent") * expansion, 0.0)
+        dense = np.where(again_mlp > 0, stream, dense - norm * stream - activation * inner * element)
+        mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
+        output = stream + plan.tokens * width / tensor * element
+        products = plan.again("products") > 0
+        half = 0.5 * element * plan.tokens * (projected / tensor + 2.0 * model.hidden_size)
+        up = 0.5 * element * (1.0 + model.gated_mlp)
+        attention = np.where(products, output + half, attention)
+        dense, mixture = np.where(products, up * inner, dense), np.where(products, up * expert_inner, mixture)
+    return LayerActivations(
+        np.where(full, stream, unfused * (attention + dense)),
+        np.where(full, stream, unfused * (attention + mixture)),
+        whole,
+        mixture_whole,
+    )
