@@ -34,6 +34,7 @@ _KNOBS = (
 )
 _PRECISION = {"attention": WIDE, "attention_backward": WIDE, "vector": ANY, "gemm": WIDE}
 _MANY_ROWS = 40
+_ENOUGH_ROWS = 200
 _LEAST = 0.1
 _START = 0.8
 _WORTH_IT = 0.1
@@ -146,7 +147,8 @@ def fit_kernels_of_stack(
     keys = [key for key in values if key[1] == ANY]
     search = _Search(rows, software, keys, generations)
     point = search.start(values)
-    point = search.best(rows, point, _EVALUATIONS, _FIRST_STEP)
+    some = rows.take(range(0, len(rows.row_ids), -(-len(rows.row_ids) // _ENOUGH_ROWS)))
+    point = search.best(some, point, _EVALUATIONS, _FIRST_STEP)
     old = misfit_of(rows, excess_of(rows, kernel_constants(software, values, {})))
     if misfit_of(rows, search.residuals(rows, point)) >= (1.0 - _WORTH_IT) * old:
         return before, {}
