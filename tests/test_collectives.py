@@ -52,6 +52,7 @@ def network(rows: int = 1, size: tuple[float, ...] = (8.0, 65536.0), in_network:
         filled(np.nan),
         filled([in_network] + [0.0] * (tiers - 1)),
         np.zeros((rows, tiers), dtype=np.int64),
+        *(filled(value) for value in (1.0, 1.0, 1.0, 0.0, 1.0)),
     )
 
 

@@ -17,6 +17,7 @@ NOT_DRAWN = {
     "hardware.kernels.launched_ahead": "the constants of all kernels by family",
     "inference.bound.serving_bound": "takes the work that serving_work returns",
     "inference.work.phase_times": "takes the work that serving_work returns",
+    "network.topology.tier_shape": "takes the number of a tier, part of collective_time",
     "parallel.plan.broken_rules": "rules in words",
     "parallel.plan.training_rules": "rules in words",
     "parallel.serving_plan.attention_precision": "names of precisions",

@@ -112,6 +112,11 @@ def serve(plans: list[dict[str, Any]], **software: float) -> dict[str, Any]:
         links_per_peer=tiers * math.nan,
         in_network_reduction=0.0 * tiers,
         topology=np.zeros((rows, 2), dtype=np.int64),
+        first_length=tiers,
+        second_length=tiers,
+        third_length=tiers,
+        num_rings=0.0 * tiers,
+        num_links=tiers,
     )
     names = ("num_accelerators", "tensor_parallel", "pipeline_parallel", "prompt_length", "output_length")
     plan = inference_plan(

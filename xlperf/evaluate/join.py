@@ -11,17 +11,15 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.calibration import Keys, calibration_keys
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate.columns import DEVICE_COLUMNS, catalog_arrays
+from xlperf.evaluate.networks import network_of
 from xlperf.evaluate.precisions import ELEMENT_SIZES, PRECISION_NAMES, PRECISIONS, PRODUCT_SIZES, WIDE
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import Rule
 from xlperf.workload.model import Architecture, Model
-
-_SWITCHED = ("switch", "fat-tree")
 
 
 @dataclass(frozen=True)
@@ -223,7 +221,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     default = catalog.default_networks[rows]
     network_rows = np.where(asked >= 0, asked, default)
     accelerators = plans.number("num_accelerators")
-    network, network_rules = _network(catalog, network_rows, accelerators)
+    network, network_rules = network_of(catalog, network_rows, accelerators)
 
     software = plans.filled("software").tolist()
     generation = arrays.generation[rows].tolist()
@@ -259,44 +257,3 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         generation=generation,
         software=software,
     )
-
-
-def _network(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[Network, list[Rule]]:
-    single = accelerators <= 1
-    if not catalog.networks:
-        one = np.full((len(rows), 1), np.nan)
-        network = Network(one, one, one, one, one, np.zeros(one.shape, dtype=np.int64))
-        return network, [Rule(~single, "the catalog has no network for {} accelerators", (accelerators,))]
-    tiers = catalog.network_arrays
-    index = np.maximum(rows, 0)
-    choices = table_schema("networks").by_name["topology"].choices
-    known = np.isin(tiers["topology"], [choices.index(name) for name in _SWITCHED])
-    switched = np.asarray(known.all(axis=-1))
-    names = np.array(catalog.networks, dtype=object)
-    reach = tiers["size"].max(axis=-1)
-    network = Network(
-        size=tiers["size"][index],
-        link_bandwidth=(tiers["link_bandwidth"] / tiers["oversubscription"])[index],
-        latency=tiers["latency"][index],
-        links_per_peer=tiers["links_per_peer"][index],
-        in_network_reduction=tiers["in_network_reduction"][index],
-        topology=tiers["topology"][index],
-    )
-    rules = [
-        Rule(
-            (rows < 0) & ~single,
-            "the accelerator has no default network: name one for {} accelerators",
-            (accelerators,),
-        ),
-        Rule(
-            (rows >= 0) & ~single & ~switched[index],
-            "network {} has a tier that is neither switch nor fat-tree, which is not modelled yet",
-            (names[index],),
-        ),
-        Rule(
-            (rows >= 0) & (accelerators > reach[index]),
-            "network {} connects {} accelerators at most, the plan has {}",
-            (names[index], reach[index], accelerators),
-        ),
-    ]
-    return network, rules

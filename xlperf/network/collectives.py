@@ -1,5 +1,7 @@
 """Time of collective operations: alpha-beta equations of algorithms, and the fastest one on a network of tiers.
 
+Switched tiers are timed here; what other topologies do to hops and bandwidth comes from :mod:`xlperf.network.topology`.
+
 A message size is what nccl-tests call the size: the buffer of an all-reduce, the gathered total of an all-gather, the
 input of a reduce-scatter, all that one rank sends in an all-to-all (to itself too), the message of a point-to-point.
 """
@@ -12,6 +14,7 @@ import numpy as np
 
 from xlperf.arrays import Array, Numeric, array
 from xlperf.network.tiers import Network, members_by_tier
+from xlperf.network.topology import FAT_TREE, TierShape, tier_shape
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 
@@ -230,13 +233,20 @@ def collective_time(
     network: Network,
     constants: Mapping[str, Array],
 ) -> Array:
-    r"""Time of one collective operation on a network of switched tiers.
+    r"""Time of one collective operation on a network of tiers.
 
-    The fastest of what libraries do is taken: one ring over all ranks whose traffic leaves a machine through the
-    adapters of all its members; phases tier by tier (reduce-scatter inside, the same on the n-th part outside,
-    all-gather inside); binary trees between machines; reduction in the switches where the network has it. In the
-    innermost tier a low-latency and a high-bandwidth protocol compete, and small groups reach less bandwidth. An
-    all-to-all sends to all tiers at once; a point-to-point crosses the outermost tier that the group spans.
+    The fastest of what libraries do is taken. All-reduce: one ring over all ranks, whose traffic leaves a machine
+    through the adapters of all its members; phases tier by tier (reduce-scatter inside, the same on the n-th part
+    outside, all-gather inside); binary trees between machines; reduction in the switches where the network has it.
+    All-gather and reduce-scatter: the ring over all ranks, as NCCL has nothing else; a ring that leaves the machine
+    pays for each of its steps what the adapter costs. In the innermost tier a low-latency and a high-bandwidth
+    protocol compete, and small groups reach less bandwidth. An all-to-all sends to all tiers at once; a point-to-point
+    crosses the outermost tier that the group spans.
+
+    Other topologies change hops and bandwidth of their tier: sending to all peers directly where each has a link of
+    its own; all axes of a torus or mesh at once, and phases tier by tier, without trees, in groups that span more than
+    it; on rails an all-to-all goes inside to the accelerator of the rail first. All ranks of the machine do the same
+    at the same time, each in its group: groups that lie between each other share links.
 
     .. math:: t = \min_{algorithm} \left(t_0 + \sum_t h_t \alpha_t + \frac{T}{\eta B}\right)
 
@@ -274,12 +284,15 @@ def collective_time(
         raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, got {operation!r}")
     size, group = np.broadcast_arrays(array(message_size), array(group_size))
     members = members_by_tier(group, stride, network)
+    shapes: list[TierShape] = []
+    if (network.topology > FAT_TREE).any():
+        shapes = [tier_shape(operation, members[tier], array(stride), network, tier) for tier in range(len(members))]
     if operation == "point_to_point":
-        time = _point_to_point_time(size, members, network, constants)
+        time = _point_to_point_time(size, array(stride), members, network, constants, shapes)
     elif operation == "all_to_all":
-        time = _all_to_all_time(size, group, members, network, constants)
+        time = _all_to_all_time(size, group, members, network, constants, shapes)
     else:
-        time = _reduction_time(operation, size, group, members, network, constants)
+        time = _reduction_time(operation, size, group, members, network, constants, shapes)
     return np.asarray(np.where(group == 1.0, 0.0 * time, time))
 
 
@@ -287,50 +300,90 @@ def _tier(values: Array, tier: int) -> Array:
     return values[:, tier : tier + 1]
 
 
-def _inner_bandwidths(members: Array, network: Network, constants: Mapping[str, Array]) -> tuple[Array, Array]:
+def _inner_bandwidths(
+    members: Array, network: Network, constants: Mapping[str, Array], shapes: list[TierShape]
+) -> tuple[Array, Array]:
     link = _tier(network.link_bandwidth, 0)
+    if shapes:
+        link = link / shapes[0].slowdown
     bulk = constants["bandwidth_efficiency"] * (1.0 - constants["group_penalty"] / np.maximum(members, 2.0))
     return constants["low_latency_efficiency"] * link, bulk * link
 
 
-def _point_to_point_time(size: Array, members: Array, network: Network, constants: Mapping[str, Array]) -> Array:
-    seconds_per_byte = 1.0 / (constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0))
+def _point_to_point_time(
+    size: Array,
+    stride: Array,
+    members: Array,
+    network: Network,
+    constants: Mapping[str, Array],
+    shapes: list[TierShape],
+) -> Array:
+    inside = 1.0 / (constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0))
     latency = _tier(network.latency, 0)
+    seconds_per_byte = inside
+    if shapes:
+        seconds_per_byte = inside * shapes[0].slowdown
+        latency = latency * np.maximum(shapes[0].steps, 1.0)
     for tier in range(1, len(members)):
         spans = members[tier] > 1.0
         outer = 1.0 / (constants["outer_efficiency"] * _tier(network.link_bandwidth, tier))
+        hop = _tier(network.latency, tier)
+        if shapes:
+            outer, hop = outer * shapes[tier].slowdown, hop * shapes[tier].steps
+            place = stride / _tier(network.size, tier - 1)
+            detour = shapes[tier].rails & (place != np.floor(place))
+            outer = np.where(detour, np.maximum(outer, inside), outer)
+            hop = np.where(detour, hop + _tier(network.latency, 0), hop)
         seconds_per_byte = np.where(spans, outer, seconds_per_byte)
-        latency = np.where(spans, _tier(network.latency, tier), latency)
+        latency = np.where(spans, hop, latency)
     return np.asarray(constants["launch_time"] + latency + size * seconds_per_byte + 0.0 * members[0])
 
 
 def _all_to_all_time(
-    size: Array, group: Array, members: Array, network: Network, constants: Mapping[str, Array]
+    size: Array,
+    group: Array,
+    members: Array,
+    network: Network,
+    constants: Mapping[str, Array],
+    shapes: list[TierShape],
 ) -> Array:
-    low, bulk = _inner_bandwidths(members[0], network, constants)
+    low, bulk = _inner_bandwidths(members[0], network, constants, shapes)
     inside = size * ((members[0] - 1.0) / group)
     within = members[0]
     outer_latency, outer_time = np.zeros_like(within), np.zeros_like(within)
     for tier in range(1, len(members)):
         reached = within * members[tier]
         bandwidth = constants["outer_efficiency"] * _tier(network.link_bandwidth, tier)
-        outer_time = np.maximum(outer_time, size * ((reached - within) / group) / bandwidth)
-        outer_latency = outer_latency + np.where(reached > within, _tier(network.latency, tier), 0.0)
+        hop = _tier(network.latency, tier)
+        outside = size * ((reached - within) / group)
+        if shapes:
+            bandwidth, hop = bandwidth / shapes[tier].slowdown, hop * shapes[tier].steps
+            other_rails = outside * ((members[0] - 1.0) / members[0])
+            inside = np.where(shapes[tier].rails, inside + other_rails, inside)
+        outer_time = np.maximum(outer_time, outside / bandwidth)
+        outer_latency = outer_latency + np.where(reached > within, hop, 0.0)
         within = reached
-    start = constants["launch_time"] + constants["step_factor"] * (members[0] - 1.0) * _tier(network.latency, 0)
+    steps = shapes[0].steps if shapes else members[0] - 1.0
+    start = constants["launch_time"] + constants["step_factor"] * steps * _tier(network.latency, 0)
     quick = start + np.maximum(inside / low, outer_time)
     wide = constants["bulk_factor"] * start + np.maximum(inside / bulk, outer_time)
     return np.asarray(np.minimum(quick, wide) + outer_latency)
 
 
 def _reduction_time(
-    operation: str, size: Array, group: Array, members: Array, network: Network, constants: Mapping[str, Array]
+    operation: str,
+    size: Array,
+    group: Array,
+    members: Array,
+    network: Network,
+    constants: Mapping[str, Array],
+    shapes: list[TierShape],
 ) -> Array:
-    rounds = 2.0 if operation == "all_reduce" else 1.0
-    low, bulk = _inner_bandwidths(members[0], network, constants)
-    start = constants["launch_time"] + rounds * constants["step_factor"] * (members[0] - 1.0) * _tier(
-        network.latency, 0
-    )
+    reduces = operation == "all_reduce"
+    rounds = 2.0 if reduces else 1.0
+    low, bulk = _inner_bandwidths(members[0], network, constants, shapes)
+    steps = shapes[0].steps if shapes else members[0] - 1.0
+    start = constants["launch_time"] + rounds * constants["step_factor"] * steps * _tier(network.latency, 0)
     start_bulk = constants["bulk_factor"] * start
     sent = rounds * ring_traffic(size, group)
     sent_inside = rounds * ring_traffic(size, members[0])
@@ -338,26 +391,44 @@ def _reduction_time(
     within = members[0]
     for tier in range(1, len(members)):
         count = members[tier]
+        spans = count > 1.0
         hop = _tier(network.latency, tier)
         bandwidth = constants["outer_efficiency"] * _tier(network.link_bandwidth, tier)
-        crossings = group / within - group / (within * count)
-        ring_time = np.maximum(ring_time, np.where(count > 1.0, sent / (within * bandwidth), 0.0))
-        ring_latency = ring_latency + rounds * crossings * hop
+        if shapes:
+            bandwidth = bandwidth / shapes[tier].slowdown
+        ring_time = np.maximum(ring_time, np.where(spans, sent / (within * bandwidth), 0.0))
+        ring_latency = np.where(spans, rounds * (group - 1.0) * hop, ring_latency)
         piece = size / within
-        phase = rounds * ring_reduce_scatter_time(piece, count, bandwidth, hop)
-        if operation == "all_reduce":
-            phase = np.minimum(phase, tree_all_reduce_time(piece, count, bandwidth, hop))
-            adds_up = (_tier(network.in_network_reduction, tier) == 1.0) & (count > 1.0)
+        if reduces or shapes:
+            phase = rounds * ring_reduce_scatter_time(piece, count, bandwidth, hop)
+            if shapes:
+                along = rounds * (shapes[tier].steps * hop + ring_traffic(piece, count) / bandwidth)
+                phase = np.where(shapes[tier].by_phases, along, phase)
+        if reduces:
+            tree = tree_all_reduce_time(piece, count, bandwidth, hop)
+            phase = (
+                np.where(shapes[tier].by_phases, phase, np.minimum(phase, tree)) if shapes else np.minimum(phase, tree)
+            )
+            adds_up = (_tier(network.in_network_reduction, tier) == 1.0) & spans
             phase = np.where(adds_up, np.minimum(phase, 2.0 * hop + piece / bandwidth), phase)
             tree_time = np.maximum(tree_time, 2.0 * ring_traffic(piece, count) / bandwidth)
             tree_latency = tree_latency + 2.0 * tree_depth(count) * hop
-        phase_time = phase_time + phase
+        if reduces or shapes:
+            phase_time = phase_time + phase
         within = within * count
     time = np.minimum(start + np.maximum(sent / low, ring_time), start_bulk + np.maximum(sent / bulk, ring_time))
     time = time + ring_latency
-    inside = np.minimum(start + sent_inside / low, start_bulk + sent_inside / bulk)
-    time = np.minimum(time, inside + phase_time)
-    if operation == "all_reduce":
+    if reduces or shapes:
+        inside = np.minimum(start + sent_inside / low, start_bulk + sent_inside / bulk)
+        by_phases = inside + phase_time
+        if shapes:
+            several = group > members[0]
+            needed = np.any([shape.by_phases for shape in shapes], axis=0) & several
+            best = np.minimum(time, by_phases) if reduces else time
+            time = np.where(needed, by_phases, best)
+        else:
+            time = np.minimum(time, by_phases)
+    if reduces:
         link = constants["in_network_efficiency"] * _tier(network.link_bandwidth, 0)
         crossed = in_network_traffic(size, members[0]) / link
         added = start_bulk + np.maximum(crossed, tree_time) + tree_latency

@@ -27,6 +27,18 @@ class Network:
         1 where the switches add up all-reduces, else 0. [-]
     topology : np.ndarray
         Codes of the topologies, positions in the schema's choices. [-]
+    first_length : Array
+        Places along the first axis of a ring, torus or mesh, which the rank order follows first; accelerators of a
+        router of a dragonfly. [-]
+    second_length : Array
+        Places along the second axis; routers of a group of a dragonfly. [-]
+    third_length : Array
+        Places along the third axis; groups of a dragonfly. [-]
+    num_rings : Array
+        Axes, from the first on, whose ends are joined. [-]
+    num_links : Array
+        Links that the bandwidth of one accelerator is divided over: to each peer of a fully connected tier, to the
+        neighbours along the axes; global links of a router of a dragonfly; else 1. [-]
     """
 
     size: Array
@@ -35,6 +47,11 @@ class Network:
     links_per_peer: Array
     in_network_reduction: Array
     topology: np.ndarray
+    first_length: Array
+    second_length: Array
+    third_length: Array
+    num_rings: Array
+    num_links: Array
 
 
 def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
