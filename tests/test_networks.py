@@ -78,6 +78,7 @@ def test_lengths_rings_and_links_of_tiers() -> None:
     catalog = catalog_of(
         ["wired", 1, 256, "torus", "16x16", 180, 1, 1],
         ["fitted", 1, 4096, "torus", "3D", 270, 1, 1],
+        ["cubes", 1, 4096, "torus", "3D of 4", 270, 1, 1],
         ["blank", 1, 64, "mesh", "", 100, 1, 1],
         ["nodes", 1, 8, "fully-connected", "", 448, 1, 1],
         ["nodes", 2, 64, "ring", "", 50, 5, 1],
@@ -85,6 +86,10 @@ def test_lengths_rings_and_links_of_tiers() -> None:
         ["fly", 2, 1056, "dragonfly", "4x8x33", 50, 2, 1],
     )
     network, reasons = on(catalog, ("wired", 64), ("fitted", 64), ("blank", 64), ("nodes", 64), ("fly", 64))
+    cubes, _ = on(catalog, ("cubes", 8), ("cubes", 64), ("cubes", 256))
+    assert cubes.first_length[:, 0].tolist() == [2, 4, 4]
+    assert cubes.third_length[:, 0].tolist() == [2, 4, 8]
+    assert cubes.num_rings[:, 0].tolist() == [0, 3, 3]
     assert reasons == [""] * 5
     lengths = np.stack([network.first_length, network.second_length, network.third_length], axis=-1)
     assert lengths[:4, 0].tolist() == [[8, 8, 1], [4, 4, 4], [8, 8, 1], [1, 1, 1]]
@@ -107,7 +112,7 @@ def test_shared_adapters_give_each_accelerator_its_share() -> None:
     ("topology", "dimensions", "words"),
     [
         ("torus", "4x4", "network odd: tier 1 has dimensions 4x4, but joins 64"),
-        ("torus", "cube", 'network odd: tier 1 has dimensions "cube": write lengths as 4x4x4, or 3D where it is wired'),
+        ("torus", "cube", 'network odd: tier 1 has dimensions "cube": write lengths as 4x4x4, or 3D of 4 where cubes'),
         (
             "dragonfly",
             "",
