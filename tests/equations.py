@@ -21,7 +21,7 @@ from xlperf.catalog.schema import table_schema, unit_of
 
 ROOMS = ("hardware", "network", "workload", "parallel", "training", "inference", "cost")
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
-ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request"}
+ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
 _ALL_CONSTANTS = ("Constants", "Mapping[str, Mapping[str, Array]]")
 _ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*)(?: : (?P<type>.+))?$")

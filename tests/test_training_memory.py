@@ -230,3 +230,44 @@ def test_sharded_weights_of_stage_3_are_the_master_copy(catalog: Catalog) -> Non
     state = ("memory_weights", "memory_gradients", "memory_optimizer")
     whole, sharded = (sum(found[name][row] for name in state) for row in (0, 1))
     assert sharded * 64 / whole == pytest.approx(16 / 18)
+
+
+HYBRID = {**DENSE, "tensor_parallel": 1, "pipeline_parallel": 1, "zero_stage": 3}
+
+
+def test_hybrid_sharding_trades_memory_for_the_slow_network(catalog: Catalog) -> None:
+    """Shards within a node of 8: eight times the state of 64 shards, and only an eighth of the gradients leaves it."""
+    found = results(catalog, HYBRID, *({**HYBRID, "zero_group_size": size} for size in (64, 8, 1)))
+    state = found["memory_weights"] + found["memory_gradients"] + found["memory_optimizer"]
+    np.testing.assert_allclose(state / state[0], [1.0, 1.0, 8.0, 64.0], rtol=1e-12)
+    assert found["step_time"][0] == found["step_time"][1]
+    slow = results(catalog, *({**HYBRID, "global_batch_size": 1024, "sequence_length": 512, "zero_group_size": size}
+                              for size in (64, 8)))["time_data_parallel"]  # fmt: skip
+    assert slow[1] < slow[0]
+
+
+def test_hybrid_sharding_of_stage_1_moves_as_many_bytes_as_a_hierarchy(catalog: Catalog) -> None:
+    plan = {**HYBRID, "zero_stage": 1}
+    found = results(catalog, *({**plan, "zero_group_size": size} for size in (64, 16, 8)))
+    assert (np.diff(found["memory_optimizer"]) > 0).all()
+    assert (found["memory_weights"] == found["memory_weights"][0]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"zero_group_size": 24}, "zero group size 24 does not divide the 64 ranks that hold the same weights "
+         "(of experts: 64)"),
+        ({"zero_group_size": 8, "zero_stage": 0}, "zero group size 8 needs ZeRO stage 1 or more"),
+    ],
+)  # fmt: skip
+def test_groups_that_cannot_be_are_said(catalog: Catalog, change: dict[str, object], reason: str) -> None:
+    assert results(catalog, {**HYBRID, **change})["reason"][0] == reason
+
+
+def test_a_pipeline_keeps_gathered_weights_and_whole_gradients(catalog: Catalog) -> None:
+    base = {**DENSE, "tensor_parallel": 1, "pipeline_parallel": 4}
+    found = results(catalog, *({**base, "zero_stage": stage} for stage in (1, 3)))
+    assert found["memory_weights"][1] > found["memory_weights"][0]
+    assert found["memory_gradients"][1] > found["memory_gradients"][0]
+    assert found["time_data_parallel"][1] == pytest.approx(found["time_data_parallel"][0], rel=0.5)

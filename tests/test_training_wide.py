@@ -190,7 +190,7 @@ def test_windows_make_long_sequences_cheaper(catalog: Catalog) -> None:
         ({**LATENT, "attention": "standard"}, "standard attention is not modelled with latent attention"),
         ({**DENSE, "pipeline_schedule": "dualpipe", "global_batch_size": 16}, "dualpipe needs at least twice as many"),
         ({**DENSE, "dimension_order": "tp-dp"}, "dimension order tp-dp must name tp, cp, ep, dp, pp once each"),
-        ({**DENSE, "zero_stage": 3}, "ZeRO stage 3 with pipeline parallel 4"),
+        ({**DENSE, "zero_stage": 2}, "ZeRO stage 2 with pipeline parallel 4"),
     ],
 )
 def test_illegal_plans_say_why(catalog: Catalog, row: dict[str, object], reason: str) -> None:

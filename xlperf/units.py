@@ -1,6 +1,6 @@
 """Unit symbols and the factor of each to the one unit that xlperf uses inside.
 
-Inside there is one unit per quantity: B, B/s, FLOP, FLOP/s, s, Hz, W, J, USD, mm2. Factors of a thousand or a
+Inside there is one unit per quantity: B, B/s, FLOP, FLOP/s, s, Hz, W, J, USD, mm2, kg. Factors of a thousand or a
 billion stand here and nowhere else. A header says its unit in parentheses: ``memory bandwidth (TB/s)``.
 """
 
@@ -83,6 +83,19 @@ def _table() -> dict[str, Unit]:
     add("mm", "mm", 1.0)
     add("um", "mm", 1e-3)
     add("cm", "mm", 10.0)
+    add("USD/mm2", "USD/mm2", 1.0)
+    add("USD/W", "USD/W", 1.0)
+    add("USD/kW", "USD/W", 1e-3)
+    add("kg", "kg", 1.0)
+    add("kg/h", "kg/s", 1.0 / HOUR)
+    add("kg/s", "kg/s", 1.0)
+    add("kg/kWh", "kg/J", 1.0 / (1e3 * HOUR))
+    add("kg/J", "kg/J", 1.0)
+    add("kg/cm2", "kg/mm2", 0.01)
+    add("kg/mm2", "kg/mm2", 1.0)
+    add("kWh/cm2", "J/mm2", 1e3 * HOUR * 0.01)
+    add("J/mm2", "J/mm2", 1.0)
+    add("kg/Mtoken", "kg/token", 1e-6)
     return units
 
 

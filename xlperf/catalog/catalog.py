@@ -13,7 +13,7 @@ import numpy as np
 
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.keys import aliases
-from xlperf.catalog.schema import CATALOG_TABLES, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, EVERY_TABLE, table_schema
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import shown
 from xlperf.errors import Fault, InputError, nearest
@@ -29,7 +29,8 @@ class Catalog:
     Attributes
     ----------
     tables : mapping of str to Table
-        By kind: accelerators, networks, models, prices, calibration.
+        By kind: accelerators, networks, models, prices, calibration; process_nodes, packages, chiplets and servers,
+        which have no rows where the source lacks them.
     origin : str
         Name of the file shown to users.
     calibration : Calibration
@@ -38,10 +39,11 @@ class Catalog:
         Names of the networks, in the order of their first rows.
     """
 
-    def __init__(self, tables: Mapping[str, Table], origin: str, strict: Iterable[str] = CATALOG_TABLES) -> None:
-        self.tables: Mapping[str, Table] = MappingProxyType(dict(tables))
+    def __init__(self, tables: Mapping[str, Table], origin: str, strict: Iterable[str] = EVERY_TABLE) -> None:
+        absent = {kind: _empty(kind) for kind in COST_TABLES if kind not in tables}
+        self.tables: Mapping[str, Table] = MappingProxyType({**tables, **absent})
         self.origin = origin
-        self._indexes = {kind: _index(self.tables[kind]) for kind in CATALOG_TABLES}
+        self._indexes = {kind: _index(self.tables[kind]) for kind in EVERY_TABLE}
         faults = catalog_faults(self.tables, self._indexes, strict)
         if faults:
             raise InputError(faults)
@@ -83,8 +85,9 @@ class Catalog:
         spelling of headers, flags and choices.
         """
         digest = hashlib.sha256()
-        for kind in CATALOG_TABLES:
-            _hash_table(digest, self.tables[kind])
+        for kind in EVERY_TABLE:
+            if kind in CATALOG_TABLES or len(self.tables[kind]):
+                _hash_table(digest, self.tables[kind])
         return digest.hexdigest()[:16]
 
     def rows(self, kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
@@ -213,14 +216,14 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     if path is not None and not _same_file(source, workbook()):
         tables, faults = read_catalog_tables(source, required=False)
         own = {table.kind: table for table in tables}
-        installed = load_catalog() if len(own) < len(CATALOG_TABLES) else None
+        installed = load_catalog() if len(own) < len(EVERY_TABLE) else None
         merged = {**(installed.tables if installed is not None else {}), **own}
         return _checked(merged, source.name, tuple(own), faults)
     stamp = _stamp(source)
     if _installed.get("stamp") != stamp or stamp is None:
         tables, faults = read_catalog_tables(source, required=True)
-        known = {**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{table.kind: table for table in tables}}
-        _installed["catalog"] = _checked(known, source.name, CATALOG_TABLES, faults)
+        known = {**{kind: _empty(kind) for kind in EVERY_TABLE}, **{table.kind: table for table in tables}}
+        _installed["catalog"] = _checked(known, source.name, EVERY_TABLE, faults)
         _installed["stamp"] = stamp
     catalog = _installed["catalog"]
     assert isinstance(catalog, Catalog)
@@ -252,7 +255,7 @@ def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], fa
 
 
 def catalog_faults(
-    tables: Mapping[str, Table], indexes: Mapping[str, Mapping[str, int]], strict: Iterable[str] = CATALOG_TABLES
+    tables: Mapping[str, Table], indexes: Mapping[str, Mapping[str, int]], strict: Iterable[str] = EVERY_TABLE
 ) -> list[Fault]:
     """Faults between tables: names that no table has, unknown calibration constants.
 
@@ -264,8 +267,8 @@ def catalog_faults(
         Kinds whose references are checked.
     """
     faults = []
-    for kind in CATALOG_TABLES:
-        if kind not in strict:
+    for kind in EVERY_TABLE:
+        if kind not in strict or kind not in tables:
             continue
         table = tables[kind]
         for column in table.schema.columns:

@@ -16,7 +16,7 @@ import numpy as np
 
 from xlperf.catalog.headers import Field, Header, parse_header, plan_kind, table_kind
 from xlperf.catalog.keys import key_faults
-from xlperf.catalog.schema import CATALOG_TABLES, TableSchema, schema, split_header
+from xlperf.catalog.schema import EVERY_TABLE, TableSchema, schema, split_header
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.catalog.values import BadValue, ErrorValue, Unsaved, is_blank, shown
 from xlperf.errors import Fault, InputError
@@ -362,7 +362,7 @@ def _finish(
         return locate(kept[row] if row >= 0 else -1, positions.get(column, -1))
 
     table = Table(kind, columns, place, auto)
-    if kind in CATALOG_TABLES:
+    if kind in EVERY_TABLE:
         for row, column, problem in key_faults(table):
             collector.add(kept[row], positions.get(column, -1), problem)
     return table, collector.faults()

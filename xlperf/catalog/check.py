@@ -12,7 +12,7 @@ import numpy as np
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.plans import read_plans
-from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES
 from xlperf.catalog.sheets import Workbook
 from xlperf.catalog.table import Table
 from xlperf.catalog.workbook import raise_faults
@@ -88,11 +88,11 @@ def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datet
 
 def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) -> Findings:
     with Workbook(path) as book:
-        own = [kind for kind in CATALOG_TABLES if book.sheet(kind)]
+        own = [kind for kind in EVERY_TABLE if book.sheet(kind)]
         planned = [kind for kind in PLAN_TABLES if book.sheet(kind)]
         doubtful = _sheet_warnings(book)
     if not own and not planned:
-        sheets = ", ".join((*CATALOG_TABLES, *PLAN_TABLES))
+        sheets = ", ".join((*EVERY_TABLE, *PLAN_TABLES))
         raise InputError(Fault(path.name, f"has none of the sheets that xlperf reads: {sheets}"))
     faults: list[Fault] = []
     catalog: Catalog | None = None
@@ -121,7 +121,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
 
 def _sheet_warnings(book: Workbook) -> list[Fault]:
     """Sheets that are not read, but nearly have the name of one that is."""
-    known = (*CATALOG_TABLES, *PLAN_TABLES)
+    known = (*EVERY_TABLE, *PLAN_TABLES)
     faults = []
     for sheet in book.sheets:
         hint = nearest(sheet, known, 1)

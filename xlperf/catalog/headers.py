@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from xlperf.catalog.schema import (
-    CATALOG_TABLES,
+    EVERY_TABLE,
     PLAN_TABLES,
     Column,
     results_of,
@@ -117,13 +117,13 @@ def table_kind(header: Sequence[object]) -> str:
         When no kind has such a first header.
     """
     names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
-    for kind in CATALOG_TABLES:
+    for kind in EVERY_TABLE:
         if names and names[0] == table_schema(kind).key.name:
             return kind
     if {"model", "accelerator"} & set(names):
         return plan_kind(header)
     first = shown(next((cell for cell in header if not is_blank(cell)), ""))
-    keys = ", ".join(table_schema(kind).key.name for kind in CATALOG_TABLES)
+    keys = ", ".join(table_schema(kind).key.name for kind in EVERY_TABLE)
     raise InputError(
         Fault("", f"the first header must name the kind of table ({keys}, or name for plans), got {first}")
     )

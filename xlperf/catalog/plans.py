@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +18,15 @@ from xlperf.catalog.cells import (
     table_kind,
 )
 from xlperf.catalog.csvfile import STANDARD, read_csv
+from xlperf.catalog.schema import split_header, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.catalog.workbook import raise_faults, read_plan_tables
+from xlperf.catalog.workbook import raise_faults, read_catalog_tables, read_plan_tables
 from xlperf.errors import Fault, InputError
 
 __all__ = [
     "card_to_table",
     "plan_kind",
+    "read_designs",
     "read_plans",
     "table_from_columns",
     "table_from_rows",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _ENDINGS = (".xlsx", ".xlsm", ".csv", ".txt", ".tsv", ".parquet")
+DESIGN_TABLES = ("chiplets", "servers")
 
 
 def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
@@ -80,13 +83,74 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     return filled
 
 
+def read_designs(path: str | os.PathLike[str]) -> Table:
+    """Read chiplet designs or servers: rows of the sheets ``chiplets`` or ``servers``.
+
+    Parameters
+    ----------
+    path : path-like
+        ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook with one of the sheets; its first header,
+        ``chiplet`` or ``server``, says which it is.
+
+    Returns
+    -------
+    Table
+        Of kind ``chiplets`` or ``servers``, at least one row. A workbook that has both gives its chiplets.
+
+    Raises
+    ------
+    InputError
+        With every fault found.
+    """
+    name, ending = "standard input" if str(path) == STANDARD else Path(path).name, Path(path).suffix.casefold()
+    faults: list[Fault]
+    if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
+        found, faults = read_catalog_tables(path, required=False)
+        tables = sorted((table for table in found if table.kind in DESIGN_TABLES and len(table)), key=_kind)
+        if not tables:
+            raise_faults(faults)
+            raise InputError(Fault(name, f"has no rows in a sheet named {' or '.join(DESIGN_TABLES)}"))
+        table = tables[0]
+    elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
+        file = read_csv(path)
+        table, faults = parse_coded(_design_kind(name, file.header), file.header, file.columns, file.locate)
+    elif ending == ".parquet":
+        plans, faults = _parquet_plans(Path(path), None, _design_kind)
+        table = plans[0]
+    elif not Path(path).exists():
+        raise InputError(Fault(str(path), "there is no such file"))
+    else:
+        raise InputError(
+            Fault(name, f'designs must be a workbook (.xlsx), .csv or .parquet, got the ending "{ending}"')
+        )
+    raise_faults(faults)
+    if not len(table):
+        raise InputError(Fault(name, "has no designs; fill at least one row"))
+    return table
+
+
+def _kind(table: Table) -> str:
+    return table.kind
+
+
+def _design_kind(name: str, header: Sequence[object]) -> str:
+    names = [split_header(cell)[0] for cell in header if isinstance(cell, str)]
+    for kind in DESIGN_TABLES:
+        if table_schema(kind).key.name in names:
+            return kind
+    keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in DESIGN_TABLES)
+    raise InputError(Fault(name, f"needs a column {keys} with the names of the designs, got {', '.join(names[:6])}"))
+
+
 def _csv_plans(path: str | os.PathLike[str], kind: str | None) -> tuple[list[Table], list[Fault]]:
     file = read_csv(path)
     table, faults = parse_coded(kind or plan_kind(file.header), file.header, file.columns, file.locate)
     return [table], faults
 
 
-def _parquet_plans(path: Path, kind: str | None) -> tuple[list[Table], list[Fault]]:
+def _parquet_plans(
+    path: Path, kind: str | None, kind_of: Callable[[str, Sequence[object]], str] | None = None
+) -> tuple[list[Table], list[Fault]]:
     if path.is_dir() or not path.exists():
         raise InputError(Fault(str(path), "is a folder" if path.is_dir() else "there is no such file"))
     try:
@@ -104,7 +168,8 @@ def _parquet_plans(path: Path, kind: str | None) -> tuple[list[Table], list[Faul
         column = f"column {header[position]}" if position >= 0 else ""
         return f"{path.name} [{', '.join(filter(None, [f'row {row + 1}' if row >= 0 else '', column])) or 'columns'}]"
 
-    table, faults = parse_columns(kind or plan_kind(header), header, columns, locate)
+    meant = kind or (kind_of(path.name, header) if kind_of is not None else plan_kind(header))
+    table, faults = parse_columns(meant, header, columns, locate)
     return [table], faults
 
 

@@ -15,6 +15,9 @@ from importlib.resources import files
 from xlperf.units import UNITS, Unit
 
 CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
+COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
+"""Catalog tables of the cost half: a workbook may lack them, and no plan of training or inference needs them."""
+EVERY_TABLE = (*CATALOG_TABLES, *COST_TABLES)
 PLAN_TABLES = ("training", "inference")
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xlperf.catalog.cells import is_blank, parse_rows
-from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, results_of, split_header, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
 from xlperf.catalog.sheets import Cells, Formulas, ListObject, Workbook, column_letters
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError, nearest
@@ -67,7 +67,7 @@ def _matches(kind: str, row: dict[int, object], first: int) -> bool:
     """Whether a row of cells is the header of a kind: its key comes first, or most are columns of the kind."""
     names = [split_header(value)[0] for column, value in row.items() if isinstance(value, str) and column >= first]
     schema = table_schema(kind)
-    if kind in CATALOG_TABLES:
+    if kind in EVERY_TABLE:
         start = row.get(first)
         return isinstance(start, str) and split_header(start)[0] == schema.key.name
     known = [name for name in names if name in schema.by_name or name in results_of(kind).by_name]
@@ -124,10 +124,10 @@ def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[l
     tables: list[Table] = []
     faults: list[Fault] = []
     with Workbook(path) as book:
-        for kind in CATALOG_TABLES:
+        for kind in EVERY_TABLE:
             sheet = book.sheet(kind)
             if sheet is None:
-                if required:
+                if required and kind in CATALOG_TABLES:
                     faults.append(Fault(book.name, missing_sheet(book, kind)))
                 continue
             _read_sheet(book, sheet, kind, tables, faults)
@@ -182,7 +182,7 @@ def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faul
     block = find_block(book, sheet, kind)
     if block is None:
         key = table_schema(kind).key.name
-        needed = f'whose first header is "{key}"' if kind in CATALOG_TABLES else "with the columns of plans"
+        needed = f'whose first header is "{key}"' if kind in EVERY_TABLE else "with the columns of plans"
         faults.append(Fault(f"{book.name} [{sheet}]", f"the sheet has no table {needed}"))
         return
     table, found = read_block(kind, block)

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.arrays import Array, Numeric, array
+from xlperf.arrays import Array, Numeric, array, divide
 from xlperf.units import YEAR
 
 __all__ = [
     "accelerator_cost_rate",
     "building_power",
+    "capital_recovery_rate",
     "cost_per_token",
+    "depreciated_price",
+    "depreciation_rate",
     "energy_cost_rate",
     "energy_per_token",
+    "owned_cost_rate",
+    "rate_per_cost",
+    "run_cost",
     "token_rate_per_power",
 ]
 
@@ -203,3 +209,206 @@ def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: 
     .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, section 2.
     """
     return np.asarray(array(token_rate) / (array(power) * array(num_accelerators)))
+
+
+def capital_recovery_rate(
+    discount_rate: Numeric, life: Numeric, residual_share: Numeric = 0.0, period: Numeric = YEAR
+) -> Array:
+    r"""Share of a purchase that each second of its life has to earn, capital included.
+
+    .. math:: a = \frac{r\,(1 - v\,(1 + r)^{-T/p})}{1 - (1 + r)^{-T/p}}\,\frac{1}{p}
+
+    Without a discount rate it is a straight line, :math:`(1 - v)/T`.
+
+    Parameters
+    ----------
+    discount_rate : numeric
+        Cost of capital r of one period, WACC. [-]
+    life : numeric
+        Time T of use. [s]
+    residual_share : numeric, default 0.0
+        Share v of the price that is left at the end. [-]
+    period : numeric, default one year
+        Period p that the discount rate is for. [s]
+
+    Returns
+    -------
+    rate : numeric
+        Share of the price per second. [1/s]
+
+    References
+    ----------
+    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
+       doi:10.2200/S00874ED3V01Y201809CAC046.
+    """
+    rate, left, length = array(discount_rate), array(residual_share), array(period)
+    shrunk = np.power(1.0 + rate, -array(life) / length)
+    interest = divide(rate * (1.0 - left * shrunk), 1.0 - shrunk)
+    straight = (1.0 - left) * length / array(life)
+    return np.asarray(np.where(rate == 0.0, straight, interest) / length)
+
+
+def owned_cost_rate(
+    capex: Numeric,
+    recovery_rate: Numeric,
+    facility: Numeric,
+    facility_recovery_rate: Numeric,
+    maintenance_share: Numeric,
+    staff_cost: Numeric,
+    server_power: Numeric,
+    power_usage_effectiveness: Numeric,
+    energy_price: Numeric,
+    utilization: Numeric,
+    load_share: Numeric = 1.0,
+    period: Numeric = YEAR,
+) -> Array:
+    r"""Cost of one second of useful work of an accelerator that is owned, with what its capital costs.
+
+    .. math:: c = \frac{1}{u} \left(C a + F a_F + \frac{C m + s}{p}\right) + P_s\,l\,\mathrm{PUE}\,p_e
+
+    Parameters
+    ----------
+    capex : numeric
+        Price C of one accelerator with its share of server and network. [USD]
+    recovery_rate : numeric
+        Share a of it that a second has to earn, :func:`capital_recovery_rate`. [1/s]
+    facility : numeric
+        Share F of one accelerator in rack, power, cooling and building. [USD]
+    facility_recovery_rate : numeric
+        Share of it that a second has to earn. [1/s]
+    maintenance_share : numeric
+        Repairs and spares m of one period as a share of C. [-]
+    staff_cost : numeric
+        Staff, insurance and rent s of one accelerator for one period. [USD]
+    server_power : numeric
+        Power of one accelerator with its share of the server at full load. [W]
+    power_usage_effectiveness : numeric
+        Power into the building over power into the servers. [-]
+    energy_price : numeric
+        Price of electric energy. [USD/J]
+    utilization : numeric
+        Share u of the time that is used, above 0. [-]
+    load_share : numeric, default 1.0
+        Mean power while it works over the power at full load. [-]
+    period : numeric, default one year
+        Period that maintenance and staff are for. [s]
+
+    Returns
+    -------
+    cost_rate : numeric
+        Cost per second of work. [USD/s]
+
+    References
+    ----------
+    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
+       doi:10.2200/S00874ED3V01Y201809CAC046.
+    """
+    price = array(capex)
+    capital = price * array(recovery_rate) + array(facility) * array(facility_recovery_rate)
+    running = (price * array(maintenance_share) + array(staff_cost)) / array(period)
+    energy = energy_cost_rate(server_power, power_usage_effectiveness, energy_price) * array(load_share)
+    return np.asarray((capital + running) / array(utilization) + energy)
+
+
+def depreciated_price(price: Numeric, time_held: Numeric, orders_per_time: Numeric) -> Array:
+    r"""Price of hardware that loses value exponentially.
+
+    .. math:: p(t) = p_0\,10^{-k t}
+
+    Parameters
+    ----------
+    price : numeric
+        Price when it was bought. [USD]
+    time_held : numeric
+        Time t since then. [s]
+    orders_per_time : numeric
+        Orders of magnitude k that the price falls in a time. [1/s]
+
+    Returns
+    -------
+    price : numeric
+        What is left. [USD]
+
+    References
+    ----------
+    .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, section 2.
+    """
+    return np.asarray(array(price) * np.power(10.0, -array(orders_per_time) * array(time_held)))
+
+
+def depreciation_rate(value: Numeric, orders_per_time: Numeric) -> Array:
+    r"""Value that hardware loses in a second, at the start of its use.
+
+    .. math:: c = V\,k \ln 10
+
+    Parameters
+    ----------
+    value : numeric
+        Value V at the start of the use. [USD]
+    orders_per_time : numeric
+        Orders of magnitude k that the price falls in a time. [1/s]
+
+    Returns
+    -------
+    cost_rate : numeric
+        Loss per second. [USD/s]
+
+    References
+    ----------
+    .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, section 2.
+    """
+    return np.asarray(array(value) * array(orders_per_time) * np.log(10.0))
+
+
+def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric, goodput_share: Numeric = 1.0) -> Array:
+    r"""Cost of a step, a training run or a day of service.
+
+    .. math:: c = \frac{r\,n\,t}{g}
+
+    Parameters
+    ----------
+    cost_rate : numeric
+        Cost r of one accelerator. [USD/s]
+    num_accelerators : numeric
+        Accelerators n that work on it. [-]
+    busy_time : numeric
+        Time t of useful work. [s]
+    goodput_share : numeric, default 1.0
+        Share g of the paid time that is useful: without restarts and lost steps. [-]
+
+    Returns
+    -------
+    cost : numeric
+        Cost of the run. [USD]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, table 1.
+    """
+    return np.asarray(array(cost_rate) * array(num_accelerators) * array(busy_time) / array(goodput_share))
+
+
+def rate_per_cost(token_rate: Numeric, num_accelerators: Numeric, cost_rate: Numeric) -> Array:
+    r"""Tokens per US dollar, the inverse of the cost per token.
+
+    .. math:: r_c = \frac{r}{c\,n}
+
+    Parameters
+    ----------
+    token_rate : numeric
+        Tokens r per second of all accelerators. [token/s]
+    num_accelerators : numeric
+        Accelerators n that work on the tokens. [-]
+    cost_rate : numeric
+        Cost c of one accelerator, above 0. [USD/s]
+
+    Returns
+    -------
+    rate : numeric
+        Tokens per US dollar. [token/USD]
+
+    References
+    ----------
+    .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, section 2.
+    """
+    return np.asarray(array(token_rate) / (array(cost_rate) * array(num_accelerators)))

@@ -119,12 +119,17 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
         rows.append({**row, "bound": "network"})
     transfers = batches * 2.0 * float(plan.virtual_pipeline[0]) * float(plan.pipeline_parallel[0] > 1)
     add("stage transfer", found.stage_transfer, transfers)
-    sharded = float(plan.zero_stage[0]) > 2
+    sharded = bool(plan.regathers[0])
     repeats = batches if sharded else 1.0
-    family = "reduce_scatter" if float(plan.zero_stage[0]) > 0 else "all_reduce"
+    whole = float(plan.zero_stage[0]) < 1
+    reduce = found.group_reduce if whole else found.gradient_reduce
+    expert_reduce = found.expert_group_reduce if whole else found.expert_gradient_reduce
+    between = 0.0 if whole else 1.0
     for name, collective, count in (
-        ("gradient reduction", found.gradient_reduce._replace(operation=family), repeats),
-        ("expert gradient reduction", found.expert_gradient_reduce._replace(operation=family), repeats),
+        ("gradient reduction", reduce, repeats),
+        ("expert gradient reduction", expert_reduce, repeats),
+        ("gradient reduction between groups", found.group_reduce, between),
+        ("expert gradient reduction between groups", found.expert_group_reduce, between),
         ("weight gathering", found.weight_gather, 2.0 * repeats if sharded else 1.0),
         ("expert weight gathering", found.expert_weight_gather, 2.0 * repeats if sharded else 1.0),
     ):

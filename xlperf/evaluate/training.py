@@ -14,6 +14,7 @@ from xlperf.catalog.table import Table
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
+from xlperf.evaluate.run import run_results
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.parallel.plan import (
     CONTEXT_METHODS,
@@ -97,6 +98,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         expert_data_stride=expert_strides["dp"],
         data_parallel=replicas,
         zero_stage=plans.filled("zero_stage"),
+        zero_group=_or_else(plans.number("zero_group_size"), np.inf),
         global_batch_size=_or_else(
             plans.number("global_batch_size"), replicas * micro * MICRO_BATCHES_PER_STAGE * stages
         ),
@@ -332,6 +334,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         rate = results["tokens_per_second"]
         results["energy_per_token"] = energy_per_token(power, plan.num_accelerators, rate)
         results["cost_per_million_tokens"] = cost_per_token(joined.cost_rate, plan.num_accelerators, rate)
+        results |= run_results(plans, plan, joined, results, power)
     capacity_rule = Rule(
         ~illegal & (results["fits"] < 1),
         "needs {} GiB of {} GiB",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, schema
+from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, PLAN_TABLES, schema
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError
 from xlperf.resources import workbook as shipped
@@ -71,7 +71,8 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     Parameters
     ----------
     tables : mapping
-        By kind, a Table or rows (:func:`table_of`); a kind that is not given gets an empty sheet.
+        By kind, a Table or rows (:func:`table_of`); a kind that is not given gets an empty sheet, one of the cost
+        tables none.
     values : bool
         Whether to evaluate the plans and to put the values beside the formulas.
     examples : bool
@@ -91,9 +92,11 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     from xlperf.excel.style import add_styles
 
     full: dict[str, Table] = {}
-    for kind in KINDS:
+    for kind in (*KINDS, *COST_TABLES):
         given = tables.get(kind, ())
-        full[kind] = given if isinstance(given, Table) else table_of(kind, given)
+        table = given if isinstance(given, Table) else table_of(kind, given)
+        if kind in KINDS or len(table):
+            full[kind] = table
     results: dict[str, dict[str, list[Any]]] = {}
     cards: dict[str, dict[str, Any]] = {}
     handle = None
@@ -108,7 +111,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     book.remove(book.worksheets[0])
     add_styles(book)
     front_sheet(book, full, cards, handle, formulas, examples)
-    for kind in KINDS:
+    for kind in full:
         data_sheet(book, full[kind], results.get(kind, {}), formulas)
     checks_sheet(book, full, results, formulas)
     book.properties.creator = "xlperf"

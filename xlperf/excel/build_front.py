@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
 
-from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, results_of, schema, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, results_of, schema, table_schema
 from xlperf.excel.build_package import FLAG_FORMAT, Formulas
 from xlperf.excel.build_sheets import CATALOG_NAME, LOOKS, choices_of, column_validation, names_of
 from xlperf.excel.functions import PREFIX
@@ -140,9 +140,10 @@ def front_sheet(
         _card(sheet, letters, kind, results.get(kind, {}), formulas, examples)
     _legend(sheet, 39)
     _contents(sheet, 39, tables)
-    _choices(workbook, sheet)
-    _names(workbook)
-    page_setup(sheet, area=f"A1:G{_CHOICES_TOP - 2}", pages_high=1)
+    choices_top = _CHOICES_TOP + sum(kind in COST_TABLES for kind in tables)
+    _choices(workbook, sheet, tables, choices_top)
+    _names(workbook, tables)
+    page_setup(sheet, area=f"A1:G{choices_top - 2}", pages_high=1)
     return sheet
 
 
@@ -218,7 +219,7 @@ def _legend(sheet: Worksheet, top: int) -> None:
 
 def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
     put(sheet[f"B{top}"], "Sheets", "xlperf heading")
-    shown = [*PLAN_TABLES, *CATALOG_TABLES]
+    shown = list(tables)
     for row, kind in enumerate(shown, start=top + 1):
         link(sheet[f"B{row}"], kind, LOOKS[kind].title)
         put(sheet[f"C{row}"], f"{len(tables[kind])} rows", "xlperf note")
@@ -226,15 +227,10 @@ def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
     link(sheet[f"B{row}"], "checks", "Checks")
 
 
-def _choices(workbook: Workbook, sheet: Worksheet) -> None:
-    top = _CHOICES_TOP + 3
+def _choices(workbook: Workbook, sheet: Worksheet, kinds: Iterable[str], first: int) -> None:
+    top = first + 3
     put(sheet[f"B{top - 2}"], "What the columns with a choice may hold", "xlperf heading")
-    columns = [
-        column
-        for kind in (*PLAN_TABLES, *CATALOG_TABLES)
-        for column in schema()[kind].columns
-        if column.kind == "choice"
-    ]
+    columns = [column for kind in kinds for column in schema()[kind].columns if column.kind == "choice"]
     for row, column in enumerate(columns, start=top - 1):
         put(sheet[f"B{row}"], f"{column.table}: {column.header}", "xlperf key")
         letters = [get_column_letter(3 + number) for number in range(len(column.choices))]
@@ -244,9 +240,9 @@ def _choices(workbook: Workbook, sheet: Worksheet) -> None:
         workbook.defined_names[choices_of(column)] = DefinedName(choices_of(column), attr_text=reference)
 
 
-def _names(workbook: Workbook) -> None:
+def _names(workbook: Workbook, kinds: Iterable[str]) -> None:
     column, row = CATALOG_CELL[0], CATALOG_CELL[1:]
     workbook.defined_names[CATALOG_NAME] = DefinedName(CATALOG_NAME, attr_text=f"start!${column}${row}")
-    for kind in ("accelerators", "networks", "models"):
+    for kind in ("accelerators", "networks", "models", *(kind for kind in kinds if kind in COST_TABLES)):
         reference = f"{kind}[{table_schema(kind).key.header}]"
         workbook.defined_names[names_of(kind)] = DefinedName(names_of(kind), attr_text=reference)

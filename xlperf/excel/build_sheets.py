@@ -151,6 +151,64 @@ LOOKS: Mapping[str, Look] = {
             ("Where from", "source"),
         ),
     ),
+    "process_nodes": Look(
+        "Process nodes",
+        "From the wafer to a good die: price, defects, reticle, design cost and carbon of a node; low and high are "
+        "the cases of `xlperf cost --case`.",
+        (
+            ("Node", "node"),
+            ("Wafer", "wafer_price"),
+            ("Reticle", "reticle_width"),
+            ("Yield", "defect_density"),
+            ("Sort", "sort_time"),
+            ("One-time cost", "nre_module_per_area"),
+            ("Carbon", "fab_energy"),
+            ("Where from", "source"),
+        ),
+        3,
+    ),
+    "packages": Look(
+        "Packages",
+        "What dies and stacks of memory are put on, what it costs and what is lost on the way to a good module.",
+        (
+            ("Package", "package"),
+            ("Carrier", "carrier_wafer_price"),
+            ("Substrate", "substrate_area_ratio"),
+            ("Bonds", "bump_price"),
+            ("Assembly and test", "assembly_cost"),
+            ("Links", "link_bandwidth"),
+            ("One-time cost", "nre_per_carrier_area"),
+            ("Where from", "source"),
+        ),
+        3,
+    ),
+    "chiplets": Look(
+        "Chiplet designs",
+        "A row is the module of one product. `xlperf cost` on this workbook gives the parts of its cost.",
+        (
+            ("Design", "chiplet"),
+            ("Compute dies", "node"),
+            ("Base dies", "base_node"),
+            ("Memory", "memory_stacks"),
+            ("Product", "num_bridges"),
+            ("Where from", "source"),
+        ),
+        3,
+    ),
+    "servers": Look(
+        "Servers",
+        "From the price of an accelerator to an hour of it: server, network, building, power and what capital costs.",
+        (
+            ("Server", "server"),
+            ("Network", "topology"),
+            ("Building", "rack_cost"),
+            ("Finance", "life"),
+            ("Power", "load_share"),
+            ("To plan for", "fixed_accelerators"),
+            ("Where from", "source"),
+        ),
+        3,
+    ),
 }
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"

@@ -31,10 +31,20 @@ _FORMATS = {
     "GFLOP": "[<100]0.000;#,##0",
     "FLOP/B": "[<100]0.0;#,##0",
     "W": _COUNT,
+    "MWh": "[<10]0.000;#,##0",
+    "min": "#,##0.0",
+    "T": "[<1]0.0000;#,##0.0##",
     "J/token": "[<10]0.0000;#,##0.0",
     "USD": _COUNT,
     "USD/h": "0.00#",
     "USD/kWh": "0.000",
+    "USD/mm2": "[<100]0.00##;#,##0",
+    "MUSD": "#,##0.0",
+    "1/cm2": "0.00#",
+    "kg/cm2": "0.00#",
+    "kg/kWh": "0.00#",
+    "kWh/cm2": "0.00#",
+    "USD/kW": _COUNT,
     "USD/Mtoken": "[<10]0.0000;#,##0.00",
     "mm2": "#,##0.0",
     "G": "#,##0.0##",
@@ -45,11 +55,13 @@ _BY_NAME = {
     "error": "0.0%",
     "mfu": "0.0%",
     "hfu": "0.0%",
+    "goodput": "0.0%",
     "utilization": "0%",
     "opex_share": "0.0%",
     "power_usage_effectiveness": "0.00",
     "oversubscription": "0.0#",
 }
+_SHARES = ("_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer")
 
 
 def number_format(column: Column) -> str:
@@ -72,7 +84,8 @@ def number_format(column: Column) -> str:
     if column.is_text or column.kind in ("flag", "result-flag"):
         return "General"
     if column.unit in ("", "-"):
-        return _BY_NAME.get(column.name, _COUNT)
+        share = column.name.endswith(_SHARES)
+        return _BY_NAME.get(column.name, "0.0##" if share else _COUNT)
     return _FORMATS.get(column.unit, "[<10]0.00##;#,##0.0")
 
 

@@ -67,6 +67,38 @@ def last_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_p
     return np.asarray(np.maximum(even, full - np.ceil(missing / 2.0)))
 
 
+def first_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
+    r"""Layers of the first stage, which also holds the embedding.
+
+    It gives up half of what is missing to full stages, rounded down; the last stage the other half.
+
+    .. math:: l_{first} = \max(\lfloor L / p \rfloor, l - \lfloor (p l - L) / 2 \rfloor)
+
+    Parameters
+    ----------
+    num_layers : numeric
+        Layers L of the model. [-]
+    pipeline_parallel : numeric
+        Stages p. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+
+    Returns
+    -------
+    layers : numeric
+        Layers of the first stage. [-]
+
+    References
+    ----------
+    .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 3.3.2 (one layer fewer
+       on the first and the last stage).
+    """
+    full = stage_layers(num_layers, pipeline_parallel, virtual_pipeline)
+    missing = array(pipeline_parallel) * full - array(num_layers)
+    even = np.floor(array(num_layers) / array(pipeline_parallel))
+    return np.asarray(np.maximum(even, full - np.floor(missing / 2.0)))
+
+
 def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
     r"""Idle time of a stage in one step: the pipeline fills and drains once.
 

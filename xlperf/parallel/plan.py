@@ -60,6 +60,8 @@ class TrainingPlan:
         Replicas. [-]
     zero_stage : Array
         0 to 3: what is sharded over the replicas. [-]
+    zero_group : Array
+        Ranks that share one set of shards; infinite: all that hold the same weights. [-]
     global_batch_size : Array
         Sequences per step. [-]
     micro_batch_size : Array
@@ -109,6 +111,7 @@ class TrainingPlan:
     expert_data_stride: Array
     data_parallel: Array
     zero_stage: Array
+    zero_group: Array
     global_batch_size: Array
     micro_batch_size: Array
     sequence_length: Array
@@ -148,6 +151,21 @@ class TrainingPlan:
         """Ranks that hold the same experts. [-]"""
         ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
         return np.asarray(ranks / (self.expert_parallel * self.expert_tensor_parallel))
+
+    @property
+    def zero_shards(self) -> Array:
+        """Ranks over which what ZeRO shards is split, outside the experts. [-]"""
+        return np.asarray(np.minimum(self.zero_group, self.shards))
+
+    @property
+    def expert_zero_shards(self) -> Array:
+        """Ranks over which what ZeRO shards of the experts is split. [-]"""
+        return np.asarray(np.minimum(self.zero_group, self.expert_shards))
+
+    @property
+    def regathers(self) -> np.ndarray:
+        """Where sharded weights are gathered for every micro-batch; a pipeline keeps them for the whole step. [-]"""
+        return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel < 2))
 
     def again(self, module: str) -> Array:
         """1 where selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""
@@ -385,8 +403,19 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             (plan.sequence_length, plan.tensor_parallel),
         ),
         Rule(
-            (plan.zero_stage >= 2) & (plan.pipeline_parallel > 1),
-            "ZeRO stage {} with pipeline parallel {}: gradients of all micro-batches must stay, use stage 0 or 1",
+            np.isfinite(plan.zero_group) & (plan.zero_stage < 1),
+            "zero group size {} needs ZeRO stage 1 or more",
+            (plan.zero_group,),
+        ),
+        Rule(
+            _fraction(plan.shards / plan.zero_shards)
+            | (~dense & _fraction(plan.expert_shards / plan.expert_zero_shards)),
+            "zero group size {} does not divide the {} ranks that hold the same weights (of experts: {})",
+            (plan.zero_group, plan.shards, plan.expert_shards),
+        ),
+        Rule(
+            (plan.zero_stage == 2) & (plan.pipeline_parallel > 1),
+            "ZeRO stage {} with pipeline parallel {}: gradients of all micro-batches must stay, use stage 0, 1 or 3",
             (plan.zero_stage, plan.pipeline_parallel),
         ),
     ]

@@ -26,7 +26,8 @@ class Communication(NamedTuple):
 
     ``tensor_*`` of the activations between blocks, ``context_*`` of keys and values (one ring step, one gathering,
     one exchange), ``expert_exchange`` one dispatch or combination, ``expert_*`` within an expert's tensor-parallel
-    group, ``stage_transfer`` between stages, the others of gradients and weights once per step.
+    group, ``stage_transfer`` between stages, ``gradient_reduce`` and ``weight_gather`` within a group that shares one
+    set of shards, ``group_reduce`` between such groups (between all replicas where nothing is sharded).
     """
 
     tensor_reduce: Collective
@@ -40,8 +41,10 @@ class Communication(NamedTuple):
     expert_scatter: Collective
     stage_transfer: Collective
     gradient_reduce: Collective
+    group_reduce: Collective
     weight_gather: Collective
     expert_gradient_reduce: Collective
+    expert_group_reduce: Collective
     expert_weight_gather: Collective
 
 
@@ -82,9 +85,10 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
     reduce_call = (stream, np.where(split, 1.0, tensor), plan.tensor_stride)
     stride = np.minimum(plan.context_stride, plan.data_stride)
     gradients = parameters * plan.gradient_size
-    sharded_ranks, whole_ranks = np.where(sharded, plan.shards, 1.0), np.where(sharded, 1.0, plan.shards)
+    sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
     weights_call = (parameters * plan.element_size, sharded_ranks, stride)
-    scatter_call, whole_call = (gradients, sharded_ranks, stride), (gradients, whole_ranks, stride)
+    scatter_call = (gradients, sharded_ranks, stride)
+    whole_call = (gradients / sharded_ranks, plan.shards / sharded_ranks, stride * sharded_ranks)
 
     heads = ceil_div(model.num_attention_heads, tensor)
     groups = np.where(model.latent_attention > 0, heads, ceil_div(model.num_query_groups, tensor))
@@ -105,12 +109,15 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
         expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)
         expert_stride = plan.expert_data_stride
-        expert_sharded = np.where(sharded, plan.expert_shards, 1.0)
-        expert_whole = np.where(sharded, 1.0, plan.expert_shards)
+        expert_sharded = np.where(sharded, plan.expert_zero_shards, 1.0)
         expert_gradients = expert_parameters * plan.gradient_size
         expert_weights = (expert_parameters * plan.element_size, expert_sharded, expert_stride)
         expert_scatter = (expert_gradients, expert_sharded, expert_stride)
-        expert_reduce = (expert_gradients, expert_whole, expert_stride)
+        expert_reduce = (
+            expert_gradients / expert_sharded,
+            plan.expert_shards / expert_sharded,
+            expert_stride * expert_sharded,
+        )
         gathers = _call(setting, "all_gather", pair_call, weights_call, context_gather, expert_call, expert_weights)
         scatters = _call(setting, "reduce_scatter", pair_call, scatter_call, expert_call, expert_scatter)
         reduces = _call(setting, "all_reduce", reduce_call, whole_call, expert_reduce)
@@ -128,9 +135,6 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         (keys_and_values, *ring),
     )
 
-    def either(scatter: Collective, reduce: Collective) -> Collective:
-        return scatter._replace(time=scatter.time + reduce.time)
-
     return Communication(
         tensor_reduce=reduces[0],
         tensor_gather=gathers[0],
@@ -142,9 +146,11 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         expert_gather=gathers[3],
         expert_scatter=scatters[2],
         stage_transfer=transfers[0],
-        gradient_reduce=either(scatters[1], reduces[1]),
+        gradient_reduce=scatters[1],
+        group_reduce=reduces[1],
         weight_gather=gathers[1],
-        expert_gradient_reduce=either(scatters[3], reduces[2]),
+        expert_gradient_reduce=scatters[3],
+        expert_group_reduce=reduces[2],
         expert_weight_gather=gathers[4],
     )
 

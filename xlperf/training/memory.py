@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.parallel.memory import logits_size, optimizer_element_size, weights_size
-from xlperf.parallel.pipeline import in_flight_micro_batches, last_stage_layers, stage_layers
+from xlperf.parallel.pipeline import first_stage_layers, in_flight_micro_batches, last_stage_layers, stage_layers
 from xlperf.parallel.plan import DUALPIPE, FUSED, PLAIN, RECOMPUTE_FULL, TrainingPlan
 from xlperf.training.activations import LayerActivations, layer_activations
 from xlperf.training.setting import MASK, WORD, Setting
@@ -142,9 +142,10 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     single = stages < 2
     full = stage_layers(model.num_layers, stages, chunks)
     last = last_stage_layers(model.num_layers, stages, chunks)
-    layers = side_by_side(full, full, last)
+    first = first_stage_layers(model.num_layers, stages, chunks)
+    layers = side_by_side(first, full, last)
     mixtures = side_by_side(
-        mixture_layers(model, full, stages, first=True),
+        mixture_layers(model, first, stages, first=True),
         mixture_layers(model, full, stages, first=False),
         mixture_layers(model, last, stages, first=False),
     )
@@ -187,8 +188,8 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     resting = np.where(sharded_weights, np.maximum(plan.element_size, WORD), plan.element_size)[:, None]
 
     def sharded(size: Array, since: float) -> Array:
-        shards = np.where(stage >= since, plan.shards[:, None], 1.0)
-        expert_shards = np.where(stage >= since, plan.expert_shards[:, None], 1.0)
+        shards = np.where(stage >= since, plan.zero_shards[:, None], 1.0)
+        expert_shards = np.where(stage >= since, plan.expert_zero_shards[:, None], 1.0)
         return np.asarray(weights_size(dense, size, shards) + weights_size(routed, size, expert_shards))
 
     weights, gradients, optimizer = sharded(resting, 3.0), sharded(gradient, 2.0), sharded(state, 1.0)
@@ -198,13 +199,20 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     block = held.attention + np.where(model.num_dense_layers > 0, held.mlp, 0.0)
     block = block + np.where(model.num_experts > 0, held.shared + one_expert, 0.0)
     gradients = gradients + sharded(copy, 2.0)
+    held_whole = (plan.zero_stage > 2) & (stages > 1)  # gathered once, and no gradient leaves before the last one
+    if held_whole.any():
+        whole = dense + routed
+        weights = weights + np.where(held_whole[:, None], element * whole, 0.0)
+        gradients = np.where(held_whole[:, None], gradients + gradient * whole, gradients)
     passing = element * (block[:, None] + heads)  # weight gradients on their way into the buffer
     gathered_layer = np.where(
         mixtures > 0, held.attention[:, None] + held.shared[:, None] + held.experts[:, None],
         held.attention[:, None] + held.mlp[:, None],
     )  # fmt: skip
     in_transit = np.maximum(gathered_layer, heads) * WORD + 2.0 * gathered_layer * element
-    activations = activations + np.where(stage > 2, in_transit, np.maximum(passing - copy * (dense + routed), 0.0))
+    activations = activations + np.where(
+        plan.regathers[:, None], in_transit, np.maximum(passing - copy * (dense + routed), 0.0)
+    )
     stage_total = weights + gradients + optimizer + activations
     present = side_by_side(zero, np.where(stages > 2, 0.0, -np.inf), np.where(single, -np.inf, 0.0))
     worst = np.argmax(np.nan_to_num(stage_total, nan=0.0) + present, axis=-1)

@@ -176,21 +176,21 @@ def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
 
 
 def _data_parallel_time(setting: Setting, communication: Communication, stage: _Stage) -> Array:
-    """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch."""
+    """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch, but for what
+    passes between groups of shards.
+    """
     plan = setting.plan
     window = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
-    sharded = plan.zero_stage > 2
+    sharded = plan.regathers
     repeats = np.where(sharded, plan.num_micro_batches, 1.0)
     reduce = communication.gradient_reduce.time + communication.expert_gradient_reduce.time
     gather = communication.weight_gather.time + communication.expert_weight_gather.time
     behind_backward = reduce + np.where(sharded, gather, 0.0)
-    return np.asarray(
-        repeats
-        * (
-            np.maximum(behind_backward - window * (stage.backward + stage.again), 0.0)
-            + np.maximum(gather - window * stage.forward, 0.0)
-        )
-    )
+    between = communication.group_reduce.time + communication.expert_group_reduce.time
+    hidden = window * (stage.backward + stage.again)
+    forward = np.maximum(gather - window * stage.forward, 0.0)
+    last = np.maximum(behind_backward + between - hidden, 0.0) + forward
+    return np.asarray((repeats - 1.0) * (np.maximum(behind_backward - hidden, 0.0) + forward) + last)
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
@@ -260,11 +260,11 @@ def step(setting: Setting) -> Step:
     bubble = _bubble(setting, kinds.kind(_MIDDLE), transfer)
     data = _data_parallel_time(setting, communication, kinds.kind(_FULL))
 
-    owners = np.where(plan.zero_stage > 0, plan.shards, 1.0)
-    expert_owners = np.where(plan.zero_stage > 0, plan.expert_shards, 1.0)
+    owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
+    expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD)
     touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
-    sharded = plan.zero_stage > 1
+    sharded = (plan.zero_stage > 1) & (stages < 2)
     cleared = plan.gradient_size * (
         parameters / np.where(sharded, owners, 1.0) + experts / np.where(sharded, expert_owners, 1.0)
     )

@@ -1,0 +1,154 @@
+"""Pipeline schedules: the tables of the papers, limits, and properties that every schedule keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xlperf import load_catalog
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.plans import table_from_rows
+from xlperf.evaluate import evaluate
+from xlperf.parallel.pipeline import (
+    dualpipe_bubble_time,
+    first_stage_layers,
+    in_flight_micro_batches,
+    last_stage_layers,
+    pipeline_bubble_time,
+    stage_layers,
+    zero_bubble_time,
+)
+
+DENSE = {
+    "model": "Meta-Llama-3.1-70B",
+    "accelerator": "H100-SXM-80GB",
+    "num_accelerators": 64,
+    "tensor_parallel": 4,
+    "pipeline_parallel": 8,
+    "data_parallel": 2,
+    "sequence_length": 4096,
+    "cross_entropy": "fused",
+}
+passes = st.floats(0.1, 10.0)
+stages = st.integers(2, 64)
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def results(catalog: Catalog, *plans: dict[str, object]) -> dict[str, np.ndarray]:
+    names = list(dict.fromkeys(name for plan in plans for name in plan))
+    rows = [[plan.get(name) for name in names] for plan in plans]
+    return dict(evaluate(table_from_rows("training", names, rows), catalog).columns)
+
+
+@given(passes, passes, passes, stages)
+def test_qi_2023_table_1_bubbles(forward: float, backward: float, weights: float, count: int) -> None:
+    """arXiv:2401.10241: 1F1B (p - 1)(F + B + W), ZB-H1 (p - 1)(F + B - W), B the gradient of the inputs."""
+    weights = min(weights, forward + backward)
+    plain = pipeline_bubble_time(forward + backward + weights, count, 1.0)
+    assert plain == pytest.approx((count - 1) * (forward + backward + weights))
+    filled = zero_bubble_time(forward, backward, weights, count)
+    assert filled == pytest.approx((count - 1) * (forward + backward - weights), abs=1e-9)
+    assert filled <= plain
+
+
+@given(passes, passes, stages)
+def test_qi_2023_equal_passes_idle_a_third(each: float, other: float, count: int) -> None:
+    """arXiv:2401.10241, section 2.3: with F = B = W, ZB-H1 has a third of the bubble of 1F1B."""
+    third = zero_bubble_time(each, each, each, count) / pipeline_bubble_time(3.0 * each, count, 1.0)
+    assert third == pytest.approx(1 / 3)
+    assert zero_bubble_time(each, other, each + other + 1.0, count) == 0.0
+
+
+@given(passes, passes, st.integers(1, 32))
+def test_deepseek_v3_table_2_bubbles(forward: float, weights: float, half: int) -> None:
+    """arXiv:2412.19437, B the whole backward pass: ZB1P (p - 1)(F + B - 2 W), DualPipe (p / 2 - 1)(F&B + B - 3 W)."""
+    count, whole = 2 * half, 2.0 * weights
+    zb1p = zero_bubble_time(forward, whole - weights, weights, count)
+    assert zb1p == pytest.approx(max((count - 1) * (forward + whole - 2 * weights), 0.0))
+    both = dualpipe_bubble_time(forward + whole, whole, weights, count)
+    assert both == pytest.approx(max((half - 1) * (forward + 2 * whole - 3 * weights), 0.0), abs=1e-9)
+
+
+def test_deepseek_v3_table_2_parameters_and_activations(catalog: Catalog) -> None:
+    """Parameters 1x, 1x, 2x; activations p, p, p + 1."""
+    plans = [
+        {**DENSE, "global_batch_size": 64, "pipeline_schedule": way} for way in ("1f1b", "zero-bubble", "dualpipe")
+    ]
+    found = results(catalog, *plans)
+    assert found["memory_layer_activations"] / found["memory_layer_activations"][0] == pytest.approx([1, 1, 9 / 8])
+    assert found["memory_weights"][1] == found["memory_weights"][0]
+    assert found["memory_weights"][2] == pytest.approx(2 * found["memory_weights"][0])
+
+
+def test_narayanan_2021_interleaving_and_gpipe(catalog: Catalog) -> None:
+    """arXiv:2104.04473, 2.2: GPipe keeps all micro-batches, 1F1B p of them; v chunks divide the bubble by v."""
+    assert in_flight_micro_batches(64, 8, 1) == 8
+    assert in_flight_micro_batches(64, 8, 1, 1.0) == 64
+    assert in_flight_micro_batches(4, 8, 1) == 4
+    ways = [{"pipeline_schedule": "1f1b"}, {"pipeline_schedule": "gpipe"},
+            {"pipeline_schedule": "interleaved", "virtual_pipeline": 5}]  # fmt: skip
+    found = results(catalog, *({**DENSE, "global_batch_size": 128, **way} for way in ways))
+    kept, idle = found["memory_layer_activations"], found["time_pipeline_bubble"]
+    assert kept[1] == pytest.approx(kept[0] * 64 / 8)
+    assert idle[1] == idle[0]
+    assert kept[2] == pytest.approx(kept[0] * (1 + 7 / 40), rel=1e-9)
+    assert idle[0] / 5 <= idle[2] < idle[0] / 4
+
+
+@given(st.integers(1, 200), stages, st.integers(1, 8))
+def test_stages_hold_all_layers_and_ends_no_more_than_the_middle(layers: int, count: int, chunks: int) -> None:
+    full = stage_layers(layers, count, chunks)
+    first, last = first_stage_layers(layers, count, chunks), last_stage_layers(layers, count, chunks)
+    assert first <= full and last <= full
+    assert first + last + (count - 2) * full >= layers
+    assert full * count - layers < count * chunks
+
+
+def test_llama_3_has_one_layer_fewer_at_both_ends() -> None:
+    """arXiv:2407.21783, 3.3.2: 126 layers on 16 stages."""
+    assert (first_stage_layers(126, 16, 1), stage_layers(126, 16, 1), last_stage_layers(126, 16, 1)) == (7, 8, 7)
+
+
+@given(st.integers(1, 500), stages, st.integers(1, 8), st.integers(0, 1))
+def test_micro_batches_in_flight_are_never_more_than_there_are(
+    batches: int, count: int, chunks: int, gpipe: int
+) -> None:
+    held = in_flight_micro_batches(batches, count, chunks, gpipe)
+    assert 0 < held <= batches
+    assert held <= in_flight_micro_batches(batches + 1, count, chunks, gpipe)
+    assert held >= in_flight_micro_batches(batches, count, 1, 0) or gpipe
+
+
+@pytest.mark.parametrize("way", ["1f1b", "gpipe", "interleaved", "zero-bubble", "dualpipe"])
+def test_more_micro_batches_idle_a_smaller_share(catalog: Catalog, way: str) -> None:
+    chunks = {"virtual_pipeline": 5} if way == "interleaved" else {}
+    plans = [
+        {**DENSE, **chunks, "pipeline_schedule": way, "global_batch_size": 2 * count} for count in (16, 32, 64, 1024)
+    ]
+    found = results(catalog, *plans)
+    share = found["time_pipeline_bubble"] / found["step_time"]
+    assert (share >= 0).all() and (np.diff(share) < 0).all()
+    assert share[-1] < 0.01
+    np.testing.assert_allclose(found["time_pipeline_bubble"], found["time_pipeline_bubble"][0], rtol=1e-12)
+
+
+def test_more_stages_idle_longer_and_one_stage_never(catalog: Catalog) -> None:
+    plans = [
+        {
+            **DENSE,
+            "num_accelerators": 4 * count,
+            "data_parallel": 1,
+            "pipeline_parallel": count,
+            "global_batch_size": 64,
+        }
+        for count in (1, 2, 4, 8, 16)
+    ]
+    found = results(catalog, *plans)
+    share = found["time_pipeline_bubble"] / found["step_time"]
+    assert share[0] == 0.0 and (np.diff(share) > 0).all()

@@ -1,0 +1,72 @@
+"""``xlperf cost``: from the wafer to the module, and from the server to the accelerator-hour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+
+
+@click.command(
+    short_help="Cost of chiplet designs, or of servers per accelerator-hour.",
+    epilog=examples(
+        "xlperf cost designs.csv -o results.csv",
+        "xlperf cost study.xlsx -o results.xlsx --case high",
+        "xlperf cost servers.csv",
+    ),
+)
+@click.argument("designs")
+@click.option(
+    "-o",
+    "--output",
+    default=STANDARD,
+    metavar="RESULTS",
+    help="File to write: .csv, .parquet or .xlsx; - or nothing: CSV on standard output.",
+)
+@click.option(
+    "--case",
+    type=click.Choice(["low", "base", "high"]),
+    default="base",
+    show_default=True,
+    help="Which wafer prices and defect densities of the process nodes.",
+)
+@click.option("--placed", is_flag=True, help="Count whole dies on a grid instead of the closed formula; slower.")
+@click.option(
+    "--upstream",
+    is_flag=True,
+    help="Repeat the known slips of Chiplet Actuary, to compare with its figures: micro-bumps paid once per chip "
+    "design, fixed design cost of a fan-out package of one mm2, substrates designed for what they cost to make.",
+)
+@catalog_option
+def cost(designs: str, output: str, case: str, placed: bool, upstream: bool, catalog: str | None) -> None:
+    """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
+
+    The first column says what the rows are. "chiplet": designs with the columns of the sheet chiplets (package, node,
+    num dies, module area, memory stacks, volume ...); results are the parts of the cost of a module, one-time costs,
+    unit cost and price. "server": servers with the columns of the sheet servers (accelerator price, server price,
+    server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour.
+    """
+    from xlperf.catalog.catalog import load_catalog
+    from xlperf.catalog.plans import read_designs
+    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.evaluate.designs import evaluate_designs
+    from xlperf.evaluate.servers import evaluate_servers
+
+    check_output(output, SUFFIXES, (designs,))
+    table = read_designs(designs)
+    own = designs if Path(designs).suffix.lower() in (".xlsx", ".xlsm") else None
+    known = load_catalog(catalog or own)
+    if table.kind == "servers":
+        results = evaluate_servers(table)
+    else:
+        with progress(len(table), f"{len(table):,} designs") as done:
+            results = evaluate_designs(table, known, case, placed, upstream, done)
+    if Path(output).suffix.lower() == ".xlsx":
+        write_workbook(output, [(table.kind, [table, results])])
+    else:
+        write_blocks(output, [parts(table, results)])
+    if output != STANDARD:
+        rows = {"chiplets": "design", "servers": "server"}[table.kind]
+        click.echo(f"{output}: {len(table):,} {rows}{'s' if len(table) != 1 else ''}")

@@ -1,0 +1,63 @@
+"""Whole training runs: only for plans that say how many tokens they train on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.catalog.table import Table
+from xlperf.evaluate.join import Joined
+from xlperf.parallel.memory import optimizer_element_size
+from xlperf.parallel.plan import TrainingPlan
+from xlperf.training import run
+from xlperf.training.setting import WORD
+from xlperf.workload.parameters import parameter_count
+
+COLUMNS = ("run_steps", "checkpoint_size", "checkpoint_interval", "goodput", "run_time", "run_cost", "run_energy")
+
+
+def run_results(
+    plans: Table, plan: TrainingPlan, joined: Joined, results: Mapping[str, Array], power: Array
+) -> dict[str, Array]:
+    """Results of the runs of a block of plans.
+
+    Parameters
+    ----------
+    plans : Table
+        Training plans.
+    plan : TrainingPlan
+        The same with blanks filled.
+    joined : Joined
+        What they refer to.
+    results : mapping of str to Array
+        With the time of a step.
+    power : Array
+        Power of one accelerator in the building, (rows,). [W]
+
+    Returns
+    -------
+    dict of str to Array
+        Each of :data:`COLUMNS`, NaN where a plan names no tokens.
+    """
+    if "training_tokens" not in plans or np.isnan(plans.number("training_tokens")).all():
+        return dict.fromkeys(COLUMNS, np.full(len(plans), np.nan))
+    steps = run.num_steps(plans.number("training_tokens"), plan.global_batch_size, plan.sequence_length)
+    asked = np.where(np.isnan(steps), np.nan, 1.0)
+    state = optimizer_element_size(plan.adam, plan.element_size, WORD)
+    size = asked * run.checkpoint_size(parameter_count(joined.model), plan.element_size, state)
+    write_time = size / plans.filled("checkpoint_bandwidth")
+    failures = run.time_between_failures(plans.filled("accelerator_mtbf"), plan.num_accelerators)
+    interval = run.checkpoint_interval(write_time, failures)
+    share = run.goodput(interval, write_time, failures, plans.filled("restart_time"))
+    time = run.run_time(steps, results["step_time"], share)
+    return {
+        "run_steps": steps,
+        "checkpoint_size": size,
+        "checkpoint_interval": interval,
+        "goodput": share,
+        "run_time": time,
+        "run_cost": joined.cost_rate * plan.num_accelerators * time,
+        "run_energy": power * plan.num_accelerators * time,
+    }
