@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.networks import block, network_of
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
 
 HEADER = [
     "network",
@@ -153,3 +156,21 @@ def test_every_topology_takes_a_plan_and_a_faster_one_is_not_slower() -> None:
     by_name = dict(zip(kinds, times.tolist(), strict=True))
     assert by_name["fat-tree"] == by_name["rail"] == by_name["switch"]
     assert by_name["mesh"] >= by_name["torus"] > by_name["switch"]
+
+
+def test_collectives_for_each_tensor_start_more_often() -> None:
+    def step_of(tensors: float, **values: object) -> Table:
+        constant = FittedConstant(
+            "training_calls", "any", "any", "any", "tensors_per_layer", tensors, "", 0, math.nan, "", ""
+        )
+        catalog = load_catalog()
+        table = joined_tables(catalog.tables["calibration"], calibration_table([constant]))
+        one = plan("DGX-H100", 256, tensor_parallel=1, software="some", global_batch_size=256, **values)
+        return evaluate(one, catalog.with_tables([table]))
+
+    together, never, apart = (step_of(tensors)["time_data_parallel"][0] for tensors in (0.0, 1.0 / 32.0, 6.0))
+    assert together == never
+    # Of 192 calls each of gathering and reducing, a ring of 256 ranks takes 255 hops of 5 us.
+    assert apart - together == pytest.approx(2.0 * 191.0 * 255.0 * 5e-6, rel=0.15)
+    alone = [step_of(tensors, zero_stage=0)["time_data_parallel"][0] for tensors in (0.0, 6.0)]
+    assert 0.0 < alone[1] - alone[0] < apart - together  # trees of all-reduces have fewer levels

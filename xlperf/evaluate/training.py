@@ -37,7 +37,7 @@ DEFAULT_SEQUENCE_LENGTH = 4096.0
 MICRO_BATCHES_PER_STAGE = 4.0
 _KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 _WIDE_KERNELS = ("attention", "attention_backward")
-_SOFTWARE = ("training_software", "training_memory", "training_band")
+_SOFTWARE = ("training_software", "training_memory", "training_calls", "training_band")
 _RECOMPUTE = {"none": 0.0, "selective": 1.0, "full": 2.0}
 
 
