@@ -17,7 +17,7 @@ import pytest
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import parse_header
-from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, PLAN_TABLES, results_of, table_schema, unit_of
+from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, PLAN_TABLES, results_of, schema, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError
 from xlperf.excel.build import KINDS, build, main, read_tables, table_of, workbook_package, write_workbook
@@ -167,7 +167,7 @@ def test_drop_downs_refer_to_names_that_exist(book: Any) -> None:
             words = [cell.value for row in book[sheet][area] for cell in row]
             kind, column = next(
                 (kind, column)
-                for kind in KINDS
+                for kind in schema()
                 for column in table_schema(kind).columns
                 if name == f"{kind}_{column.name}_choices"
             )
