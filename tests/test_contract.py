@@ -28,6 +28,7 @@ NOT_DRAWN = {
     "parallel.serving_plan.serving_warnings": "rules in words",
     "parallel.serving_plan.sizes": "names of precisions",
     "parallel.serving_plan.unmodelled_rules": "rules in words",
+    "training.stages.stage_rules": "rules in words",
     "training.recompute.selected_share": "takes operators with their names",
     "parallel.plan.group_strides": "sizes by name of the dimension",
     "workload.operators.joined": "any number of arguments",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from xlperf.catalog.schema import PLAN_TABLES, Column, results_of
+from xlperf.excel.equations import EQUATIONS, Input
 
 PREFIX = "XLPERF_"
 CATEGORY = "xlperf"
@@ -31,8 +32,9 @@ class Function:
     """One worksheet function.
 
     ``shape`` says what it returns: ``handle`` (a text that names a catalog), ``values`` (one value per plan, as a
-    column), ``block`` (a header row and rows below it) or ``words`` (one text per plan). ``result`` is the result
-    column that a function of shape ``values`` shows.
+    column), ``block`` (a header row and rows below it), ``words`` (one text per plan), ``equation`` (a number, or a
+    table where ranges are given) or ``designs`` (one value per chiplet design). ``result`` is the result column that a
+    function of shape ``values`` or ``designs`` shows.
     """
 
     name: str
@@ -58,9 +60,55 @@ RESULTS = Argument(
 SPILL = "In LibreOffice enter it with Ctrl+Shift+Enter."
 TABLES = Argument(
     "table",
-    "A table with its header row: accelerators, networks, models, prices or calibration.",
+    "A table with its header row: accelerators, networks, models, prices, calibration, process_nodes, "
+    "packages, chiplets or servers.",
     repeated=True,
 )
+
+
+DESIGN = Argument(
+    "design",
+    "A chiplet design: two columns (name, value); or a table with its header row; or rows of values whose header row "
+    "is given as header. Columns as on the sheet chiplets.",
+)
+PART = Argument("part", 'Which part, by its name: "raw dies", "die yield" ...; blank: the whole module.', optional=True)
+
+
+def _argument(own: Input) -> Argument:
+    """An argument of an equation with its unit, default and what it may be."""
+    words = own.doc if own.unit == "-" or own.choices else f"{own.doc} [{own.unit}]"
+    if own.choices:
+        words = f"{words}: {', '.join(own.choices)}"
+    if own.default is None:
+        return Argument(own.name, f"{words}.")
+    default = own.default if isinstance(own.default, str) else f"{own.default:g}"
+    return Argument(own.name, f"{words}; left out: {default}.", optional=True)
+
+
+def _cost_functions() -> list[Function]:
+    equations = [
+        Function(PREFIX + name, f"{equation.doc} A column against a row gives a table.",
+                 tuple(map(_argument, equation.inputs)), "equation")
+        for name, equation in EQUATIONS.items()
+    ]  # fmt: skip
+    return [
+        *equations,
+        Function(
+            "XLPERF_PACKAGE_COST",
+            "Cost of one good module of a chiplet design: dies, package, memory, test and what is lost [USD]; or one "
+            "part of it.",
+            (DESIGN, PART, CATALOG, HEADER),
+            "designs",
+            "module_cost",
+        ),
+        Function(
+            "XLPERF_ACCELERATOR_COST",
+            "Cost of one accelerator of a chiplet design: module, board and its share of one-time costs [USD].",
+            (DESIGN, CATALOG, HEADER),
+            "designs",
+            "unit_cost",
+        ),
+    ]
 
 
 def _plans(kind: str) -> Argument:
@@ -131,4 +179,4 @@ def functions() -> dict[str, Function]:
             "words",
         ),
     ]
-    return {function.name: function for function in fixed + _value_functions()}
+    return {function.name: function for function in fixed + _cost_functions() + _value_functions()}

@@ -10,11 +10,12 @@ import sys
 import traceback
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xlperf.catalog.cells import is_blank, shown, table_kind
-from xlperf.catalog.schema import CATALOG_TABLES, results_of, split_header, table_schema
-from xlperf.errors import Fault, InputError
+from xlperf.catalog.schema import EVERY_TABLE, results_of, split_header, table_schema
+from xlperf.errors import Fault, InputError, nearest
 from xlperf.excel.blocks import (
     CellError,
     FunctionError,
@@ -27,7 +28,8 @@ from xlperf.excel.blocks import (
     read_table,
     words_of,
 )
-from xlperf.excel.functions import HANDLE_PREFIX, STAND_INS, Function, functions
+from xlperf.excel.equations import equation_block
+from xlperf.excel.functions import HANDLE_PREFIX, PREFIX, STAND_INS, Function, functions
 from xlperf.excel.handles import Block, CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.excel.outcomes import Outcome, Outcomes, shown_column
 
@@ -53,6 +55,12 @@ class Engine:
         from xlperf.evaluate import evaluate
 
         return evaluate(plans, catalog)
+
+    def evaluate_designs(self, designs: Table, catalog: Catalog) -> Table:
+        """Cost of chiplet designs."""
+        from xlperf.evaluate.designs import evaluate_designs
+
+        return evaluate_designs(designs, catalog)
 
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
@@ -115,6 +123,11 @@ class Session:
         if len(arguments) > len(names):
             raise FunctionError("#VALUE!", f"{function.name} has {len(names)} arguments, got {len(arguments)}")
         given = dict(zip(names, [*arguments, *[None] * (len(names) - len(arguments))], strict=True))
+        if function.shape == "equation":
+            return equation_block(function.name.removeprefix(PREFIX), list(given.values()))
+        if function.shape == "designs":
+            part = _part(given.get("part")) or function.result
+            return [[cell] for cell in self._designs(part, given["design"], given["catalog"], given["header"])]
         if function.name == "XLPERF_CHECK":
             return self._check(given["plan"], given["catalog"], given["header"])
         plans = read_block(given.get("plan", given.get("plans")), given["header"])
@@ -170,7 +183,7 @@ class Session:
         tables: dict[str, Table] = {}
         for block in blocks:
             kind = table_kind(block[0])
-            if kind not in CATALOG_TABLES:
+            if kind not in EVERY_TABLE:
                 raise InputError(Fault("", "XLPERF_CATALOG takes catalog tables, got a table of plans"))
             if kind in tables:
                 raise InputError(Fault("", f"two tables of {kind} were given to XLPERF_CATALOG"))
@@ -182,6 +195,12 @@ class Session:
     def _outcome(self, plans: Plans, catalog: Any) -> Outcome:
         key, content = self._catalog(catalog)
         return self._outcomes.of(key, plans, lambda table: self._engine.evaluate(table, content))
+
+    def _designs(self, result: str, design: Any, catalog: Any, header: Any) -> list[Any]:
+        designs = replace(read_block(design, header), kind="chiplets")
+        key, content = self._catalog(catalog)
+        outcome = self._outcomes.of(key, designs, lambda table: self._engine.evaluate_designs(table, content))
+        return outcome.column(result)
 
     def _values(self, result: str, plans: Plans, catalog: Any) -> list[Any]:
         result = STAND_INS.get((plans.kind, result), result)
@@ -221,8 +240,8 @@ class Session:
         block = block_of(plan)
         if block and len(block[0]) > 2 and not block_of(header):
             names = {split_header(cell)[0] for cell in block[0] if isinstance(cell, str)}
-            keys = {table_schema(kind).key.name for kind in CATALOG_TABLES}
-            if not {"model", "accelerator"} <= names and names & keys and table_kind(block[0]) in CATALOG_TABLES:
+            keys = {table_schema(kind).key.name for kind in EVERY_TABLE}
+            if not {"model", "accelerator"} <= names and names & keys and table_kind(block[0]) in EVERY_TABLE:
                 _, content = self._catalog(catalog)
                 self._with_tables(content, [block])
                 return [["ok"]]
@@ -231,6 +250,21 @@ class Session:
         reasons = outcome.column("reason")
         return [[cell.message if isinstance(cell, CellError) else _words(cell, row)]
                 for cell, row in zip(reasons, outcome.rows, strict=True)]  # fmt: skip
+
+
+def _part(argument: Any) -> str:
+    """Result of a design that a cell names; "" where it is blank."""
+    cells = block_of(argument)
+    if not cells or cells == [[0]]:  # an empty cell arrives as 0 in LibreOffice
+        return ""
+    known = results_of("chiplets").by_name
+    name = split_header(str(cells[0][0]))[0]
+    if len(cells) > 1 or len(cells[0]) > 1 or name not in known:
+        hint = nearest(name, known).replace("_", " ")
+        raise FunctionError(
+            "#VALUE!", f"part must be the name of one result of designs, got {shown(cells[0][0])}; {hint}"
+        )
+    return name
 
 
 def _words(reason: str, row: object) -> str:

@@ -40,6 +40,8 @@ class TrainingPlan:
         Stages. [-]
     virtual_pipeline : Array
         Model chunks per stage. [-]
+    first_stage_layers, last_stage_layers : Array
+        Layers of the ends of the pipeline; NaN: shared evenly. [-]
     schedule : Array
         Code of the order of passes: position in SCHEDULES. [-]
     context_parallel : Array
@@ -97,6 +99,8 @@ class TrainingPlan:
     sequence_parallel: Array
     pipeline_parallel: Array
     virtual_pipeline: Array
+    first_stage_layers: Array
+    last_stage_layers: Array
     schedule: Array
     context_parallel: Array
     context_method: Array

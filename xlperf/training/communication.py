@@ -116,9 +116,15 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
     stride = np.minimum(plan.context_stride, plan.data_stride)
     gradients = parameters * plan.gradient_size
     sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
-    weights_call = (parameters * plan.element_size, sharded_ranks, stride)
-    scatter_call = (gradients, sharded_ranks, stride)
-    whole_call = (gradients / sharded_ranks, plan.shards / sharded_ranks, stride * sharded_ranks)
+    tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
+    calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
+    weights_call = (parameters * plan.element_size / calls, sharded_ranks, stride)
+    scatter_call = (gradients / calls, sharded_ranks, stride)
+    whole_call = (gradients / sharded_ranks / calls, plan.shards / sharded_ranks, stride * sharded_ranks)
+
+    def repeated(call: Collective) -> Collective:
+        """All calls of a step, one for each tensor."""
+        return call._replace(time=calls * call.time, message_size=calls * call.message_size)
 
     heads = ceil_div(model.num_attention_heads, tensor)
     groups = np.where(model.latent_attention > 0, heads, ceil_div(model.num_query_groups, tensor))
@@ -179,9 +185,9 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         expert_gather=gathers[3],
         expert_scatter=scatters[2],
         stage_transfer=transfers[0],
-        gradient_reduce=scatters[1],
-        group_reduce=reduces[1],
-        weight_gather=gathers[1],
+        gradient_reduce=repeated(scatters[1]),
+        group_reduce=repeated(reduces[1]),
+        weight_gather=repeated(gathers[1]),
         expert_gradient_reduce=scatters[3],
         expert_group_reduce=reduces[2],
         expert_weight_gather=gathers[4],
