@@ -18,9 +18,15 @@ from xlperf.units import UNITS
 
 ANY = "any"
 SOFTWARE_FAMILIES = (
-    "training_software", "training_memory", "training_band",
-    "serving_software", "serving_band", "serving_load", "engine_all_reduce",
-)  # fmt: skip
+    "training_software",
+    "training_memory",
+    "training_calls",
+    "training_band",
+    "serving_software",
+    "serving_band",
+    "serving_load",
+    "engine_all_reduce",
+)
 _PRECISIONS = {"fp16": "bf16"}
 
 

@@ -18,7 +18,8 @@ from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.evaluate import evaluate
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
-from xlperf.explore.fit_training import FEWEST_ROWS, HIGH_SHARE, LOW_SHARE, NEVER_FITTED, fold_of
+from xlperf.explore.fit_stacks import HIGH_SHARE, LOW_SHARE
+from xlperf.explore.fit_training import FEWEST_ROWS, NEVER_FITTED, fold_of
 from xlperf.explore.measurements import FIRST_TOKEN, TIME_PER_TOKEN, Record, compare
 from xlperf.explore.published import Published, PublishedPlans
 from xlperf.explore.published_inference import inference_plans
