@@ -273,7 +273,9 @@ def test_inference_rows(inference: Published, catalog: Catalog) -> None:
     assert plans.plans["mode"][crowd] == "continuous"
     assert plans.plans["concurrency"][crowd] == inference.number["concurrency"][plans.index[crowd]]
     reasons = dict(zip(inference.text["row_id"], plans.reasons, strict=True))
-    assert reasons["I00195"] == "the batch is not stated"
+    most = by_name["I00195"]
+    assert plans.plans["mode"][most] == "continuous", "maximum throughput: the cache says how many requests run"
+    assert "batch not stated" in plans.notes[plans.index[most]]
     assert reasons["I05294"] == "the mapping is not stated"
 
 

@@ -24,6 +24,8 @@ SOFTWARE_FAMILIES = (
     "training_band",
     "serving_software",
     "serving_band",
+    "serving_load",
+    "engine_all_reduce",
 )
 _PRECISIONS = {"fp16": "bf16"}
 
