@@ -208,6 +208,8 @@ def test_operators_of_a_mixture_add_up(catalog: Catalog, model: str) -> None:
         ({"expert_parallel": 2}, "expert parallel 2 needs a mixture of experts"),
         ({"data_parallel_attention": 3}, "data parallel attention 3 does not divide tensor parallel 8"),
         ({"model": "Mixtral-8x7B-v0.1", "expert_parallel": 3, "batch_size": 1}, "does not divide"),
+        ({"prefill_accelerators": 4}, "prefill accelerators needs mode disaggregated"),
+        ({"prompt_variation": 0.5}, "prompt variation needs mode continuous or disaggregated"),
         ({"model": "Qwen3.5-27B"}, "has hybrid attention, which is not modelled yet"),
     ],
 )

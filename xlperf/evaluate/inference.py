@@ -180,11 +180,22 @@ def _stream(plans: Table, setting: ServingSetting) -> Stream:
     return Stream(
         plans.number("request_rate"),
         plans.filled("prompt_variation"),
-        plans.filled("output_variation"),
         plans.number("ttft_target"),
         plans.number("tpot_target"),
         setting.load["waiting_share"][:, 0],
     )
+
+
+def _mode_rules(plans: Table, mode: str) -> list[Rule]:
+    """Refuse columns that say something only in another mode."""
+    given = {"prefill_accelerator": plans.text("prefill_accelerator") != ""}
+    for name in ("accelerators", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention"):
+        given[f"prefill_{name}"] = ~np.isnan(plans.number(f"prefill_{name}"))
+    pools = [Rule(found, f"{name.replace('_', ' ')} needs mode disaggregated") for name, found in given.items()]
+    varied = Rule(plans.filled("prompt_variation") > 0.0, "prompt variation needs mode continuous or disaggregated")
+    targets = ~np.isnan(plans.number("ttft_target")) | ~np.isnan(plans.number("tpot_target"))
+    unmet = Rule(targets, "targets are not modelled in mode disaggregated; leave them blank")
+    return {"static": [*pools, varied], "continuous": pools, "disaggregated": [unmet]}[mode]
 
 
 def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
@@ -250,6 +261,7 @@ def _evaluate(
                 results |= {name: loaded[name] for name in _AT_TARGETS}
         results = {**dict.fromkeys(_AT_TARGETS, np.full(len(plans), np.nan)), **results}
         rules += [
+            *_mode_rules(plans, mode),
             *joined.rules,
             *unmodelled_rules(
                 plans.filled("mode"),

@@ -82,7 +82,6 @@ class Stream:
 
     request_rate: Array
     prompt_variation: Array
-    output_variation: Array
     first_target: Array
     token_target: Array
     waiting_share: Array
