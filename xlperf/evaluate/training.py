@@ -38,7 +38,7 @@ DEFAULT_SEQUENCE_LENGTH = 4096.0
 MICRO_BATCHES_PER_STAGE = 4.0
 _KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 _WIDE_KERNELS = ("attention", "attention_backward")
-_SOFTWARE = ("training_software", "training_memory", "training_band")
+_SOFTWARE = ("training_software", "training_memory", "training_calls", "training_band")
 _RECOMPUTE = {"none": 0.0, "selective": 1.0, "full": 2.0}
 
 
@@ -328,8 +328,9 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]
-        results["step_time_low"] = results["step_time"] * band["step_low"][:, 0]
-        results["step_time_high"] = results["step_time"] * band["step_high"][:, 0]
+        low, high = ("mixture_low", "mixture_high") if architecture.experts else ("step_low", "step_high")
+        results["step_time_low"] = results["step_time"] * band[low][:, 0]
+        results["step_time_high"] = results["step_time"] * band[high][:, 0]
         results["memory_reserved"] = results["memory_reserved"] + joined.reserved_memory
         results["memory_capacity"] = capacity
         results["fits"] = np.where(results["memory_reserved"] <= capacity, 1.0, 0.0)

@@ -126,7 +126,9 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     """Times of kinds of stages, (rows, kinds), from the calls of each place, (rows, kinds, places)."""
     plan, constants = setting.plan, setting.constants
     layers, mixtures = counts[..., 0], counts[..., 4]
-    host = layers * constants["training_software"]["layer_overhead_time"]
+    software = constants["training_software"]
+    ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
+    host = (layers - mixtures) * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
     host = host + mixtures * constants["experts"]["layer_overhead_time"]
     full = (plan.recompute == RECOMPUTE_FULL)[:, None]
     selective = (plan.recompute == RECOMPUTE_SELECTIVE)[:, None]
