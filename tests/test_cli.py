@@ -229,6 +229,14 @@ def test_validate_compares_published_rows(command: Command, published: Path, tmp
     assert command("validate", published, "-o", "-").out == output.read_text(encoding="utf-8")
 
 
+def test_validate_shows_the_baseline(command: Command, published: Path, tmp_path: Path) -> None:
+    others = tmp_path / "others.csv"
+    others.write_text(published.read_text(encoding="utf-8").replace(",papers,", ",others,"), encoding="utf-8")
+    shown = command("validate", others, "--baseline").out.partition("Median error beside one constant MFU")[2]
+    assert any(line.split()[:2] == ["others", "11"] for line in shown.splitlines())
+    assert command("validate", published, "--baseline", "-o", "-").code == 2
+
+
 def test_validate_says_no_where_a_tolerance_is_missed(command: Command, published: Path, tmp_path: Path) -> None:
     with published.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))

@@ -15,6 +15,8 @@ from xlperf.arrays import Array, Numeric, array
 # Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
 NOT_DRAWN = {
     "hardware.kernels.launched_ahead": "the constants of all kernels by family",
+    "inference.loaded.loaded_results": "takes a stream of requests beside plans",
+    "inference.loaded.pooled_results": "takes a stream of requests beside plans",
     "inference.bound.serving_bound": "takes the work that serving_work returns",
     "inference.work.phase_times": "takes the work that serving_work returns",
     "network.topology.tier_shape": "takes the number of a tier, part of collective_time",
@@ -24,10 +26,11 @@ NOT_DRAWN = {
     "parallel.serving_plan.cache_precision": "names of precisions",
     "parallel.serving_plan.inference_plan": "names of precisions",
     "parallel.serving_plan.matrix_precision": "names of precisions",
-    "parallel.serving_plan.serving_rules": "rules in words",
-    "parallel.serving_plan.serving_warnings": "rules in words",
+    "parallel.serving_rules.serving_rules": "rules in words",
+    "parallel.serving_rules.serving_warnings": "rules in words",
     "parallel.serving_plan.sizes": "names of precisions",
-    "parallel.serving_plan.unmodelled_rules": "rules in words",
+    "parallel.serving_rules.unmodelled_rules": "rules in words",
+    "training.stages.stage_rules": "rules in words",
     "training.recompute.selected_share": "takes operators with their names",
     "parallel.plan.group_strides": "sizes by name of the dimension",
     "workload.operators.joined": "any number of arguments",

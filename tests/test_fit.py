@@ -17,14 +17,16 @@ from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
 from xlperf.explore.fit import Measured, documented_constants, read_measured
 from xlperf.explore.fit_rows import calibration_table, fit_set, joined_tables, rounded, rows_of_fit_set
+from xlperf.explore.fit_stack_kernels import fit_kernels_of_stack, kernel_constants
+from xlperf.explore.fit_stacks import fit_training
 from xlperf.explore.fit_training import (
     FEWEST_ROWS,
     FOLDS,
     MOST_CONSTANTS,
     excess,
+    excess_of,
     fit_rows_of,
     fit_software,
-    fit_training,
     fold_of,
 )
 from xlperf.explore.published import Published, published_columns, published_rows, read_published
@@ -151,6 +153,20 @@ def test_a_fit_finds_the_constants_that_made_the_runs(catalog: Catalog) -> None:
     assert values["kernel_slowdown", "any"] == pytest.approx(1.35, rel=0.03)
     assert values["tensor_parallel_overlap", "any"] == pytest.approx(0.4, abs=0.12)
     assert np.abs(excess(rows, values, "somestack")).max() < 0.04
+
+
+def test_slow_attention_of_a_stack_is_found(catalog: Catalog) -> None:
+    first = runs(catalog, "somestack", {"kernel_slowdown": 1.1})
+    rows = fit_rows_of(first, catalog)
+    slow = {
+        ("attention", "compute_efficiency", "hopper"): 0.3,
+        ("attention_backward", "compute_efficiency", "hopper"): 0.26,
+    }
+    trial = kernel_constants("somestack", {("kernel_slowdown", "any"): 1.1}, slow)
+    shift = np.expm1(excess_of(rows, trial))
+    assert (shift > 0.0).all(), "slower kernels make every run longer"
+    kept, none = fit_kernels_of_stack(rows, "somestack", {("kernel_slowdown", "any"): 1.1})
+    assert kept == {("kernel_slowdown", "any"): 1.1} and not none, "too few rows for kernels of its own"
 
 
 def test_rows_of_papers_are_not_read_by_a_fit(catalog: Catalog) -> None:

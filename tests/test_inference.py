@@ -16,32 +16,36 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
-from xlperf.explore.fit_rows import calibration_table, rows_of_fit_set
-from xlperf.explore.fit_serving import (
+from xlperf.explore.fit_engines import (
     BAND,
     COSTS,
     FAMILY,
     ServingRows,
-    fit_serving,
     fitted_costs,
     held_out_ratios,
     ratios,
     serving_rows,
 )
+from xlperf.explore.fit_rows import calibration_table, rows_of_fit_set
+from xlperf.explore.fit_serving import fit_serving
 from xlperf.explore.published import Published, published_rows
 from xlperf.hardware.device import Device
 from xlperf.inference import BOUNDS, serving_results, serving_work
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import broken_rules
 from xlperf.parallel.serving_memory import largest_batch
-from xlperf.parallel.serving_plan import inference_plan, serving_rules, serving_warnings, unmodelled_rules
+from xlperf.parallel.serving_plan import inference_plan
+from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules
 from xlperf.workload.model import Model
 
 LLAMA_7B = (32, 4096, 32, 32, 128, 11008, 32000)
 LLAMA_13B = (40, 5120, 40, 40, 128, 13824, 32000)
 LLAMA_70B = (80, 8192, 64, 8, 128, 28672, 32000)
 MODELS = (LLAMA_7B, LLAMA_13B, LLAMA_70B)
-FAMILIES = ("gemm", "attention", "attention_decode", "vector", "all_reduce", "all_gather", "point_to_point")
+FAMILIES = (
+    "gemm", "attention", "attention_decode", "attention_latent", "vector", "all_reduce", "engine_all_reduce",
+    "all_gather", "reduce_scatter", "all_to_all", "point_to_point", "serving_experts",
+)  # fmt: skip
 PEAKS = {"fp32": 1.0e14, "bf16": 1.0e15, "fp8": 2.0e15, "int8": 2.0e15, "fp4": 4.0e15}
 BANDWIDTH = 3.0e12
 GIB = 2.0**30
@@ -485,22 +489,18 @@ def test_rules(plan: dict[str, Any], sentence: str) -> None:
 
 def test_what_is_not_modelled_is_said() -> None:
     rules = unmodelled_rules(
-        mode=np.array(["static", "continuous", "static", "static", "static", "static"], dtype=object),
-        request_rate=np.array([math.nan, math.nan, 2.0, math.nan, math.nan, math.nan]),
-        expert_parallel=np.array([1.0, 1, 1, 8, 1, 1]),
-        data_parallel_attention=np.array([1.0, 1, 1, 1, 2, 1]),
-        context_parallel=np.array([1.0, 1, 1, 1, 1, 2]),
+        mode=np.array(["static", "static", "continuous", "continuous", "static"], dtype=object),
+        request_rate=np.array([math.nan, 2.0, 2.0, 2.0, math.nan]),
+        batch_size=np.full(5, math.nan),
+        concurrency=np.array([math.nan, math.nan, math.nan, 8.0, math.nan]),
+        context_parallel=np.array([1.0, 1, 1, 1, 2]),
     )
-    illegal, said = broken_rules(rules, 6)
-    assert illegal.tolist() == [False, True, True, True, True, True]
-    assert said[0] == ""
-    assert [words.split(" is not modelled")[0] for words in said[1:]] == [
-        'mode "continuous"',
-        "request rate 2",
-        "expert parallel 8",
-        "data parallel attention 2",
-        "context parallel 2",
-    ]
+    illegal, said = broken_rules(rules, 5)
+    assert illegal.tolist() == [False, True, False, True, True]
+    assert said[0] == said[2] == ""
+    assert said[1].startswith('request rate 2 needs mode continuous, not "static"')
+    assert said[3].startswith("request rate 2 beside a batch size or concurrency")
+    assert said[4] == "context parallel 2 is not modelled; use 1"
 
 
 def test_context_beyond_the_model_is_a_warning() -> None:
@@ -524,7 +524,8 @@ def fit_sample(costs: tuple[float, float, float], spoil: float = 1.0) -> Serving
     times = base + slopes @ np.array(costs)
     times[::9] *= spoil
     names = np.array([f"x{row}" for row in range(40)], dtype=object)
-    return ServingRows(names, names, names, names, np.full(40, False), times, base, slopes)
+    no = np.full(40, False)
+    return ServingRows(names, names, names, names, no, no, times, base, slopes)
 
 
 @pytest.mark.parametrize("spoil", [1.0, 1.7])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.networks import block, network_of
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
 
 HEADER = [
     "network",
@@ -78,6 +81,7 @@ def test_lengths_rings_and_links_of_tiers() -> None:
     catalog = catalog_of(
         ["wired", 1, 256, "torus", "16x16", 180, 1, 1],
         ["fitted", 1, 4096, "torus", "3D", 270, 1, 1],
+        ["cubes", 1, 4096, "torus", "3D of 4", 270, 1, 1],
         ["blank", 1, 64, "mesh", "", 100, 1, 1],
         ["nodes", 1, 8, "fully-connected", "", 448, 1, 1],
         ["nodes", 2, 64, "ring", "", 50, 5, 1],
@@ -85,6 +89,10 @@ def test_lengths_rings_and_links_of_tiers() -> None:
         ["fly", 2, 1056, "dragonfly", "4x8x33", 50, 2, 1],
     )
     network, reasons = on(catalog, ("wired", 64), ("fitted", 64), ("blank", 64), ("nodes", 64), ("fly", 64))
+    cubes, _ = on(catalog, ("cubes", 8), ("cubes", 64), ("cubes", 256))
+    assert cubes.first_length[:, 0].tolist() == [2, 4, 4]
+    assert cubes.third_length[:, 0].tolist() == [2, 4, 8]
+    assert cubes.num_rings[:, 0].tolist() == [0, 3, 3]
     assert reasons == [""] * 5
     lengths = np.stack([network.first_length, network.second_length, network.third_length], axis=-1)
     assert lengths[:4, 0].tolist() == [[8, 8, 1], [4, 4, 4], [8, 8, 1], [1, 1, 1]]
@@ -107,7 +115,7 @@ def test_shared_adapters_give_each_accelerator_its_share() -> None:
     ("topology", "dimensions", "words"),
     [
         ("torus", "4x4", "network odd: tier 1 has dimensions 4x4, but joins 64"),
-        ("torus", "cube", 'network odd: tier 1 has dimensions "cube": write lengths as 4x4x4, or 3D where it is wired'),
+        ("torus", "cube", 'network odd: tier 1 has dimensions "cube": write lengths as 4x4x4, or 3D of 4 where cubes'),
         (
             "dragonfly",
             "",
@@ -148,3 +156,21 @@ def test_every_topology_takes_a_plan_and_a_faster_one_is_not_slower() -> None:
     by_name = dict(zip(kinds, times.tolist(), strict=True))
     assert by_name["fat-tree"] == by_name["rail"] == by_name["switch"]
     assert by_name["mesh"] >= by_name["torus"] > by_name["switch"]
+
+
+def test_collectives_for_each_tensor_start_more_often() -> None:
+    def step_of(tensors: float, **values: object) -> Table:
+        constant = FittedConstant(
+            "training_calls", "any", "any", "any", "tensors_per_layer", tensors, "", 0, math.nan, "", ""
+        )
+        catalog = load_catalog()
+        table = joined_tables(catalog.tables["calibration"], calibration_table([constant]))
+        one = plan("DGX-H100", 256, tensor_parallel=1, software="some", global_batch_size=256, **values)
+        return evaluate(one, catalog.with_tables([table]))
+
+    together, never, apart = (step_of(tensors)["time_data_parallel"][0] for tensors in (0.0, 1.0 / 32.0, 6.0))
+    assert together == never
+    # Of 192 calls each of gathering and reducing, a ring of 256 ranks takes 255 hops of 5 us.
+    assert apart - together == pytest.approx(2.0 * 191.0 * 255.0 * 5e-6, rel=0.15)
+    alone = [step_of(tensors, zero_stage=0)["time_data_parallel"][0] for tensors in (0.0, 6.0)]
+    assert 0.0 < alone[1] - alone[0] < apart - together  # trees of all-reduces have fewer levels

@@ -152,3 +152,46 @@ def test_more_stages_idle_longer_and_one_stage_never(catalog: Catalog) -> None:
     found = results(catalog, *plans)
     share = found["time_pipeline_bubble"] / found["step_time"]
     assert share[0] == 0.0 and (np.diff(share) > 0).all()
+
+
+def test_uneven_ends_shift_layers_memory_and_time(catalog: Catalog) -> None:
+    """80 layers on 8 stages: 10 each; 7 and 7 at the ends leave 11 for each of the others."""
+    base = {**DENSE, "data_parallel": 1, "num_accelerators": 32, "global_batch_size": 64}
+    found = results(
+        catalog,
+        base,
+        {**base, "first_stage_layers": 10, "last_stage_layers": 10},
+        {**base, "first_stage_layers": 7, "last_stage_layers": 7},
+        {**base, "first_stage_layers": 22, "last_stage_layers": 10},
+        {**base, "last_stage_layers": 3},
+    )
+    time = found["time_forward"] + found["time_backward"]
+    assert time[0] == time[1]
+    assert time[2] < time[3] and time[0] < time[3]
+    assert found["memory_layer_activations"][3] == pytest.approx(2.2 * found["memory_layer_activations"][0])
+    assert found["memory_layer_activations"][2] == pytest.approx(11 / 10 * 7 / 8 * found["memory_layer_activations"][0])
+    assert (found["reason"] == found["reason"][0]).sum() >= 3
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"first_stage_layers": 9}, "first and last stage take 9 of 80 layers: the rest does not divide "
+         "over 7 stages in between"),
+        ({"first_stage_layers": 40, "last_stage_layers": 40}, "first and last stage take 80 of 80 layers: the rest "
+         "does not divide over 6 stages in between"),
+        ({"first_stage_layers": 40, "pipeline_parallel": 1}, "layers of the first or last stage need pipeline parallel "
+         "of 2 or more"),
+    ],
+)  # fmt: skip
+def test_ends_that_cannot_be_are_said(catalog: Catalog, change: dict[str, object], reason: str) -> None:
+    plan = {**DENSE, "data_parallel": None, **change}
+    assert results(catalog, plan)["reason"][0] == reason
+
+
+def test_uneven_rows_are_the_same_together_and_alone(catalog: Catalog) -> None:
+    plans = [DENSE, {**DENSE, "first_stage_layers": 10}, {**DENSE, "first_stage_layers": 7, "last_stage_layers": 7}]
+    many = results(catalog, *plans)
+    for row, plan in enumerate(plans):
+        for name, values in results(catalog, plan).items():
+            assert repr(values[0]) == repr(many[name][row]), (name, row)

@@ -100,6 +100,9 @@ def test_simumax_b200_peak_allocated_gib(catalog: Catalog) -> None:
         ("Llama3.1-405B-l4", 1, 2, 1, 4096, 16, 87.08),
         ("Llama3.1-405B-l4", 8, 1, 1, 4096, 4, 38.57),
         ("Llama3.1-405B-l4", 2, 1, 4, 131072, 4, 118.13),
+        ("Llama3-70B-l12", 1, 2, 1, 4096, 16, 66.55),
+        ("Llama3-70B-l12", 2, 1, 4, 131072, 4, 112.67),
+        ("Llama3.1-405B-l4", 1, 1, 8, 32768, 4, 139.22),
     ]
     known = {name.casefold() for name in catalog.tables["models"].text("model").tolist()}
     cases = [case for case in cases if case[0].casefold() in known]
@@ -119,8 +122,8 @@ def test_simumax_b200_peak_allocated_gib(catalog: Catalog) -> None:
     ]
     found = results(catalog, *plans)["memory"] / GIB
     errors = found / np.array([case[-1] for case in cases]) - 1.0
-    assert np.abs(errors).mean() < 0.015
-    assert np.abs(errors).max() < 0.035
+    assert np.abs(errors).mean() < 0.01
+    assert np.abs(errors).max() < 0.02
 
 
 def test_every_module_frees_what_it_keeps_and_costs_time(catalog: Catalog) -> None:

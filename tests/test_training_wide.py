@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from xlperf import load_catalog
+from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
 from xlperf.evaluate.columns import catalog_models
+from xlperf.explore.fit_rows import FittedConstant, calibration_table
+from xlperf.training.communication import distinct_share
 from xlperf.workload.parameters import parameter_count
 
 H100 = "H100-SXM-80GB"
@@ -114,6 +117,60 @@ def test_expert_exchange_costs_nothing_on_one_rank(catalog: Catalog) -> None:
     assert time(catalog, MIXTURE, "time_expert_parallel") > 0.0
     half = time(catalog, MIXTURE, "time_expert_parallel", dispatch_precision="fp8")
     assert half < time(catalog, MIXTURE, "time_expert_parallel")
+
+
+def test_a_token_goes_once_to_each_place_of_its_experts() -> None:
+    assert distinct_share(8.0, 1.0) == pytest.approx(1.0)
+    assert distinct_share(2.0, 2.0) == pytest.approx(0.75), "two of two places are met by three in four pairs"
+    assert distinct_share(1e9, 8.0) == pytest.approx(1.0, rel=1e-6)
+    many = distinct_share([64.0, 8.0, 2.0], 8.0)
+    assert many.tolist() == sorted(many.tolist(), reverse=True)
+
+
+def test_few_nodes_exchange_less_than_the_experts_of_a_token_say(catalog: Catalog) -> None:
+    row = {**LATENT, "pipeline_parallel": 8, "tensor_parallel": 1, "num_accelerators": 512, "global_batch_size": 4096}
+    exchange = [time(catalog, row, "time_expert_parallel", expert_parallel=ranks) for ranks in (8, 16, 32, 64)]
+    assert exchange == sorted(exchange)
+
+
+def test_embedding_and_output_may_count_as_layers(catalog: Catalog) -> None:
+    row = {"model": "Meta-Llama-3.1-405B", "accelerator": "GB200-NVL72", "num_accelerators": 256, "tensor_parallel": 4,
+           "pipeline_parallel": 16, "global_batch_size": 1536, "sequence_length": 8192}  # fmt: skip
+    even = time(catalog, row, virtual_pipeline=4)
+    assert time(catalog, row, virtual_pipeline=8) == pytest.approx(even, rel=0.2), "126 layers on 128 chunks"
+    results = evaluate(plans({**row, "virtual_pipeline": 16}), catalog)
+    assert np.isnan(results.number("step_time")[0])
+    assert "needs more layers than the model's 126" in results.text("reason")[0]
+
+
+def test_a_ring_runs_the_attention_in_pieces(catalog: Catalog) -> None:
+    row = {**DENSE, "context_parallel": 2, "pipeline_parallel": 2, "network": "DGX-H100"}
+    cores = {}
+    for method in ("ring", "all-gather"):
+        operators = explain(plans({**row, "context_method": method}), catalog)
+        chosen = [at for at, name in enumerate(operators.text("operator").tolist()) if name == "flash attention"]
+        merged = [name for name in operators.text("operator").tolist() if name == "merge of partial attention"]
+        assert len(merged) == (method == "ring")
+        cores[method] = float(operators.number("total_time")[chosen].sum())
+    assert 1.0 < cores["ring"] / cores["all-gather"] < 1.4, "the same work in smaller pieces"
+
+
+def test_models_with_experts_have_a_band_of_their_own(catalog: Catalog) -> None:
+    declared = {name: one.default for name, one in declared_constants()["training_band"].items()}
+    bare = catalog.with_tables([calibration_table([])])
+    for row, low, high in ((DENSE, "step_low", "step_high"), (MIXTURE, "mixture_low", "mixture_high")):
+        results = evaluate(plans(row), bare)
+        step = results.number("step_time")
+        assert results.number("step_time_low") / step == pytest.approx(declared[low])
+        assert results.number("step_time_high") / step == pytest.approx(declared[high])
+
+
+def test_the_host_pays_per_tensor_parallel_rank(catalog: Catalog) -> None:
+    slow = FittedConstant("training_software", "any", "any", "any", "rank_overhead_time", 5e-3, "", 0, 0.0, "", "")
+    bare, held = (catalog.with_tables([calibration_table(rows)]) for rows in ([], [slow]))
+    assert time(held, {**DENSE, "software": "x"}) > 1.2 * time(bare, {**DENSE, "software": "x"})
+    alone = {**DENSE, "software": "x", "tensor_parallel": 1, "pipeline_parallel": 16}
+    assert time(held, alone) == time(bare, alone)
 
 
 def test_an_unbalanced_router_is_never_faster(catalog: Catalog) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.errors import InputError
+from xlperf.explore.baseline import against_constant_mfu
 from xlperf.explore.measurements import Record, hardware_share, metrics_of, relative_error
 from xlperf.explore.published import Published, published_columns, published_rows, read_published
 from xlperf.explore.published_inference import inference_plans
@@ -272,7 +273,9 @@ def test_inference_rows(inference: Published, catalog: Catalog) -> None:
     assert plans.plans["mode"][crowd] == "continuous"
     assert plans.plans["concurrency"][crowd] == inference.number["concurrency"][plans.index[crowd]]
     reasons = dict(zip(inference.text["row_id"], plans.reasons, strict=True))
-    assert reasons["I00195"] == "the batch is not stated"
+    most = by_name["I00195"]
+    assert plans.plans["mode"][most] == "continuous", "maximum throughput: the cache says how many requests run"
+    assert "batch not stated" in plans.notes[plans.index[most]]
     assert reasons["I05294"] == "the mapping is not stated"
 
 
@@ -441,3 +444,18 @@ def test_shipped_rows_meet_their_tolerances_quickly(catalog: Catalog) -> None:
     assert workbook("validation.xlsx").exists()
     assert len({record.row_id for record in shipped.records}) > 4000
     assert shipped.tolerances and shipped.missed() == []
+
+
+def test_predictions_beat_one_constant_mfu(catalog: Catalog, training: Published) -> None:
+    found = {one.key: one for one in against_constant_mfu([training], catalog)}
+    assert "papers" not in found
+    assert all(one.count > 0 and one.constant_mfu >= 0.0 for one in found.values())
+    assert found["nanotron"].behind < -0.2, "bad mappings are what a constant cannot know"
+
+
+def test_the_baseline_is_exact_for_one_row(catalog: Catalog, training: Published) -> None:
+    row = next(at for at, group in enumerate(training.text["group"]) if group == "dense-megatron")
+    (alone,) = against_constant_mfu([training.take([row])], catalog, "source_id")
+    assert alone.key == training.text["source_id"][row]
+    assert alone.constant_mfu == pytest.approx(0.0, abs=1e-12)
+    assert alone.behind == pytest.approx(alone.predicted, abs=1e-12)

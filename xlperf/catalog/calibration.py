@@ -17,7 +17,16 @@ from xlperf.errors import Fault, InputError, nearest
 from xlperf.units import UNITS
 
 ANY = "any"
-SOFTWARE_FAMILIES = ("training_software", "training_memory", "training_band", "serving_software", "serving_band")
+SOFTWARE_FAMILIES = (
+    "training_software",
+    "training_memory",
+    "training_calls",
+    "training_band",
+    "serving_software",
+    "serving_band",
+    "serving_load",
+    "engine_all_reduce",
+)
 _PRECISIONS = {"fp16": "bf16"}
 
 

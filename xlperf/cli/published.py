@@ -6,11 +6,15 @@ import datetime
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
 from xlperf.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
 
 _CALIBRATION_SHOWN = "family generation precision software constant value unit num_rows error kind".split()
 
@@ -21,6 +25,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate                                  the shipped rows, held to their tolerances",
         "xlperf validate training_published.csv -o errors.csv",
         "xlperf validate --leave-out blackwell            predict a generation without its measurements",
+        "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
     ),
 )
 @click.argument("files", nargs=-1, metavar="[FILE ...]")
@@ -30,10 +35,20 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     metavar="GENERATION",
     help="Fit the calibration without this generation of accelerators and predict its rows only.",
 )
+@click.option(
+    "--baseline",
+    is_flag=True,
+    help="Show the error of one constant MFU per accelerator and precision, fitted on the same training rows.",
+)
 @click.option("--readme", metavar="FILE", help="Replace the accuracy table between the markers in FILE.")
 @catalog_option
 def validate(
-    files: tuple[str, ...], output: str | None, leave_out: str | None, readme: str | None, catalog: str | None
+    files: tuple[str, ...],
+    output: str | None,
+    leave_out: str | None,
+    baseline: bool,
+    readme: str | None,
+    catalog: str | None,
 ) -> int:
     """Predict published runs and show the error per group, source, accelerator and metric, and what is not covered.
 
@@ -47,8 +62,11 @@ def validate(
 
     if output is not None:
         check_output(output, (".csv", STANDARD), files)
+    if baseline and (leave_out is not None or output == STANDARD):
+        raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
+    known = load_catalog(catalog)
     with progress(0, "published runs") as done:
-        report = validated(files or None, load_catalog(catalog), leave_out, done)
+        report = validated(files or None, known, leave_out, done)
     if output == STANDARD:
         click.echo(report.csv_text(), nl=False)
     elif output is not None:
@@ -60,6 +78,8 @@ def validate(
         for title, header, rows in report.tables():
             if rows:
                 click.echo(f"{title}\n{_aligned(header, rows)}\n")
+    if baseline:
+        _show_baseline(files, known)
     missed = report.missed()
     for line in missed:
         click.echo(f"missed: {line}", err=True)
@@ -127,6 +147,24 @@ def calibrate(
         write_blocks(output, [parts(table)])
     if output is not None:
         click.echo(f"{output}: {len(table):,} constants")
+
+
+def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
+    """Median errors of the step time beside those of one constant MFU, by group and by source."""
+    from xlperf.explore.baseline import against_constant_mfu
+    from xlperf.explore.published import read_published
+    from xlperf.resources import workbook
+
+    paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
+    published = [rows for path in paths for rows in read_published(path)]
+    for by in ("group", "source_id"):
+        header = (by.removesuffix("_id"), "count", "predicted", "constant mfu")
+        found = [
+            (one.key, f"{one.count}", f"{100.0 * one.predicted:.1f} %", f"{100.0 * one.constant_mfu:.1f} %")
+            for one in against_constant_mfu(published, catalog, by)
+        ]
+        if found:
+            click.echo(f"Median error beside one constant MFU\n{_aligned(header, found)}\n")
 
 
 def _announced(name: str) -> None:

@@ -7,9 +7,10 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate.inference import ServingSetting, evaluate_inference, serving_setting
+from xlperf.evaluate.join import architecture_codes, architecture_of, named_rows
 from xlperf.evaluate.operators import Row, operator_row, operators_table
 from xlperf.inference import ServingWork, serving_work
-from xlperf.workload.serving import GEMM_NAMES, LAYER_GEMMS, LAYER_VECTORS, VECTOR_NAMES
+from xlperf.workload.serving import ONCE_GEMMS, ONCE_VECTORS
 
 _PHASES = ("prefill", "decode")
 
@@ -31,10 +32,13 @@ def _phase_rows(setting: ServingSetting, work: ServingWork, side: int) -> list[R
     peak, bandwidth = float(device.peak_flop_rate[0, 0]), float(device.memory_bandwidth[0, 0])
     rows: list[Row] = []
     launch = float(setting.kernels["gemm"]["launch_time"][0, 0])
-    for index, name in enumerate(GEMM_NAMES):
-        column = side * len(GEMM_NAMES) + index
+    names = work.gemms.names[: len(work.gemms.names) // 2]
+    for index, name in enumerate(names):
+        column = side * len(names) + index
         m, n, k, batch = (float(values[0, column]) for values in work.gemms[1:])
-        calls = layers if index < LAYER_GEMMS else passes
+        calls = float(work.gemm_calls[0, column]) * (layers if index < len(names) - ONCE_GEMMS else passes)
+        if calls == 0.0:
+            continue
         rows.append(
             _kernel(
                 phase,
@@ -53,25 +57,34 @@ def _phase_rows(setting: ServingSetting, work: ServingWork, side: int) -> list[R
                 traffic=float(work.gemm_traffic[0, column]),
             )
         )
-    family = ("attention", "attention_decode")[side]
-    rows.append(
-        _kernel(
-            phase,
-            "attention",
-            family,
-            layers,
-            float(work.attention_time[0, side]),
-            float(setting.kernels[family]["launch_time"][0, 0]),
-            float(attention.peak_flop_rate[0, 0]),
-            bandwidth,
-            flop=float(work.attention_flop[0, side]),
-            traffic=float(work.attention_traffic[0, side]),
+    family = ("attention", "attention_latent" if setting.architecture.latent_attention else "attention_decode")[side]
+    kinds = ("attention", "local attention")[: work.attention_time.shape[1] // 2]
+    for index, name in enumerate(kinds):
+        column = side * len(kinds) + index
+        calls = float(work.attention_calls[0, column]) * layers
+        if calls == 0.0:
+            continue
+        rows.append(
+            _kernel(
+                phase,
+                name,
+                family,
+                calls,
+                float(work.attention_time[0, column]),
+                float(setting.kernels[family]["launch_time"][0, 0]),
+                float(attention.peak_flop_rate[0, 0]),
+                bandwidth,
+                flop=float(work.attention_flop[0, column]),
+                traffic=float(work.attention_traffic[0, column]),
+            )
         )
-    )
     launch = float(setting.kernels["vector"]["launch_time"][0, 0])
-    for index, name in enumerate(VECTOR_NAMES):
-        column = side * len(VECTOR_NAMES) + index
-        calls = float(work.vector_calls[0, column]) * (layers if index < LAYER_VECTORS else passes)
+    names = work.vector_names[: len(work.vector_names) // 2]
+    for index, name in enumerate(names):
+        column = side * len(names) + index
+        calls = float(work.vector_calls[0, column]) * (layers if index < len(names) - ONCE_VECTORS else passes)
+        if calls == 0.0:
+            continue
         rows.append(
             _kernel(
                 phase,
@@ -87,9 +100,10 @@ def _phase_rows(setting: ServingSetting, work: ServingWork, side: int) -> list[R
             )
         )
     messages = (
-        ("all-reduce", "all_reduce", 2.0 * layers + passes),
+        ("all-reduce", "all_reduce", float(work.message_calls[0, 0]) * layers + passes),
         ("gathering of logits", "all_gather", passes),
         ("stage transfer", "point_to_point", float(work.transfers[0, side])),
+        ("exchange with experts", "all_to_all", float(work.message_calls[0, 1]) * layers),
     )
     for index, (name, family, calls) in enumerate(messages):
         time = float(work.message_time[0, side, index])
@@ -124,7 +138,9 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     results = evaluate_inference(plans, catalog)
     if np.isnan(results["latency"][0]):
         return operators_table([])
-    setting = serving_setting(plans, catalog)
+    one = plans.take(slice(0, 1))
+    named = named_rows(one, catalog)
+    setting = serving_setting(one, catalog, named, architecture_of(int(architecture_codes(named, catalog)[0])))
     joined = setting.joined
     with np.errstate(all="ignore"):
         work = serving_work(
@@ -135,6 +151,7 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
             setting.plan,
             setting.kernels,
             setting.software,
+            setting.architecture,
         )
     rows = _phase_rows(setting, work, 0)
     if results["tpot"][0] == results["tpot"][0]:

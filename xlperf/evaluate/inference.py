@@ -12,59 +12,82 @@ from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, token_rate_per_power
-from xlperf.evaluate.join import Joined, join
+from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
-from xlperf.inference import BOUNDS, serving_results
+from xlperf.inference import BOUNDS, Serving, Stream, loaded_results, pooled_results
 from xlperf.parallel.plan import Rule, broken_rules
 from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
     cache_precision,
     inference_plan,
-    serving_rules,
-    serving_warnings,
-    unmodelled_rules,
 )
-from xlperf.workload.model import Model
+from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules
+from xlperf.workload.model import Architecture
 
-_KERNELS = ("gemm", "vector", "all_reduce", "all_gather", "point_to_point")
+_KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
+_EXPERTS = ("all_to_all", "reduce_scatter", "serving_experts")
 _ATTENTION = ("attention", "attention_decode")
+_LATENT = ("attention", "attention_latent")
+# Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
+_UNSAID = ("engine_all_reduce", "serving_load", "serving_experts", "attention_latent")
+_MODES = ("static", "continuous", "disaggregated")
+_AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _EXTRA = ("input_token_rate", "output_token_rate")
 
 
 @dataclass(frozen=True)
 class ServingSetting:
-    """What serving a block of plans depends on: the arguments of :func:`xlperf.inference.serving_results`."""
+    """What serving a block of plans depends on."""
 
     joined: Joined
     attention_device: Device
     plan: InferencePlan
+    architecture: Architecture
     kernels: Mapping[str, Mapping[str, Array]]
     software: Mapping[str, Array]
+    load: Mapping[str, Array]
     band: Mapping[str, Array]
     extrapolated: list[tuple[str, np.ndarray]]
 
+    @property
+    def serving(self) -> Serving:
+        """The arguments of :func:`xlperf.inference.serving_results`."""
+        joined = self.joined
+        return Serving(
+            joined.model,
+            joined.device,
+            self.attention_device,
+            joined.network,
+            self.plan,
+            self.kernels,
+            self.software,
+            joined.reserved_memory,
+            self.architecture,
+        )
+
 
 def _constants(
-    calibration: Calibration, joined: Joined, attention: np.ndarray
+    calibration: Calibration, joined: Joined, attention: np.ndarray, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
     attention_keys = joined.keys_for(attention)
     for families, keys in (
-        (_KERNELS, joined.keys),
-        (_ATTENTION, attention_keys),
-        (("serving_software", "serving_band"), joined.keys),
+        ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
+        (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
+        (("serving_software", "serving_load", "serving_band"), joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
-            extrapolated.append((family, far))
+            if family not in _UNSAID:
+                extrapolated.append((family, far))
     return found, extrapolated
 
 
-def serving_setting(plans: Table, catalog: Catalog) -> ServingSetting:
+def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> ServingSetting:
     """Everything that serving a block of plans depends on.
 
     Parameters
@@ -73,13 +96,17 @@ def serving_setting(plans: Table, catalog: Catalog) -> ServingSetting:
         Inference plans.
     catalog : Catalog
         What they refer to.
+    named : Named
+        Rows that they name.
+    architecture : Architecture
+        Structure that their models share.
 
     Returns
     -------
     ServingSetting
         Arguments of the equations.
     """
-    joined = join(plans, catalog)
+    joined = join(plans, catalog, named)
     precision = plans.filled("precision")
     cache = cache_precision(plans.text("kv_precision"), precision)
     attention = attention_precision(cache, precision)
@@ -93,27 +120,27 @@ def serving_setting(plans: Table, catalog: Catalog) -> ServingSetting:
         plans.number("concurrency"),
         precision,
         plans.text("kv_precision"),
+        plans.filled("prefill_tokens"),
+        plans.filled("expert_parallel"),
+        plans.filled("data_parallel_attention"),
+        plans.filled("prefix_hit_rate"),
+        plans.filled("draft_tokens"),
+        plans.filled("acceptance_rate"),
+        plans.filled("draft_layers"),
     )
-    constants, extrapolated = _constants(catalog.calibration, joined, attention)
+    constants, extrapolated = _constants(catalog.calibration, joined, attention, architecture)
     peak = joined.peak_for(attention)
     return ServingSetting(
         joined=joined,
         attention_device=replace(joined.device, peak_flop_rate=peak[:, None]),
         plan=plan,
+        architecture=architecture,
         kernels=launched_ahead(constants),
         software=constants["serving_software"],
+        load=constants["serving_load"],
         band=constants["serving_band"],
         extrapolated=extrapolated,
     )
-
-
-def _architecture_rules(names: np.ndarray, model: Model) -> list[Rule]:
-    kinds = (
-        (model.num_experts > 0, "is a mixture of experts"),
-        (model.latent_attention > 0, "has latent attention"),
-        (model.num_local_layers > 0, "has layers that attend locally"),
-    )
-    return [Rule(found, f"model {{}} {words}, whose serving is not modelled yet", (names,)) for found, words in kinds]
 
 
 def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
@@ -131,30 +158,112 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     dict of str to array
         Every column of ``inference_results``, in the units used inside.
     """
-    setting = serving_setting(plans, catalog)
-    joined, plan = setting.joined, setting.plan
-    with np.errstate(all="ignore"):
-        results = serving_results(
-            joined.model,
-            joined.device,
-            setting.attention_device,
-            joined.network,
-            plan,
-            setting.kernels,
-            setting.software,
-            joined.reserved_memory,
-        )
+    named = named_rows(plans, catalog)
+    codes = architecture_codes(named, catalog) * len(_MODES)
+    codes = codes + [_MODES.index(mode) for mode in plans.filled("mode").tolist()]
+    distinct = sorted(set(codes.tolist()))
+    if len(distinct) <= 1:
+        return _evaluate(plans, catalog, named, *_kind(distinct[0] if distinct else 0))
+    results: dict[str, np.ndarray] = {}
+    for code in distinct:
+        rows = np.flatnonzero(codes == code)
+        for name, values in _evaluate(plans.take(rows), catalog, named.take(rows), *_kind(code)).items():
+            results.setdefault(name, np.empty(len(plans), dtype=values.dtype))[rows] = values
+    return results
+
+
+def _kind(code: int) -> tuple[Architecture, str]:
+    return architecture_of(code // len(_MODES)), _MODES[code % len(_MODES)]
+
+
+def _stream(plans: Table, setting: ServingSetting) -> Stream:
+    return Stream(
+        plans.number("request_rate"),
+        plans.filled("prompt_variation"),
+        plans.filled("output_variation"),
+        plans.number("ttft_target"),
+        plans.number("tpot_target"),
+        setting.load["waiting_share"][:, 0],
+    )
+
+
+def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
+    """Plans of the decoding pool and of the prefill pool, and the requests in flight over both."""
+    total = plans.number("num_accelerators")
+    asked = plans.number("prefill_accelerators")
+    given = plans.text("prefill_accelerator")
+    degrees = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention")
+    own = {name: plans.filled(name) for name in degrees}
+    other = {}
+    for name in degrees:
+        values = plans.number(f"prefill_{name}")
+        other[name] = np.where(np.isnan(values), own[name], values)
+    prefill = np.where(np.isnan(asked), np.floor(0.5 * total), asked)
+    decode = total - prefill
+    decoders = decode / (own["tensor_parallel"] * own["pipeline_parallel"])
+    batch, concurrency = plans.number("batch_size"), plans.number("concurrency")
+    requests = np.where(np.isnan(concurrency), np.where(np.isnan(batch), 1.0, batch) * decoders, concurrency)
+    blank = np.full(len(plans), np.nan)
+    one = np.ones(len(plans))
+    accelerator = np.where(given == "", plans.text("accelerator"), given).astype(object)
+    shared = {**plans.columns, "concurrency": blank, "batch_size": one}
+    decoding = Table(plans.kind, {**shared, "num_accelerators": decode}, plans.place)
+    prefilling = Table(
+        plans.kind, {**shared, **other, "num_accelerators": prefill, "accelerator": accelerator}, plans.place
+    )
+    return decoding, prefilling, np.asarray(requests)
+
+
+def _evaluate(
+    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str
+) -> dict[str, np.ndarray]:
+    rules: list[Rule] = []
+    whole = plans.number("num_accelerators")
+    if mode == "disaggregated":
+        decoding, prefilling, requests = _pools(plans, catalog, architecture)
+        setting = serving_setting(decoding, catalog, named, architecture)
+        first = serving_setting(prefilling, catalog, named_rows(prefilling, catalog), architecture)
         rules = [
+            Rule(
+                (decoding.number("num_accelerators") < 1.0) | (prefilling.number("num_accelerators") < 1.0),
+                "{} accelerators cannot be divided into a prefill pool and a decoding pool; set prefill accelerators",
+                (whole,),
+            ),
+            *(
+                Rule(rule.broken, f"prefill pool: {rule.sentence}", rule.values)
+                for rule in (*first.joined.rules, *serving_rules(first.plan, first.joined.model))
+            ),
+        ]
+    else:
+        setting = serving_setting(plans, catalog, named, architecture)
+    joined, plan = setting.joined, setting.plan
+    stream = _stream(plans, setting)
+    with np.errstate(all="ignore"):
+        if mode == "disaggregated":
+            results = pooled_results(setting.serving, first.serving, stream, requests)
+        elif mode == "continuous":
+            results = loaded_results(setting.serving, stream)
+        else:
+            results = setting.serving.results()
+            if not np.isnan(stream.first_target + stream.token_target).all():
+                loaded = loaded_results(setting.serving, stream)
+                results |= {name: loaded[name] for name in _AT_TARGETS}
+        results = {**dict.fromkeys(_AT_TARGETS, np.full(len(plans), np.nan)), **results}
+        rules += [
             *joined.rules,
-            *_architecture_rules(plans.text("model"), joined.model),
             *unmodelled_rules(
                 plans.filled("mode"),
                 plans.number("request_rate"),
-                plans.filled("expert_parallel"),
-                plans.filled("data_parallel_attention"),
+                plans.number("batch_size"),
+                plans.number("concurrency"),
                 plans.filled("context_parallel"),
             ),
             *serving_rules(plan, joined.model),
+            Rule(
+                np.isinf(results["ttft"]),
+                "request rate {} is more than the deployment can serve, about {}",
+                (stream.request_rate, np.round(results["max_request_rate"], 3)),
+            ),
         ]
         illegal, reason = broken_rules(rules, len(plans))
         power = building_power(joined.server_power, joined.power_usage_effectiveness)
@@ -162,8 +271,8 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         ranks = plan.tensor_parallel * plan.pipeline_parallel
         results["tpot_low"] = results["tpot"] * setting.band["step_low"][:, 0]
         results["tpot_high"] = results["tpot"] * setting.band["step_high"][:, 0]
-        results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, plan.num_accelerators, power)
-        results["energy_per_token"] = energy_per_token(power, plan.num_accelerators, rate)
+        results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
+        results["energy_per_token"] = energy_per_token(power, whole, rate)
         for side in ("input", "output"):
             results[f"cost_per_million_{side}_tokens"] = cost_per_token(
                 joined.cost_rate, ranks, results[f"{side}_token_rate"]

@@ -17,7 +17,7 @@ from xlperf.parallel.plan import Rule
 
 _AXES = 3
 _ON_AXES = ("ring", "torus", "mesh")
-_REARRANGED = re.compile(r"([123])\s*D", re.IGNORECASE)
+_REARRANGED = re.compile(r"([123])\s*D(?:\s+of\s+(\d+))?", re.IGNORECASE)
 _LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
 
 
@@ -25,9 +25,9 @@ _LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
 class _Layouts:
     """Shapes of the tiers of all networks, (networks, tiers); ``lengths`` has the axes first.
 
-    ``rearranged`` where the machine is wired anew for each plan, ``on_axes`` where a plan stands on a block of it,
-    ``dragonfly`` where oversubscription is of its global links only. ``problems`` says per network what is wrong with
-    it, "" where nothing is.
+    ``rearranged`` where the machine is wired anew for each plan, from cubes of length ``cube``; ``on_axes`` where a
+    plan stands on a block of it; ``dragonfly`` where oversubscription is of its global links only. ``problems`` says
+    per network what is wrong with it, "" where nothing is.
     """
 
     lengths: Array
@@ -35,6 +35,7 @@ class _Layouts:
     num_links: Array
     num_axes: np.ndarray
     rearranged: np.ndarray
+    cube: np.ndarray
     on_axes: np.ndarray
     dragonfly: np.ndarray
     problems: np.ndarray
@@ -44,7 +45,9 @@ _cache: WeakKeyDictionary[Catalog, _Layouts] = WeakKeyDictionary()
 
 
 @lru_cache(maxsize=4096)
-def block(places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = False) -> tuple[tuple[int, ...], int]:
+def block(
+    places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = False, cube: int = 1
+) -> tuple[tuple[int, ...], int]:
     """The block of a torus or mesh that so many places stand on: as cubic as can be.
 
     Parameters
@@ -57,6 +60,8 @@ def block(places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = F
         Lengths of a machine that is wired for good; without them it is wired to fit the block.
     rings : bool, default False
         Whether the axes of the machine are rings: those of the block are where it goes all the way round.
+    cube : int, default 1
+        Length of the cubes that a machine wired to fit is made of; a block of parts of them has no rings. [-]
 
     Returns
     -------
@@ -65,6 +70,8 @@ def block(places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = F
 
     >>> block(64, 3, rings=True)
     ((4, 4, 4), 3)
+    >>> block(8, 3, rings=True, cube=4)
+    ((2, 2, 2), 0)
     >>> block(64, 2, (16, 16), rings=True)
     ((8, 8), 0)
     >>> block(128, 2, (16, 16), rings=True)
@@ -90,7 +97,8 @@ def block(places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = F
             best = (rank, lengths)
     if best is None:
         return machine, axes if rings else 0
-    closed = [rings and (not machine or length == limit) for length, limit in zip(best[1], limits, strict=True)]
+    whole = rings and all(length % cube == 0 for length in best[1])
+    closed = [whole and (not machine or length == limit) for length, limit in zip(best[1], limits, strict=True)]
     order = sorted(range(axes), key=lambda axis: (not closed[axis], best[1][axis]))
     return tuple(best[1][axis] for axis in order), sum(closed)
 
@@ -103,6 +111,7 @@ def _layouts(catalog: Catalog) -> _Layouts:
     shape = tiers["size"].shape
     lengths = np.ones((_AXES, *shape))
     num_rings, num_links, num_axes = np.zeros(shape), np.ones(shape), np.ones(shape, dtype=np.int64)
+    cube = np.ones(shape, dtype=np.int64)
     rearranged, on_axes, dragonfly = (np.zeros(shape, dtype=bool) for _ in range(3))
     problems = np.full(shape[0], "", dtype=object)
     topologies, dimensions = table.filled("topology"), table.text("dimensions")
@@ -128,13 +137,15 @@ def _layouts(catalog: Catalog) -> _Layouts:
             lengths[: len(at), number, tier] = at
             if topology != "dragonfly":
                 on_axes[number, tier], num_axes[number, tier] = True, len(at)
-                rearranged[number, tier] = bool(_REARRANGED.fullmatch(text))
+                turned = _REARRANGED.fullmatch(text)
+                rearranged[number, tier] = bool(turned)
+                cube[number, tier] = int(turned[2] or 1) if turned else 1
                 num_rings[number, tier] = 0.0 if topology == "mesh" else len(at)
                 num_links[number, tier] = 2.0 * len(at)
             else:
                 dragonfly[number, tier] = True
                 num_links[number, tier] = at[0] / tiers["oversubscription"][number, tier]
-    layouts = _Layouts(lengths, num_rings, num_links, num_axes, rearranged, on_axes, dragonfly, problems)
+    layouts = _Layouts(lengths, num_rings, num_links, num_axes, rearranged, cube, on_axes, dragonfly, problems)
     _cache[catalog] = layouts
     return layouts
 
@@ -150,7 +161,9 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
     if not text or turned:
         return tuple(sorted(block(count, axes)[0]))
     if not _LENGTHS.fullmatch(text):
-        raise ValueError(f'has dimensions "{text}": write lengths as 4x4x4, or 3D where it is wired to fit each plan')
+        raise ValueError(
+            f'has dimensions "{text}": write lengths as 4x4x4, or 3D of 4 where cubes of 4 are wired to fit each plan'
+        )
     lengths = tuple(int(part) for part in re.findall(r"\d+", text))
     if int(np.prod(lengths, dtype=np.int64)) != count:
         raise ValueError(f"has dimensions {text}, but joins {count}")
@@ -239,7 +252,7 @@ def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Arr
             machine = tuple(int(value) for value in layouts.lengths[:axes, number, tier])
             rings = bool(layouts.num_rings[number, tier] > 0)
             fixed = () if layouts.rearranged[number, tier] else machine
-            found, closed = block(places, axes, fixed, rings)
+            found, closed = block(places, axes, fixed, rings, int(layouts.cube[number, tier]))
             chosen = np.flatnonzero(where == pair)
             lengths[:, chosen, tier] = 1.0
             lengths[:axes, chosen, tier] = np.array(found, dtype=np.float64)[:, None]

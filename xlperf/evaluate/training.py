@@ -31,13 +31,14 @@ from xlperf.parallel.plan import (
     training_rules,
 )
 from xlperf.training import Setting, step
+from xlperf.training.stages import stage_rules
 from xlperf.workload.model import Architecture, Model
 
 DEFAULT_SEQUENCE_LENGTH = 4096.0
 MICRO_BATCHES_PER_STAGE = 4.0
 _KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 _WIDE_KERNELS = ("attention", "attention_backward")
-_SOFTWARE = ("training_software", "training_memory", "training_band")
+_SOFTWARE = ("training_software", "training_memory", "training_calls", "training_band")
 _RECOMPUTE = {"none": 0.0, "selective": 1.0, "full": 2.0}
 
 
@@ -82,6 +83,8 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         sequence_parallel=_or_else(plans.number("sequence_parallel"), np.where(tensor > 1, 1.0, 0.0)),
         pipeline_parallel=stages,
         virtual_pipeline=plans.filled("virtual_pipeline"),
+        first_stage_layers=plans.number("first_stage_layers"),
+        last_stage_layers=plans.number("last_stage_layers"),
         schedule=_codes(plans.filled("pipeline_schedule"), SCHEDULES),
         context_parallel=context,
         context_method=_codes(plans.filled("context_method"), CONTEXT_METHODS),
@@ -321,12 +324,13 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     with np.errstate(all="ignore"):
         results = dict(step(setting).results)
         rules = [*joined.rules, *_order_rules(plans), *training_rules(plan, joined.model)]
-        rules += _recompute_rules(plans, plan, joined.model)
+        rules += _recompute_rules(plans, plan, joined.model) + stage_rules(joined.model, plan)
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]
-        results["step_time_low"] = results["step_time"] * band["step_low"][:, 0]
-        results["step_time_high"] = results["step_time"] * band["step_high"][:, 0]
+        low, high = ("mixture_low", "mixture_high") if architecture.experts else ("step_low", "step_high")
+        results["step_time_low"] = results["step_time"] * band[low][:, 0]
+        results["step_time_high"] = results["step_time"] * band[high][:, 0]
         results["memory_reserved"] = results["memory_reserved"] + joined.reserved_memory
         results["memory_capacity"] = capacity
         results["fits"] = np.where(results["memory_reserved"] <= capacity, 1.0, 0.0)

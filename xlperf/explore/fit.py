@@ -18,7 +18,7 @@ from xlperf.explore.fit_kernels import fit_kernels
 from xlperf.explore.fit_memory import fit_memory
 from xlperf.explore.fit_rows import FittedConstant, calibration_table
 from xlperf.explore.fit_serving import fit_serving
-from xlperf.explore.fit_training import fit_training
+from xlperf.explore.fit_stacks import fit_training
 from xlperf.explore.kernel_rows import read_kernels
 from xlperf.explore.published import KINDS, Published, package_rows, read_published
 from xlperf.resources import workbook

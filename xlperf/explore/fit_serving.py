@@ -1,282 +1,261 @@
-"""Fixed costs of serving engines from published latencies, and the bands of the time per token.
+"""What serving engines take beyond kernels: their costs, their all-reduces, waits under load, layers of experts.
 
-Times are linear in the costs of a layer, of a request and of a pass of the prefill, so their coefficients come from
-predictions with one cost at a time; the costs with the least sum of absolute relative errors are then a linear
-program, which outliers do not pull.
+Each is fitted with the others held: costs by :mod:`xlperf.explore.fit_engines`, the rest on grids of values.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array
-from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.evaluate import evaluate
+from xlperf.explore.fit_engines import (
+    FAMILY,
+    SOURCE,
+    engine_rows,
+    fit_costs,
+    fitted_costs,
+    ratios,
+    serving_rows,
+    time_of,
+)
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
-from xlperf.explore.fit_training import FEWEST_ROWS, HIGH_SHARE, LOW_SHARE, NEVER_FITTED, fold_of
-from xlperf.explore.measurements import FIRST_TOKEN, TIME_PER_TOKEN, Record, compare
-from xlperf.explore.published import Published, PublishedPlans
+from xlperf.explore.fit_training import FEWEST_ROWS, NEVER_FITTED
+from xlperf.explore.measurements import FIRST_TOKEN, TIME_PER_TOKEN, compare
+from xlperf.explore.published import Published
 from xlperf.explore.published_inference import inference_plans
-from xlperf.units import factor
 
-FAMILY, BAND = "serving_software", "serving_band"
-COSTS = ("layer_overhead_time", "prefill_overhead_time", "request_overhead_time")
-FEWEST_OF_GENERATION = 16
-"""Rows that an engine on one generation needs for costs of its own."""
-BUILT_ON = {"nim": "tensorrt-llm"}
-"""Servers whose rows also tell about the engine that they are built on."""
+LOAD, EXPERTS, REDUCE = "serving_load", "serving_experts", "engine_all_reduce"
 
-_STEP = 1e-4
-_APART = 0.05
-_RATES = ("tokens_per_s", "tokens_per_s_per_gpu")
-_SOURCE = "published rows of the sheet inference in validation.xlsx"
-_HELD_OUT = "error: rows held out by model, accelerator and mapping"
-_MIDDLE = "median of the engines; error: each engine by the others"
+_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+_STARTS = (2e-6, 3e-6, 4e-6, 6e-6, 9e-6, 1.4e-5, 1e-4)
+_SLOWDOWNS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.6, 2.0, 2.5)
+_OVERHEADS = (0.0, 1e-5, 2e-5, 4e-5, 7e-5, 1.2e-4)
+_FARTHEST = math.log(3.0)
+_ROUNDS = 2
 
 
-@dataclass(frozen=True)
-class ServingRows:
-    """Published times beside what they are made of, one entry per row and quantity.
+class _Residual(NamedTuple):
+    """One published time: its row, engine and generation, what it is, and log of predicted over measured."""
 
-    Attributes
-    ----------
-    row_ids, software, generation, family : np.ndarray
-        Published row, engine, accelerator generation, and what is held out together (model, accelerator, mapping).
-    first_token : np.ndarray
-        Whether the time is that to the first token, else it is per output token or end to end.
-    times : Array
-        Measured; 1 / rate for rates. [s]
-    base : Array
-        Predicted without fixed costs. [s]
-    slopes : Array
-        Seconds per second of each of :data:`COSTS`, (entries, 3). [-]
-    """
-
-    row_ids: np.ndarray
-    software: np.ndarray
-    generation: np.ndarray
-    family: np.ndarray
-    first_token: np.ndarray
-    times: Array
-    base: Array
-    slopes: Array
-
-    def __len__(self) -> int:
-        return len(self.times)
-
-    def take(self, chosen: np.ndarray) -> ServingRows:
-        """Some entries: positions, or a mask."""
-        return ServingRows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
-
-    @property
-    def num_rows(self) -> int:
-        """Published rows that the entries come from."""
-        return len(set(self.row_ids.tolist()))
+    row_id: str
+    software: str
+    generation: str
+    first_token: bool
+    mixed: bool
+    error: float
 
 
-def _with_costs(catalog: Catalog, costs: Sequence[float]) -> Catalog:
-    """The catalog with the same three costs for every engine."""
-    table = catalog.tables["calibration"]
-    others = table.take(np.flatnonzero((table.text("family") != FAMILY) | ~np.isin(table.text("constant"), COSTS)))
-    same = [
-        FittedConstant(FAMILY, ANY, ANY, ANY, name, float(cost), "", 0, math.nan, "", "")
-        for name, cost in zip(COSTS, costs, strict=True)
-    ]
-    return catalog.with_tables([joined_tables(others, calibration_table(same))])
-
-
-def _predictions(published: Published, catalog: Catalog, costs: Sequence[float]) -> tuple[list[Record], PublishedPlans]:
-    plans = inference_plans(published, _with_costs(catalog, costs))
-    return compare(plans, evaluate(plans.plans, plans.catalog)), plans
-
-
-def _time(record: Record, value: float) -> float:
-    unit = {"ttft_ms": "ms", "tpot_ms": "ms"}.get(record.metric, "s")
-    return 1.0 / value if record.metric in _RATES else value * factor(unit)
-
-
-def serving_rows(published: Published, catalog: Catalog) -> ServingRows:
-    """Published rows that fixed costs can be fitted on, beside what their times are made of.
-
-    Parameters
-    ----------
-    published : Published
-        Inference rows; those of the papers and those without a prediction are left out.
-    catalog : Catalog
-        With the calibration of the kernels.
-
-    Returns
-    -------
-    ServingRows
-        Primary times per token and times to the first token.
-    """
-    published = published.take([row for row, group in enumerate(published.text["group"]) if group != NEVER_FITTED])
-    base, plans = _predictions(published, catalog, (0.0, 0.0, 0.0))
-    steps = [_predictions(published, catalog, row)[0] for row in np.eye(len(COSTS)) * _STEP]
-    chosen = [
-        index
-        for index, record in enumerate(base)
-        if record.primary and record.covered and record.quantity in (TIME_PER_TOKEN, FIRST_TOKEN)
-    ]
+def _residual_errors(published: Published, catalog: Catalog) -> list[_Residual]:
+    plans = inference_plans(published, catalog)
+    records = compare(plans, evaluate(plans.plans, plans.catalog))
     plan_of = {name: row for row, name in enumerate(plans.plans.text("name").tolist())}
-    of_plan = np.array([plan_of[base[index].row_id] for index in chosen], dtype=np.int64)
-    accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")[of_plan]
-    predicted = np.array([_time(base[index], base[index].predicted) for index in chosen])
-    moved = [[_time(base[index], step[index].predicted) for step in steps] for index in chosen]
-    keys = [plans.plans.text(name)[of_plan].tolist() for name in ("model", "accelerator")]
-    mapping = plans.plans.number("tensor_parallel")[of_plan].tolist()
-    return ServingRows(
-        row_ids=np.array([base[index].row_id for index in chosen], dtype=object),
-        software=plans.plans.text("software")[of_plan],
-        generation=catalog.tables["accelerators"].text("generation")[accelerators],
-        family=np.array([f"{a}/{b}/{tp:g}" for a, b, tp in zip(*keys, mapping, strict=True)], dtype=object),
-        first_token=np.array([base[index].quantity == FIRST_TOKEN for index in chosen], dtype=bool),
-        times=np.array([_time(base[index], base[index].measured) for index in chosen]),
-        base=predicted,
-        slopes=(np.array(moved).reshape(len(chosen), len(COSTS)) - predicted[:, None]) / _STEP,
-    )
-
-
-def separable_costs(slopes: Array) -> list[int]:
-    """Costs that rows tell apart; of two that go together the earlier stays.
-
-    Parameters
-    ----------
-    slopes : Array
-        Seconds per second of each cost over the measured time, (entries, 3). [-]
-
-    Returns
-    -------
-    list of int
-        Positions in :data:`COSTS`.
-    """
-    chosen: list[int] = []
-    for index in range(len(COSTS)):
-        column, kept = slopes[:, index], slopes[:, chosen]
-        left = column - kept @ np.linalg.lstsq(kept, column, rcond=None)[0] if chosen else column
-        if np.linalg.norm(left) > _APART * np.linalg.norm(column) > 0.0:
-            chosen.append(index)
-    return chosen
-
-
-def default_costs() -> dict[str, float]:
-    """Declared defaults of the costs by name. [s]"""
-    return {name: declared_constants()[FAMILY][name].default for name in COSTS}
-
-
-def fitted_costs(rows: ServingRows) -> dict[str, float]:
-    """Costs with the least sum of absolute relative errors.
-
-    Parameters
-    ----------
-    rows : ServingRows
-        At least one entry.
-
-    Returns
-    -------
-    dict of str to float
-        The costs that the rows tell apart, by name; the others are held at their defaults. [s]
-    """
-    from scipy.optimize import linprog
-
-    relative = rows.slopes / rows.times[:, None]
-    fitted = separable_costs(relative)
-    fixed = [index for index in range(len(COSTS)) if index not in fitted]
-    held = np.array([default_costs()[COSTS[index]] for index in fixed])
-    rest = (rows.times - rows.base) / rows.times - relative[:, fixed] @ held
-    matrix, errors = relative[:, fitted] * _STEP, np.eye(len(rows))
-    highest = [(0.0, declared_constants()[FAMILY][COSTS[index]].high / _STEP) for index in fitted]
-    solution = linprog(
-        np.concatenate([np.zeros(len(fitted)), np.ones(len(rows))]),
-        A_ub=np.block([[matrix, -errors], [-matrix, -errors]]),
-        b_ub=np.concatenate([rest, -rest]),
-        bounds=highest + [(0.0, None)] * len(rows),
-        method="highs-ds",
-    )
-    found = zip(fitted, solution.x.tolist(), strict=False)
-    return {COSTS[index]: rounded(float(value) * _STEP) for index, value in found}
-
-
-def ratios(rows: ServingRows, costs: Mapping[str, float]) -> Array:
-    """Predicted over measured times.
-
-    Parameters
-    ----------
-    rows : ServingRows
-        Measured times and what they are made of.
-    costs : mapping of str to float
-        Costs by name; those that are missing have their defaults. [s]
-
-    Returns
-    -------
-    Array
-        One per entry. [-]
-    """
-    values = {**default_costs(), **costs}
-    return np.asarray((rows.base + rows.slopes @ np.array([values[name] for name in COSTS])) / rows.times)
-
-
-def held_out_ratios(rows: ServingRows) -> Array:
-    """Predicted over measured times under costs that were fitted without the family of the row; NaN with too few."""
-    folds = np.array([fold_of(family) for family in rows.family.tolist()], dtype=np.int64)
-    found = np.full(len(rows), math.nan)
-    for fold in sorted(set(folds.tolist())):
-        others = rows.take(folds != fold)
-        if others.num_rows >= FEWEST_ROWS:
-            found[folds == fold] = ratios(rows.take(folds == fold), fitted_costs(others))
+    accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
+    models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
+    generation = catalog.tables["accelerators"].text("generation")[accelerators]
+    mixed = plans.catalog.tables["models"].number("num_experts", 0.0)[models] > 0.0
+    software = plans.plans.text("software")
+    loaded = plans.plans.text("mode") != "static"
+    found = []
+    for record in records:
+        if not (record.primary and record.covered and record.group != NEVER_FITTED):
+            continue
+        if record.quantity not in (TIME_PER_TOKEN, FIRST_TOKEN):
+            continue
+        row = plan_of[record.row_id]
+        first = record.quantity == FIRST_TOKEN
+        if first and not loaded[row]:
+            continue
+        error = math.log(time_of(record, record.predicted) / time_of(record, record.measured))
+        found.append(_Residual(record.row_id, str(software[row]), str(generation[row]), first, bool(mixed[row]), error))
     return found
 
 
-def _engine_rows(rows: ServingRows, software: str) -> np.ndarray:
-    """Mask of the rows that tell about an engine."""
-    servers = [server for server, engine in BUILT_ON.items() if engine == software]
-    return np.asarray(np.isin(rows.software, [software, *servers]))
+def _spread(errors: Sequence[float]) -> float:
+    """Mean size of errors, the largest ones cut off at a factor of three."""
+    return float(np.mean([min(abs(error), _FARTHEST) for error in errors]))
 
 
-def _median_error(residuals: Array) -> float:
-    known = residuals[~np.isnan(residuals)]
-    return float(np.median(np.abs(known - 1.0))) if len(known) else math.nan
+def _held(constants: Sequence[FittedConstant], catalog: Catalog) -> Catalog:
+    """The catalog with other constants in place of its own of the same family and names."""
+    table = catalog.tables["calibration"]
+    names = {(row.family, row.constant) for row in constants}
+    pairs = list(zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True))
+    others = table.take(np.flatnonzero([pair not in names for pair in pairs]))
+    return catalog.with_tables([joined_tables(others, calibration_table(list(constants)))])
 
 
-class _Engine:
-    """The fit of one engine: on all generations, and on those that are predicted better with costs of their own."""
-
-    def __init__(self, rows: ServingRows, software: str) -> None:
-        self.software = software
-        self.mask = _engine_rows(rows, software)
-        own = rows.take(self.mask)
-        self.costs = fitted_costs(own)
-        self.residuals = np.full(len(rows), math.nan)
-        self.residuals[self.mask] = held_out_ratios(own)
-        self.generations: list[tuple[str, np.ndarray, dict[str, float], Array]] = []
-        better = self.residuals.copy()
-        for generation in sorted(set(own.generation.tolist())):
-            mask = self.mask & (rows.generation == generation)
-            some = rows.take(mask)
-            if some.num_rows < FEWEST_OF_GENERATION:
-                continue
-            held_out = held_out_ratios(some)
-            if _median_error(held_out) < _median_error(self.residuals[mask]):
-                better[mask] = held_out
-                self.generations.append((generation, mask, fitted_costs(some), held_out))
-        self.best_residuals = better
+def _plain(family: str, generation: str, software: str, name: str, value: float) -> FittedConstant:
+    return FittedConstant(family, generation, ANY, software, name, value, "", 0, math.nan, "", "")
 
 
-def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the fixed costs of every serving engine, then the bands of the time per token.
-
-    Rows of ``group`` papers are never used. An engine with fewer than eight rows gets no costs of its own; engines
-    without any get the median of those that have.
+def fit_waiting(published: Published, catalog: Catalog) -> dict[str, tuple[float, float, set[str]]]:
+    """Share of the requests in flight whose prefills a new request waits for, by engine.
 
     Parameters
     ----------
     published : Published
         Inference rows.
+    catalog : Catalog
+        With the costs of the engines.
+
+    Returns
+    -------
+    dict of str to (float, float, set of str)
+        Engine -> share, mean error of the logarithm of the time to the first token, rows; "any" is all of them.
+    """
+    errors: dict[tuple[str, float], list[float]] = {}
+    used: dict[str, set[str]] = {}
+    for share in _SHARES:
+        tried = _held([_plain(LOAD, ANY, ANY, "waiting_share", share)], catalog)
+        for residual in _residual_errors(published, tried):
+            if residual.first_token:
+                for name in (residual.software, ANY):
+                    errors.setdefault((name, share), []).append(residual.error)
+                    used.setdefault(name, set()).add(residual.row_id)
+    found = {}
+    for software in sorted({name for name, _ in errors}):
+        sizes = [(_spread(errors[software, share]), share) for share in _SHARES]
+        if len(used[software]) >= FEWEST_ROWS:
+            found[software] = (min(sizes)[1], min(sizes)[0], used[software])
+    return found
+
+
+def fit_experts(published: Published, catalog: Catalog) -> dict[str, tuple[float, float, float, set[str]]]:
+    """What layers of experts take beyond plain products, by generation of accelerators.
+
+    Parameters
+    ----------
+    published : Published
+        Inference rows.
+    catalog : Catalog
+        With the costs of the engines.
+
+    Returns
+    -------
+    dict of str to (float, float, float, set of str)
+        Generation -> slowdown of the products, time of a layer, mean error of the logarithm, rows; "any" is all.
+    """
+    errors: dict[tuple[str, float, float], list[float]] = {}
+    used: dict[str, set[str]] = {}
+    for slowdown, overhead in itertools.product(_SLOWDOWNS, _OVERHEADS):
+        tried = _held(
+            [
+                _plain(EXPERTS, ANY, ANY, "product_slowdown", slowdown),
+                _plain(EXPERTS, ANY, ANY, "layer_overhead_time", overhead),
+            ],
+            catalog,
+        )
+        for residual in _residual_errors(published, tried):
+            if residual.mixed and not residual.first_token:
+                for key in (residual.generation, ANY):
+                    errors.setdefault((key, slowdown, overhead), []).append(residual.error)
+                    used.setdefault(key, set()).add(residual.row_id)
+    found = {}
+    for generation in sorted({name for name, _, _ in errors}):
+        sizes = [
+            (_spread(errors[generation, slowdown, overhead]), slowdown, overhead)
+            for slowdown, overhead in itertools.product(_SLOWDOWNS, _OVERHEADS)
+        ]
+        error, slowdown, overhead = min(sizes)
+        if len(used[generation]) >= FEWEST_ROWS:
+            found[generation] = (slowdown, overhead, error, used[generation])
+    return found
+
+
+def fit_reduces(published: Published, catalog: Catalog) -> dict[str, tuple[float, float, set[str]]]:
+    """Start of the all-reduce kernels of engines; the latest is that of an engine without such kernels.
+
+    Parameters
+    ----------
+    published : Published
+        Inference rows.
+    catalog : Catalog
+        With the other constants.
+
+    Returns
+    -------
+    dict of str to (float, float, set of str)
+        Engine -> start in seconds, mean error of the logarithm of times per token, rows.
+    """
+    tried: dict[tuple[str, float], tuple[float, float]] = {}
+    used: dict[str, set[str]] = {}
+    for start in _STARTS:
+        held = _held([_plain(REDUCE, ANY, ANY, "launch_time", start)], catalog)
+        rows = serving_rows(published, held)
+        rows = rows.take(~rows.first_token & rows.shared)
+        for software in sorted(set(rows.software.tolist())):
+            some = rows.take(engine_rows(rows, software))
+            if some.num_rows < FEWEST_ROWS:
+                continue
+            errors: list[float] = []
+            for generation in sorted(set(some.generation.tolist())):
+                part = some.take(some.generation == generation)
+                errors += np.log(ratios(part, fitted_costs(part))).tolist()
+            tried[software, start] = (_spread(errors), start)
+            used[software] = set(some.row_ids.tolist())
+    found = {}
+    for software in sorted({name for name, _ in tried}):
+        error, start = min(tried[software, start] for start in _STARTS)
+        found[software] = (start, error, used[software])
+    return found
+
+
+def _reduce_rows(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    found, order = [], published.text["row_id"]
+    for software, (start, error, rows) in fit_reduces(published, catalog).items():
+        found.append(
+            FittedConstant(
+                REDUCE, ANY, ANY, software, "launch_time", start, fit_set(rows, order), len(rows), rounded(error),
+                date, SOURCE,
+                notes="error: mean size of the logarithm of predicted over measured time per token",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _load_rows(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    found, order = [], published.text["row_id"]
+    for software, (share, error, rows) in fit_waiting(published, catalog).items():
+        found.append(
+            FittedConstant(
+                LOAD, ANY, ANY, software, "waiting_share", share, fit_set(rows, order), len(rows), rounded(error),
+                date, SOURCE,
+                notes="error: mean size of the logarithm of predicted over measured time to the first token",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _expert_rows(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    found, order = [], published.text["row_id"]
+    for generation, (slowdown, overhead, error, rows) in fit_experts(published, catalog).items():
+        for name, value in (("product_slowdown", slowdown), ("layer_overhead_time", overhead)):
+            found.append(
+                FittedConstant(
+                    EXPERTS, generation, ANY, ANY, name, value, fit_set(rows, order), len(rows), rounded(error),
+                date, SOURCE,
+                    notes="error: mean size of the logarithm of predicted over measured time per token of mixtures",
+                )
+            )  # fmt: skip
+    return found
+
+
+def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Fit what engines take beyond kernels: fixed costs, waits under load, layers of experts; then the bands.
+
+    Costs, waits and experts are fitted in turn, each with the others held.
+
+    Parameters
+    ----------
+    published : Published
+        Inference rows; those of ``group`` papers are never used.
     catalog : Catalog
         Catalog whose calibration has the kernel constants.
     date : str
@@ -285,104 +264,15 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
     Returns
     -------
     list of FittedConstant
-        Families ``serving_software`` and ``serving_band``, in a fixed order.
+        Families ``serving_software``, ``serving_band``, ``serving_load`` and ``serving_experts``, in a fixed order.
     """
-    rows = serving_rows(published, catalog)
-    order = published.text["row_id"]
-    names = sorted(set(rows.software.tolist()))
-    enough = [name for name in names if rows.take(_engine_rows(rows, name)).num_rows >= FEWEST_ROWS]
-    engines = [_Engine(rows, name) for name in enough]
-    if not engines:
-        return []
-    residuals = np.full(len(rows), math.nan)
-    found: list[FittedConstant] = []
-    for engine in engines:
-        own = rows.software == engine.software
-        residuals[own] = engine.best_residuals[own]
-        parts = [(ANY, engine.mask, engine.costs, engine.residuals[engine.mask]), *engine.generations]
-        for generation, mask, costs, errors in parts:
-            found += _cost_rows(engine.software, generation, costs, rows.take(mask), errors, order, date, _HELD_OUT)
-    all_costs = {engine.software: {**default_costs(), **engine.costs} for engine in engines}
-    others = _leave_one_out(rows, all_costs)
-    found += _cost_rows(ANY, ANY, _middle(all_costs), rows, others, order, date, _MIDDLE)
-    return found + _bands(rows, residuals, others, order, date)
-
-
-def _middle(engines: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    return {name: rounded(float(np.median([costs[name] for costs in engines.values()]))) for name in COSTS}
-
-
-def _leave_one_out(rows: ServingRows, engines: Mapping[str, Mapping[str, float]]) -> Array:
-    """Predicted over measured times of each engine under the median of those that its rows have no part in."""
-    found = np.full(len(rows), math.nan)
-    for software in sorted(set(rows.software.tolist())):
-        mine = {software, BUILT_ON.get(software, software)}
-        others = {name: costs for name, costs in engines.items() if name not in mine}
-        chosen = rows.software == software
-        found[chosen] = ratios(rows.take(chosen), _middle(others) if others else default_costs())
-    return found
-
-
-def _cost_rows(
-    software: str,
-    generation: str,
-    fitted: Mapping[str, float],
-    rows: ServingRows,
-    residuals: Array,
-    order: Sequence[str],
-    date: str,
-    notes: str,
-) -> list[FittedConstant]:
-    """One row of the sheet for each cost; one that the rows cannot tell apart is written down at its default."""
-    return [
-        FittedConstant(
-            FAMILY,
-            generation,
-            ANY,
-            software,
-            name,
-            fitted.get(name, default),
-            fit_set(rows.row_ids.tolist(), order) if name in fitted else "",
-            rows.num_rows if name in fitted else 0,
-            rounded(_median_error(residuals)),
-            date,
-            _SOURCE,
-            kind="measured" if name in fitted else "assumption",
-            notes=notes if name in fitted else "the rows cannot tell this cost from the others: declared default",
-        )
-        for name, default in default_costs().items()
-    ]
-
-
-def _bands(rows: ServingRows, residuals: Array, others: Array, order: Sequence[str], date: str) -> list[FittedConstant]:
-    """80 % bands of measured over predicted time per token: by engine and generation, by engine, then all."""
-    pairs = sorted(set(zip(rows.software.tolist(), rows.generation.tolist(), strict=True)))
-    groups = [(pair, (rows.software == pair[0]) & (rows.generation == pair[1]), residuals) for pair in pairs]
-    groups += [((name, ANY), rows.software == name, residuals) for name in sorted({pair[0] for pair in pairs})]
-    groups.append(((ANY, ANY), np.full(len(rows), True), others))
-    found = []
-    for (software, generation), mask, values in groups:
-        chosen = mask & ~rows.first_token & ~np.isnan(values)
-        if rows.take(chosen).num_rows < FEWEST_ROWS:
-            continue
-        measured = 1.0 / values[chosen]
-        for name, share in (("step_low", LOW_SHARE), ("step_high", HIGH_SHARE)):
-            constant = declared_constants()[BAND][name]
-            value = min(max(float(np.quantile(measured, share)), constant.low), constant.high)
-            found.append(
-                FittedConstant(
-                    BAND,
-                    generation,
-                    ANY,
-                    software,
-                    name,
-                    rounded(value),
-                    fit_set(rows.row_ids[chosen].tolist(), order),
-                    rows.take(chosen).num_rows,
-                    rounded(float(np.median(np.abs(values[chosen] - 1.0)))),
-                    date,
-                    _SOURCE,
-                    notes="from residuals of rows held out" if software != ANY else "each engine by the others",
-                )
-            )
-    return found
+    reduces = _reduce_rows(published, catalog, date)
+    others: list[FittedConstant] = list(reduces)
+    for _ in range(_ROUNDS):
+        costs = fit_costs(published, _held(others, catalog) if others else catalog, date, hold_out=False)
+        if not costs:
+            return []
+        held = _held([*others, *(row for row in costs if row.family == FAMILY)], catalog)
+        others = reduces + _load_rows(published, held, date)
+        others += _expert_rows(published, _held(others, held) if others else held, date)
+    return [*fit_costs(published, _held(others, catalog) if others else catalog, date), *others]

@@ -1,4 +1,4 @@
-"""Constants of training stacks and the bands of the step time, from published rows that no paper is quoted by."""
+"""How constants of a training stack are found from published rows that no paper is quoted by."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from xlperf.catalog.calibration import ANY, Constant, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate import evaluate
-from xlperf.explore.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables, rounded
 from xlperf.explore.measurements import RATES, STEP_TIME, compare, predicted
 from xlperf.explore.published import Published, PublishedPlans
 from xlperf.explore.published_training import training_plans
 
-FAMILY, BAND = "training_software", "training_band"
+FAMILY = "training_software"
 NEVER_FITTED = "papers"
 FOLDS = 5
 FEWEST_ROWS = 8
 MOST_CONSTANTS = 4
-LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 _CAP = 0.7
 _STIFFNESS = 0.004
 _ROUNDS = 2
 _POLISH = 50
 _STEP = 0.06
+_MANY_ROWS = 40
 _NEGLIGIBLE = 0.004
 _WORTH_IT = 0.1
 _BY_GENERATION = "kernel_slowdown"
-_SOURCE = "published rows of the sheet training in validation.xlsx"
+_BY_RANK = "rank_overhead_time"
 
 Key = tuple[str, str]
 """A constant and the generation that it is for."""
@@ -120,19 +120,23 @@ def fit_rows_of(published: Published, catalog: Catalog) -> FitRows:
     return everything.take(keep)
 
 
-def excess(rows: FitRows, values: Values, software: str) -> Array:
+def excess(rows: FitRows, values: Values, software: str, family: str = FAMILY) -> Array:
     """Log of predicted over measured time under trial constants of one software."""
-    trial = [_constant(software, *key, value) for key, value in values.items()]
+    return excess_of(rows, [_constant(software, *key, value, family) for key, value in values.items()])
+
+
+def excess_of(rows: FitRows, trial: Sequence[FittedConstant]) -> Array:
+    """Log of predicted over measured time under trial constants of any family."""
     table = joined_tables(rows.plans.catalog.tables["calibration"], calibration_table(trial))
     results = evaluate(rows.plans.plans, rows.plans.catalog.with_tables([table]))
     return np.asarray(rows.excess + np.log(results.number("step_time") / rows.step_time))
 
 
-def _constant(software: str, name: str, generation: str, value: float) -> FittedConstant:
-    return FittedConstant(FAMILY, generation, ANY, software, name, value, "", 0, math.nan, "", "")
+def _constant(software: str, name: str, generation: str, value: float, family: str) -> FittedConstant:
+    return FittedConstant(family, generation, ANY, software, name, value, "", 0, math.nan, "", "")
 
 
-def _weights(family: Sequence[str]) -> Array:
+def weights_of(family: Sequence[str]) -> Array:
     """A family of n rows counts like the root of n."""
     sizes = {name: family.count(name) for name in set(family)}
     weights = np.array([1.0 / math.sqrt(sizes[name]) for name in family])
@@ -161,13 +165,16 @@ def chosen_constants(rows: FitRows, software: str) -> list[Key]:
     Returns
     -------
     list of tuple
-        (constant, any), in the order of the declaration.
+        (constant, any), in the order of the declaration. Host time per tensor-parallel rank is left to
+        :func:`fit_software`.
     """
     declared = declared_constants()[FAMILY]
     defaults = {(name, ANY): constant.default for name, constant in declared.items()}
-    weights = _weights(rows.family)
+    weights = weights_of(rows.family)
     change = {}
     for name, constant in declared.items():
+        if name == _BY_RANK:
+            continue
         ends = [excess(rows, {**defaults, (name, ANY): end}, software) for end in (constant.low, _top(constant))]
         change[name] = float(np.sum(weights * np.abs(ends[1] - ends[0])))
     ranked = sorted((name for name in change if change[name] > _NEGLIGIBLE), key=lambda name: -change[name])
@@ -180,7 +187,9 @@ def _top(constant: Constant) -> float:
     return min(constant.high, 1.0) if constant.low == 0.0 else constant.high
 
 
-def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Values | None = None) -> dict[Key, float]:
+def fitted_values(
+    rows: FitRows, software: str, keys: Sequence[Key], start: Values | None = None, family: str = FAMILY
+) -> dict[Key, float]:
     """Constants of one software that bring predictions nearest to the measurements.
 
     The mean absolute log ratio is brought down on a grid, one constant after the other, then by a simplex; it is
@@ -197,6 +206,8 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
         (constant, generation) to fit; the others stay at their defaults.
     start : mapping, optional
         Values to start from without the grid; default: the declared ones.
+    family : str, default training_software
+        Family that declares the constants.
 
     Returns
     -------
@@ -208,7 +219,7 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
     InputError
         When scipy is not installed.
     """
-    declared = declared_constants()[FAMILY]
+    declared = declared_constants()[family]
     seen: dict[tuple[float, ...], float] = {}
 
     def cost(values: Values) -> float:
@@ -218,7 +229,7 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
                 ((values[name, kind] - declared[name].default) / (_top(declared[name]) - declared[name].low)) ** 2
                 for name, kind in keys
             )
-            seen[point] = misfit(rows, values, software) + _STIFFNESS * spring
+            seen[point] = misfit(rows, values, software, family) + _STIFFNESS * spring
         return seen[point]
 
     best = {(name, kind): declared[name].default for name, kind in keys} if start is None else dict(start)
@@ -228,40 +239,62 @@ def fitted_values(rows: FitRows, software: str, keys: Sequence[Key], start: Valu
                 candidate = {**best, (name, kind): value}
                 if cost(candidate) < cost(best):
                     best = candidate
-    polished = _polished(cost, best, _POLISH if start is None else _POLISH // 2)
-    return {key: rounded(value) for key, value in polished.items()}
+    evaluations = (_POLISH if start is None else _POLISH // 2) * len(keys)
+    point = lowest(
+        lambda values: cost(dict(zip(keys, values.tolist(), strict=True))),
+        np.array([best[key] for key in keys]),
+        np.array([declared[name].low for name, _ in keys]),
+        np.array([_top(declared[name]) for name, _ in keys]),
+        evaluations,
+    )
+    return {key: rounded(value) for key, value in zip(keys, point.tolist(), strict=True)}
 
 
-def _polished(cost: Callable[[Values], float], start: Values, evaluations: int) -> dict[Key, float]:
-    """The lowest cost that a simplex search finds from a start, within the bounds of the constants."""
+def lowest(
+    cost: Callable[[Array], float], start: Array, low: Array, top: Array, evaluations: int, step: float = _STEP
+) -> Array:
+    """The lowest cost that a simplex search finds from a start, within bounds.
+
+    Parameters
+    ----------
+    cost : callable
+        Of a point.
+    start, low, top : Array
+        Point to start from, and the bounds of each coordinate.
+    evaluations : int
+        Most evaluations of the cost.
+    step : float, default 0.06
+        Size of the first simplex over the width of the bounds.
+
+    Raises
+    ------
+    InputError
+        When scipy is not installed.
+    """
     try:
         from scipy.optimize import minimize
     except ImportError:
         raise InputError(Fault("calibrate", "a fit needs scipy: pip install xlperf[fit]")) from None
-    declared = declared_constants()[FAMILY]
-    keys = list(start)
-    low = np.array([declared[name].low for name, _ in keys])
-    top = np.array([_top(declared[name]) for name, _ in keys])
-    begin = np.array([start[key] for key in keys])
-
-    def at(point: Array) -> dict[Key, float]:
-        return dict(zip(keys, np.clip(point, low, top).tolist(), strict=True))
-
-    step = np.maximum(_STEP * (top - low), 0.0)
-    corners = begin + np.diag(np.where(begin + step > top, -step, step))
+    width = np.maximum(step * (top - low), 0.0)
+    corners = start + np.diag(np.where(start + width > top, -width, width))
     found = minimize(
-        lambda point: cost(at(point)),
-        begin,
+        lambda point: cost(np.clip(point, low, top)),
+        start,
         method="Nelder-Mead",
-        options={"initial_simplex": np.vstack([begin, corners]), "maxfev": evaluations * len(keys), "xatol": 1e-9},
+        options={"initial_simplex": np.vstack([start, corners]), "maxfev": evaluations, "xatol": 1e-9},
     )
-    best = at(found.x)
-    return best if cost(best) < cost(start) else dict(start)
+    best = np.clip(found.x, low, top)
+    return best if cost(best) < cost(start) else start
 
 
-def misfit(rows: FitRows, values: Values, software: str) -> float:
+def misfit(rows: FitRows, values: Values, software: str, family: str = FAMILY) -> float:
     """Mean absolute log ratio of predicted over measured time, capped per row, families weighed by their root."""
-    return float(np.sum(_weights(rows.family) * np.minimum(np.abs(excess(rows, values, software)), _CAP)))
+    return misfit_of(rows, excess(rows, values, software, family))
+
+
+def misfit_of(rows: FitRows, residuals: Array) -> float:
+    """The same of residuals that are known."""
+    return float(np.sum(weights_of(rows.family) * np.minimum(np.abs(residuals), _CAP)))
 
 
 def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
@@ -284,6 +317,7 @@ def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
     """
     keys = chosen_constants(rows, software)
     best = fitted_values(rows, software, keys)
+    best = _with_ranks(rows, software, best)
     counts = {kind: rows.generation.count(kind) for kind in sorted(set(rows.generation))}
     for kind, count in counts.items():
         if count < FEWEST_ROWS or len(rows.row_ids) - count < FEWEST_ROWS or (_BY_GENERATION, ANY) not in best:
@@ -302,6 +336,23 @@ def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
     return dict(sorted(best.items(), key=lambda item: (order.index(item[0][0]), item[0][1] != ANY, item[0][1])))
 
 
+def _with_ranks(rows: FitRows, software: str, best: dict[Key, float]) -> dict[Key, float]:
+    """The constants with host time per tensor-parallel rank in place of one of them, where forty rows say it pays."""
+    found = best
+    if len(rows.row_ids) < _MANY_ROWS:
+        return found
+    options = [key for key in best if key[0] not in (_BY_GENERATION, "layer_overhead_time")]
+    dropped = [None] if len(best) < MOST_CONSTANTS else options
+    for out in dropped:
+        keys = [*(key for key in best if key != out), (_BY_RANK, ANY)]
+        trial = fitted_values(rows, software, keys)
+        if misfit(rows, trial, software) < (1.0 - _WORTH_IT) * misfit(rows, best, software) and (
+            found is best or misfit(rows, trial, software) < misfit(rows, found, software)
+        ):
+            found = trial
+    return found
+
+
 def fold_of(family: str) -> int:
     """Fold of a family of rows, the same on every machine.
 
@@ -311,7 +362,7 @@ def fold_of(family: str) -> int:
     return int(hashlib.sha256(family.encode()).hexdigest()[:8], 16) % FOLDS
 
 
-def held_out_excess(rows: FitRows, software: str, values: Values) -> Array:
+def held_out_excess(rows: FitRows, software: str, values: Values, family: str = FAMILY) -> Array:
     """Log ratio of every row under constants that were fitted without its family."""
     folds = np.array([fold_of(family) for family in rows.family])
     found = np.full(len(rows.row_ids), math.nan)
@@ -319,112 +370,6 @@ def held_out_excess(rows: FitRows, software: str, values: Values) -> Array:
         inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
         if len(outside) < FEWEST_ROWS:
             continue
-        without = fitted_values(rows.take(outside.tolist()), software, list(values), values)
-        found[inside] = excess(rows.take(inside.tolist()), without, software)
+        without = fitted_values(rows.take(outside.tolist()), software, list(values), values, family)
+        found[inside] = excess(rows.take(inside.tolist()), without, software, family)
     return found
-
-
-def fit_training(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the constants of every training stack, then the bands.
-
-    Rows of ``group`` papers are never used. A stack with fewer than eight rows gets no constants of its own. Its
-    constants are fitted on dense models where there are eight such rows, so that what experts cost beyond the model
-    of them does not end up in the stack; the bands are those of all rows.
-
-    Parameters
-    ----------
-    published : Published
-        Training rows.
-    catalog : Catalog
-        Catalog whose calibration has the kernel constants.
-    date : str
-        Date that the rows carry.
-
-    Returns
-    -------
-    list of FittedConstant
-        Families ``training_software`` and ``training_band``, in a fixed order.
-    """
-    rows = fit_rows_of(published, catalog)
-    order = published.text["row_id"]
-    constants: list[FittedConstant] = []
-    residuals = np.array(rows.excess)
-    for software in sorted(set(rows.software)):
-        index = [row for row, name in enumerate(rows.software) if name == software]
-        if len(index) < FEWEST_ROWS:
-            continue
-        dense = [row for row in index if rows.dense[row]]
-        chosen = dense if len(dense) >= FEWEST_ROWS else index
-        own = rows.take(chosen)
-        values = fit_software(own, software)
-        residuals[index] = excess(rows.take(index), values, software)
-        held_out = held_out_excess(own, software, values)
-        residuals[chosen] = np.where(np.isnan(held_out), residuals[chosen], held_out)
-        constants += _rows_of(software, values, own, held_out, order, date)
-    return constants + _bands(rows, residuals, order, date)
-
-
-def _rows_of(
-    software: str, values: Values, rows: FitRows, held_out: Array, order: Sequence[str], date: str
-) -> list[FittedConstant]:
-    known = held_out[~np.isnan(held_out)]
-    error = float(np.median(np.abs(np.expm1(known)))) if len(known) else math.nan
-    return [
-        FittedConstant(
-            FAMILY,
-            kind,
-            ANY,
-            software,
-            name,
-            value,
-            fit_set(rows.row_ids, order),
-            len(rows.row_ids),
-            rounded(error),
-            date,
-            _SOURCE,
-            notes=f"error: rows held out by family, {FOLDS} folds",
-        )
-        for (name, kind), value in values.items()
-    ]
-
-
-def _bands(rows: FitRows, residuals: Array, order: Sequence[str], date: str) -> list[FittedConstant]:
-    """80 % bands of measured over predicted time, by generation and software, then wider."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for row, (generation, software) in enumerate(zip(rows.generation, rows.software, strict=True)):
-        for key in ((generation, software), (generation, ANY), (ANY, ANY)):
-            groups.setdefault(key, []).append(row)
-    found = []
-    for (generation, software), index in sorted(groups.items()):
-        if len(index) < FEWEST_ROWS:
-            continue
-        ratio = np.exp(-residuals[index])
-        weights = _weights([rows.family[row] for row in index]) if software == ANY else None
-        for name, share in (("step_low", LOW_SHARE), ("step_high", HIGH_SHARE)):
-            constant = declared_constants()[BAND][name]
-            value = min(max(_quantile(ratio, share, weights), constant.low), constant.high)
-            found.append(
-                FittedConstant(
-                    BAND,
-                    generation,
-                    ANY,
-                    software,
-                    name,
-                    rounded(value),
-                    fit_set([rows.row_ids[row] for row in index], order),
-                    len(index),
-                    rounded(float(np.median(np.abs(np.expm1(residuals[index]))))),
-                    date,
-                    _SOURCE,
-                    notes="from residuals of rows held out by family",
-                )
-            )
-    return found
-
-
-def _quantile(values: Array, share: float, weights: Array | None) -> float:
-    if weights is None:
-        return float(np.quantile(values, share))
-    ranked = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[ranked])
-    return float(values[ranked][min(int(np.searchsorted(reached, share)), len(values) - 1)])

@@ -230,6 +230,10 @@ class _Predictions:
             return (*_NOTHING, f"{metric} is not predicted")
         if metric.startswith("tokens") and published.kind == "inference":
             sense = published.text["tokens_per_s_kind"][row]
+            if sense.casefold() == "input" and metric == "tokens_per_s_per_gpu":
+                return (self._prompt_rate(plan), math.nan, math.nan, "")
+            if published.text["mode"][row].casefold() == "decode" and metric == "tokens_per_s_per_gpu":
+                return (self._decoding_rate(plan), math.nan, math.nan, "")
             if sense.casefold() not in ("output", "output total"):
                 return (*_NOTHING, f'tokens/s counts "{sense}"')
         if published.kind == "inference" and metric in ("mfu_pct", "hfu_pct"):
@@ -250,6 +254,18 @@ class _Predictions:
         if metric == "ttft_ms":
             low = high = math.nan
         return value, low, high, ""
+
+    def _prompt_rate(self, plan: int) -> float:
+        """Tokens of prompts that one accelerator takes per second in the prefill. [token/s]"""
+        table = self._plans.plans
+        tokens = table.number("batch_size")[plan] * table.number("prompt_length")[plan]
+        return float(tokens / (self._value("prefill_time", plan) * table.number("num_accelerators")[plan]))
+
+    def _decoding_rate(self, plan: int) -> float:
+        """Tokens that one accelerator puts out per second while it decodes. [token/s]"""
+        table = self._plans.plans
+        batch, count = table.number("batch_size")[plan], table.number("num_accelerators")[plan]
+        return float(batch / (self._value("tpot", plan) * count))
 
     def _memory(self, plan: int, words: str) -> float:
         """Memory in the unit and sense of ``mem_kind``.

@@ -23,6 +23,13 @@ _ENGINES = (
     ("jax", "jax"),
     ("deepseek", "deepseek"),
 )
+_POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
+_FOUR_BITS = ("gpt-oss",)
+"""Models whose experts are published in 4 bits and are served so whatever the precision around them."""
+_TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
+_TOKENS_OF_A_PASS = 16384.0
+_BATCH_OF_MAXIMUM = 4096.0
+"""Requests offered to a replica where the source says "maximum throughput": the cache decides how many run."""
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -31,8 +38,12 @@ def engine_of(framework: str) -> str:
 
     >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
     ('tensorrt-llm', 'nemo', 'vllm', 'abc')
+    >>> engine_of("TensorRT-LLM 0.5")
+    'tensorrt-llm-0'
     """
     words = framework.casefold()
+    if words.startswith("tensorrt-llm 0."):
+        return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
     for start, engine in _ENGINES:
         if words.startswith(start):
             return engine
@@ -59,13 +70,16 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """
     shelf = ModelShelf(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
+    peaks = catalog.tables["accelerators"].number("peak_flop_rate_fp4")
+    names = catalog.tables["accelerators"].text("accelerator").tolist()
+    narrow = {name.casefold() for name, peak in zip(names, peaks.tolist(), strict=True) if peak > 0.0}
     rows: list[dict[str, object]] = []
     index = []
     reasons = np.full(len(published), "", dtype=object)
     notes = np.full(len(published), "", dtype=object)
     for row in range(len(published)):
         try:
-            plan, said = _plan(published, row, shelf, accelerators)
+            plan, said = _plan(published, row, shelf, accelerators, narrow)
         except Refusal as refusal:
             reasons[row] = str(refusal)
             continue
@@ -84,7 +98,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
 
 
 def _plan(
-    published: Published, row: int, shelf: ModelShelf, accelerators: set[str]
+    published: Published, row: int, shelf: ModelShelf, accelerators: set[str], narrow: set[str]
 ) -> tuple[dict[str, object], list[str]]:
     text = {name: values[row] for name, values in published.text.items()}
     number = {name: float(values[row]) for name, values in published.number.items()}
@@ -96,9 +110,12 @@ def _plan(
     said = [note] if note else []
     if text["mode"].casefold().startswith("prefill") and math.isnan(number["osl"]):
         number["osl"] = 1.0
+    if text["group"] == "production":
+        _production(number, text, said)
     for name, words in (("n_gpus", "accelerators"), ("isl", "prompt length"), ("osl", "output length"), ("tp", "tp")):
         if math.isnan(number[name]):
             raise Refusal(f"the {words if name != 'tp' else 'mapping'} is not stated")
+    _mapping(text, number, said)
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
@@ -117,8 +134,60 @@ def _plan(
         "precision": _precision(text, said),
         "kv_precision": _kv_precision(text),
     }
+    if "tokens" in number:
+        plan["prefill_tokens"] = number["tokens"]
     _mode(plan, text, number, said)
+    _narrow_weights(plan, said, narrow)
     return plan, said
+
+
+def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:
+    """Rates of one accelerator: experts over all of them, attention on each, prompts until a pass is full."""
+    ranks = _at_least_one(number["ep"])
+    if math.isnan(number["n_gpus"]):
+        number["n_gpus"] = ranks
+        said.append(f"accelerators not stated: {ranks:g}")
+    if math.isnan(number["tp"]):
+        number["tp"] = ranks
+        text["dp_attn"] = f"{ranks:g}"
+    if math.isnan(number["batch"]) and text["mode"].casefold().startswith("prefill"):
+        stated = _TOKENS_AT_ONCE.search(text["notes"])
+        tokens = float(stated["thousands"]) * 1024.0 if stated else _TOKENS_OF_A_PASS
+        number["batch"] = max(math.floor(tokens / number["isl"]), 1.0) if number["isl"] > 0.0 else math.nan
+        number["tokens"] = tokens
+    if not math.isnan(number["batch"]):
+        number["batch"] *= ranks
+
+
+def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
+    """Correct degrees of the ranks that share a stage.
+
+    Some rows count the ranks of one copy of the attention layers, some multiplied tp and ep: no more ranks share a
+    stage than there are accelerators.
+    """
+    if "disagg" in text["mode"].casefold():
+        return
+    most = number["n_gpus"] / _at_least_one(number["pp"])
+    copies = text["dp_attn"].casefold()
+    try:
+        apart = float(copies) > 1.0
+    except ValueError:
+        apart = False
+    if number["tp"] > most or (apart and number["tp"] < most):
+        said.append(
+            f"tp {number['tp']:g} and dp_attn {copies or '1'} on {number['n_gpus']:g} accelerators: {most:g} share"
+        )
+        number["tp"] = most
+    number["ep"] = min(_at_least_one(number["ep"]), number["tp"])
+
+
+def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
+    """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product."""
+    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and plan["precision"] in ("fp8", "bf16")
+    if (plan["precision"] == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
+        plan["precision"] = "int4"
+        plan["kv_precision"] = plan["kv_precision"] or "bf16"
+        said.append("no FP4 units: 4-bit weights, 16-bit products")
 
 
 def _at_least_one(value: float) -> float:
@@ -132,7 +201,7 @@ def _replicas(printed: str, tensor_parallel: float) -> float:
     if words in ("", "false", "no"):
         return 1.0
     try:
-        return _at_least_one(float(words))
+        return min(_at_least_one(float(words)), tensor_parallel)
     except ValueError:
         raise Refusal(f'dp_attn "{printed}" is not modelled') from None
 
@@ -164,7 +233,13 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
     batch, requests = number["batch"], number["concurrency"]
     plan["mode"] = "static"
     if "disagg" in mode:
+        if math.isnan(requests):
+            raise Refusal("the concurrency is not stated")
         plan["mode"], plan["concurrency"] = "disaggregated", requests
+        _pools(plan, text["notes"])
+    elif text["group"] == "max-throughput" and math.isnan(batch):
+        plan["mode"], plan["batch_size"] = "continuous", _BATCH_OF_MAXIMUM
+        said.append("batch not stated: the largest that the cache takes")
     elif text["group"] == "static" and not math.isnan(batch):
         plan["batch_size"] = batch
     elif mode.startswith("serving"):
@@ -179,3 +254,31 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
         raise Refusal("the batch is not stated")
     else:
         plan["batch_size"] = batch
+
+
+def _pools(plan: dict[str, object], notes: str) -> None:
+    """Degrees of both pools, which the notes of a disaggregated row state.
+
+    Raises
+    ------
+    Refusal
+        When the workers of the pools are not stated.
+    """
+    pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
+    for found in _POOLS.finditer(notes):
+        pools[found["pool"]][found["name"]] = float(found["value"])
+    sizes = {}
+    for pool, values in pools.items():
+        if "num_workers" not in values or "tp_size" not in values:
+            raise Refusal("the workers of the two pools are not stated")
+        start = "prefill_" if pool == "prefill" else ""
+        replicas = _at_least_one(values.get("attention_dp_size", math.nan))
+        ranks = values["tp_size"] * replicas
+        stages = _at_least_one(values.get("pp_size", math.nan))
+        plan[f"{start}tensor_parallel"] = ranks
+        plan[f"{start}pipeline_parallel"] = stages
+        plan[f"{start}data_parallel_attention"] = replicas
+        plan[f"{start}expert_parallel"] = min(_at_least_one(values.get("moe_ep_size", math.nan)), ranks)
+        sizes[pool] = values["num_workers"] * ranks * stages
+    plan["prefill_accelerators"] = sizes["prefill"]
+    plan["num_accelerators"] = sizes["prefill"] + sizes["decode"]

@@ -43,7 +43,7 @@ _PLAIN = {
     "zero_stage": "zero_stage",
     "sequence_parallel": "sp",
 }
-_MATCHED = ("software", "source_id", "source", "model", "notes")
+_MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
 _PER_REPLICA = "per_replica"
 _WORDS = {
     "recompute": "recompute",
@@ -74,13 +74,13 @@ def _defaults() -> tuple[dict[str, str], ...]:
 
 @lru_cache(maxsize=65536)
 def software_default(
-    software: str, source_id: str, source: str, model: str, notes: str, column: str
+    software: str, source_id: str, source: str, model: str, gpu: str, notes: str, column: str
 ) -> tuple[str, str, bool]:
     """What a software does where a published row does not say: value, reference, and whether it is of that source.
 
     Parameters
     ----------
-    software, source_id, source, model, notes : str
+    software, source_id, source, model, gpu, notes : str
         As the row prints them.
     column : str
         Column of training plans.
@@ -94,7 +94,7 @@ def software_default(
         if row["column"] != column:
             continue
         patterns = [row[name] for name in _MATCHED]
-        found = (software, source_id, source, model, notes)
+        found = (software, source_id, source, model, gpu, notes)
         if all(fnmatch.fnmatchcase(a.casefold(), b.casefold()) for a, b in zip(found, patterns, strict=True)):
             return row["value"], row["reference"], row["source_id"] != "*" or row["source"] != "*"
     return "", "", False

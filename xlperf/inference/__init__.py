@@ -1,4 +1,4 @@
-"""Time and memory of serving a dense model: a prefill, then decoding step by step with a growing cache.
+"""Time and memory of serving a model: a prefill, then decoding step by step with a growing cache.
 
 A replica holds its whole batch together (static batch). With pipeline parallelism the batch runs as micro-batches
 that follow each other through the stages; a step of decoding takes as long as the longer of a walk through all
@@ -7,12 +7,17 @@ phases are an axis of two: a pass of the prefill, a step of decoding.
 """
 
 from xlperf.inference.bound import BOUNDS, serving_bound
+from xlperf.inference.loaded import Serving, Stream, loaded_results, pooled_results
 from xlperf.inference.results import serving_memory, serving_results
 from xlperf.inference.work import ServingWork, serving_work
 
 __all__ = [
     "BOUNDS",
+    "Serving",
     "ServingWork",
+    "Stream",
+    "loaded_results",
+    "pooled_results",
     "serving_bound",
     "serving_memory",
     "serving_results",

@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.arrays import Array, total
 from xlperf.hardware.device import Device
 from xlperf.inference.work import COMMUNICATION, FIXED, ServingWork, phase_times
-from xlperf.workload.serving import GEMM_NAMES, LAYER_GEMMS, LAYER_VECTORS, VECTOR_NAMES
+from xlperf.workload.serving import ONCE_GEMMS, ONCE_VECTORS
 
 BOUNDS = ("compute", "memory", "network", "overhead")
 COMPUTE, MEMORY, NETWORK, OVERHEAD = range(4)
@@ -33,9 +33,15 @@ class _Waits(NamedTuple):
 
 
 def _waits(
-    work: ServingWork, device: Device, attention_device: Device, kernels: Mapping[str, Mapping[str, Array]]
+    work: ServingWork,
+    device: Device,
+    attention_device: Device,
+    kernels: Mapping[str, Mapping[str, Array]],
+    latent: bool,
 ) -> _Waits:
-    attention_fixed = [kernels[family]["launch_time"] for family in ("attention", "attention_decode")]
+    kinds = work.attention_time.shape[-1] // 2
+    families = ("attention", "attention_latent" if latent else "attention_decode")
+    attention_fixed = [np.repeat(kernels[family]["launch_time"], kinds, axis=-1) for family in families]
     vector_flop = 0.0 * work.vector_traffic
     return _Waits(
         _roofs(work.gemms.flop, work.gemm_traffic, device, device.peak_flop_rate),
@@ -52,6 +58,7 @@ def serving_bound(
     device: Device,
     attention_device: Device,
     kernels: Mapping[str, Mapping[str, Array]],
+    latent: bool = False,
 ) -> Array:
     """Code of what most of a step of decoding waits for: a position in :data:`BOUNDS`.
 
@@ -68,24 +75,37 @@ def serving_bound(
         As for :func:`serving_work`, (rows, 1).
     kernels : mapping of str to mapping of str to Array
         As for :func:`serving_work`.
+    latent : bool, default False
+        Whether attention is latent.
 
     Returns
     -------
     code : Array
         Position in BOUNDS, NaN where the time is NaN. [-]
     """
-    waits = _waits(work, device, attention_device, kernels)
+    waits = _waits(work, device, attention_device, kernels, latent)
     step = phase_times(work)[:, 1]
-    half = slice(len(GEMM_NAMES), None)
     layers, passes = work.layers[:, 1:], work.passes[:, 1:]
-    gemm_calls = np.where(np.arange(len(GEMM_NAMES)) < LAYER_GEMMS, layers, passes)
-    vector_calls = np.where(np.arange(len(VECTOR_NAMES)) < LAYER_VECTORS, layers, passes) * work.vector_calls[:, half]
-    calls = np.concatenate([gemm_calls, layers, vector_calls], axis=-1)
-    times = np.concatenate([work.gemm_time[:, half], work.attention_time[:, 1:], work.vector_time[:, half]], axis=-1)
-    fixed = np.concatenate(
-        [waits.gemm_fixed[:, half], waits.attention_fixed[:, 1:], waits.vector_fixed[:, half]], axis=-1
+
+    def second(values: Array) -> Array:
+        return values[:, values.shape[1] // 2 :]
+
+    gemm_calls, attention_calls, vector_calls = (
+        second(values) for values in (work.gemm_calls, work.attention_calls, work.vector_calls)
     )
-    roofs = np.concatenate([waits.gemm[:, half], waits.attention[:, 1:], waits.vector[:, half]], axis=-1)
+    calls = np.concatenate(
+        [
+            layers * gemm_calls[:, :-ONCE_GEMMS],
+            passes * gemm_calls[:, -ONCE_GEMMS:],
+            layers * attention_calls,
+            layers * vector_calls[:, :-ONCE_VECTORS],
+            passes * vector_calls[:, -ONCE_VECTORS:],
+        ],
+        axis=-1,
+    )
+    times = np.concatenate([second(v) for v in (work.gemm_time, work.attention_time, work.vector_time)], axis=-1)
+    fixed = np.concatenate([second(v) for v in (waits.gemm_fixed, waits.attention_fixed, waits.vector_fixed)], axis=-1)
+    roofs = np.concatenate([second(v) for v in (waits.gemm, waits.attention, waits.vector)], axis=-1)
     busy = calls * (times - fixed)
     compute = total(np.where(roofs == COMPUTE, busy, 0.0))
     memory = total(np.where(roofs == MEMORY, busy, 0.0))

@@ -13,18 +13,68 @@ from xlperf.inference.work import ATTENTION, COMMUNICATION, FIXED, MATRIX, VECTO
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, serving_weights_size
 from xlperf.parallel.serving_plan import InferencePlan
-from xlperf.workload.model import Model
+from xlperf.workload.model import Architecture, Model
+from xlperf.workload.parameters import router_parameters
+from xlperf.workload.serving import DENSE, cache_elements
 from xlperf.workload.transformer import (
     embedding_parameters,
-    kv_cache_size,
+    expert_parameters,
+    latent_attention_parameters,
     layer_matrix_parameters,
     layer_vector_parameters,
 )
 
 _LOGIT_SIZE = 4.0
+_QUANTILES = ("median", "ninetieth", "ninety_ninth")
 
 
-def serving_memory(model: Model, plan: InferencePlan) -> dict[str, Array]:
+def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
+    """Weights of the matrices of a mean layer on one rank: in the precision of the plan, and in that between. [B]"""
+    ranks = plan.attention_parallel
+    heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
+    narrow_ffn = model.ffn_hidden_size / ranks
+    if not architecture.experts and not architecture.latent_attention:
+        shapes = (model.hidden_size, heads, groups, model.head_size, narrow_ffn, model.gated_mlp)
+        return layer_matrix_parameters(*shapes), 0.0 * heads
+    wide = 0.0 * heads
+    if architecture.latent_attention:
+        narrow = latent_attention_parameters(
+            model.hidden_size,
+            heads,
+            model.q_lora_rank,
+            model.kv_lora_rank,
+            model.qk_head_size,
+            model.qk_rope_head_size,
+            model.v_head_size,
+        )
+        # The expansion of keys and values is kept wide: it is folded into queries and outputs when decoding.
+        wide = model.kv_lora_rank * heads * (model.qk_head_size - model.qk_rope_head_size + model.v_head_size)
+        narrow = narrow - wide
+    else:
+        narrow = layer_matrix_parameters(model.hidden_size, heads, groups, model.head_size, 0.0, 0.0)
+    dense = expert_parameters(model.hidden_size, narrow_ffn, model.gated_mlp)
+    if not architecture.experts:
+        return np.asarray(narrow + dense), np.asarray(wide)
+    mixed = model.num_moe_layers / model.num_layers
+    expert = expert_parameters(
+        model.hidden_size, model.expert_ffn_hidden_size / plan.expert_tensor_parallel, model.gated_mlp
+    )
+    shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size / ranks, model.gated_mlp)
+    held = model.num_experts / plan.expert_parallel
+    narrow = narrow + (1.0 - mixed) * dense + mixed * (held * expert + shared)
+    return np.asarray(narrow), np.asarray(wide + mixed * router_parameters(model))
+
+
+def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
+    """Tokens that one sequence at its longest keeps, mean over the layers."""
+    context = plan.prompt_length + plan.output_length
+    if not architecture.local_attention:
+        return context
+    near = model.num_local_layers * np.minimum(context, model.window)
+    return np.asarray((near + model.num_global_layers * context) / model.num_layers)
+
+
+def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture = DENSE) -> dict[str, Array]:
     """Memory of the fullest accelerator of a replica, and what the batch adds to it.
 
     Parameters
@@ -33,6 +83,8 @@ def serving_memory(model: Model, plan: InferencePlan) -> dict[str, Array]:
         Shapes, (rows,). [-]
     plan : InferencePlan
         Degrees, lengths, batch, (rows,).
+    architecture : Architecture, default DENSE
+        Structure that the models share.
 
     Returns
     -------
@@ -40,38 +92,48 @@ def serving_memory(model: Model, plan: InferencePlan) -> dict[str, Array]:
         memory_weights, memory_kv_cache, memory_activations; and of one sequence kv_cache_size and working_set_size,
         and most_sequences that one pass of the prefill takes. [B]
     """
-    tensor, stages = plan.tensor_parallel, plan.pipeline_parallel
+    ranks, stages, replicas = plan.attention_parallel, plan.pipeline_parallel, plan.attention_replicas
     layers = np.ceil(model.num_layers / stages)
-    heads = np.ceil(model.num_attention_heads / tensor)
-    groups = np.ceil(model.num_query_groups / tensor)
-    shapes = (model.hidden_size, heads, groups, model.head_size, model.ffn_hidden_size / tensor, model.gated_mlp)
+    heads = np.ceil(model.num_attention_heads / ranks)
+    groups = np.ceil(model.num_query_groups / ranks)
+    shapes = (model.hidden_size, heads, groups, model.head_size, model.ffn_hidden_size / ranks, model.gated_mlp)
     small = layer_vector_parameters(*shapes, model.layer_norm, model.bias_qkv, model.bias_all, model.query_key_norm)
     # A first and a last stage that are not the same hold one table each, tied or not.
     tied = np.where(stages > 1.0, 1.0, model.tied_embeddings)
     tables = embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, tied)
-    weights = serving_weights_size(
-        layers, layer_matrix_parameters(*shapes), small, tables, plan.weight_size, plan.activation_size, tensor
-    )
-    context = plan.prompt_length + plan.output_length
-    cache = kv_cache_size(layers, model.num_query_groups, model.head_size, context, plan.kv_size, tensor)
+    narrow, wide = _layer_weights_size(model, plan, architecture)
+    weights = serving_weights_size(layers, narrow, small + wide, tables, plan.weight_size, plan.activation_size, ranks)
+    elements = cache_elements(model, ranks, architecture.latent_attention)
+    cache = layers * elements * _cache_tokens(model, plan, architecture) * plan.kv_size
+    projected = (model.num_attention_heads + 2.0 * model.num_query_groups) * model.head_size
+    attended = model.num_attention_heads * model.head_size
+    if architecture.latent_attention:
+        projected = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
+        attended = model.num_attention_heads * model.v_head_size
+    widest = model.ffn_hidden_size
+    if architecture.experts:
+        copies = model.top_k * model.expert_ffn_hidden_size * ranks / plan.expert_tensor_parallel
+        copies = copies * replicas / plan.expert_parallel + model.shared_ffn_hidden_size
+        widest = np.where(model.num_dense_layers > 0.0, np.maximum(widest, copies), copies)
     working_set = prefill_working_set(
         model.hidden_size,
-        (model.num_attention_heads + 2.0 * model.num_query_groups) * model.head_size,
-        model.num_attention_heads * model.head_size,
-        model.ffn_hidden_size,
+        projected,
+        attended,
+        widest,
         model.gated_mlp,
         model.vocab_size,
-        plan.prompt_length,
+        plan.new_tokens,
         plan.prefill_tokens,
-        tensor,
+        ranks,
         plan.activation_size,
         _LOGIT_SIZE,
     )
-    most = np.maximum(plan.prefill_tokens / plan.prompt_length, 1.0)
+    most = np.maximum(plan.prefill_tokens / plan.new_tokens, 1.0)
+    own = np.ceil(plan.batch_size / replicas)
     return {
         "memory_weights": weights,
-        "memory_kv_cache": plan.batch_size * cache,
-        "memory_activations": np.minimum(plan.micro_batch_size, most) * working_set,
+        "memory_kv_cache": own * cache,
+        "memory_activations": np.minimum(np.ceil(plan.micro_batch_size / replicas), most) * working_set,
         "kv_cache_size": cache,
         "working_set_size": working_set,
         "most_sequences": most,
@@ -87,6 +149,7 @@ def serving_results(
     kernels: Mapping[str, Mapping[str, Array]],
     software: Mapping[str, Array],
     reserved_memory: Array,
+    architecture: Architecture = DENSE,
 ) -> dict[str, Array]:
     """Every number of the inference results that is not a cost, an energy or a band, in the units used inside.
 
@@ -103,12 +166,13 @@ def serving_results(
     plan : InferencePlan
         Degrees, lengths, batch, (rows,).
     kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) of the families gemm, attention, attention_decode, vector, all_reduce,
-        all_gather and point_to_point.
+        Calibration constants (rows, 1), as for :func:`xlperf.inference.serving_work`.
     software : mapping of str to Array
         Constants (rows, 1) of the family serving_software.
     reserved_memory : Array
         Memory that the driver keeps from the engine, (rows,). [B]
+    architecture : Architecture, default DENSE
+        Structure that the models share.
 
     Returns
     -------
@@ -118,16 +182,16 @@ def serving_results(
         ``output_token_rate``, tokens per second of one replica while it is in the phase that makes them, infinite
         where there is no such phase.
     """
-    work = serving_work(model, device, attention_device, network, plan, kernels, software)
+    work = serving_work(model, device, attention_device, network, plan, kernels, software, architecture)
     phases = phase_times(work)
     times = total(phases)
     steps = plan.output_length - 1.0
-    prefill, step = times[:, 0], times[:, 1]
+    prefill, step = times[:, 0], times[:, 1] / plan.tokens_per_step
     decode = steps * step
     latency = prefill + decode
     decodes = steps > 0.0
     rate = plan.num_requests * plan.output_length / latency
-    memory = serving_memory(model, plan)
+    memory = serving_memory(model, plan, architecture)
     weights, cache, activations = (memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations"))
     capacity = device.memory_capacity[:, 0]
     usable = capacity * software["memory_fraction"][:, 0] - reserved_memory
@@ -150,16 +214,24 @@ def serving_results(
             memory["working_set_size"],
             memory["most_sequences"],
             plan.pipeline_parallel,
-        ),
+        )
+        * plan.attention_replicas,
         "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
-        "bound": np.where(decodes, serving_bound(work, device, attention_device, kernels), np.nan),
+        "bound": np.where(
+            decodes, serving_bound(work, device, attention_device, kernels, architecture.latent_attention), np.nan
+        ),
         "prefill_time": prefill,
         "decode_time": decode,
-        "time_matrix": phases[:, 1, MATRIX],
-        "time_attention": phases[:, 1, ATTENTION],
-        "time_vector": phases[:, 1, VECTOR],
-        "time_communication": phases[:, 1, COMMUNICATION],
-        "time_overhead": phases[:, 1, FIXED],
+        **{f"ttft_{quantile}": prefill for quantile in _QUANTILES},
+        **{f"tpot_{quantile}": np.where(decodes, step, np.nan) for quantile in _QUANTILES},
+        "queue_time": 0.0 * prefill,
+        "running_batch": plan.batch_size + 0.0 * prefill,
+        "max_request_rate": rate / plan.output_length,
+        "time_matrix": phases[:, 1, MATRIX] / plan.tokens_per_step,
+        "time_attention": phases[:, 1, ATTENTION] / plan.tokens_per_step,
+        "time_vector": phases[:, 1, VECTOR] / plan.tokens_per_step,
+        "time_communication": phases[:, 1, COMMUNICATION] / plan.tokens_per_step,
+        "time_overhead": phases[:, 1, FIXED] / plan.tokens_per_step,
         "input_token_rate": plan.batch_size * plan.prompt_length / prefill,
         "output_token_rate": divide(plan.batch_size * plan.output_length, decode, np.inf),
     }

@@ -11,23 +11,25 @@ from xlperf.arrays import Array, total
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import attention_time, decode_attention_time, gemm_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
-from xlperf.network.collectives import collective_time
+from xlperf.inference.messages import ALL_REDUCE, EXCHANGE, GATHERING, TRANSFER, serving_messages
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
-from xlperf.workload.model import Model
+from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 from xlperf.workload.serving import (
-    GEMM_NAMES,
-    LAYER_GEMMS,
-    LAYER_VECTORS,
-    VECTOR_NAMES,
+    DENSE,
+    ONCE_GEMMS,
+    ONCE_VECTORS,
+    ServingGemms,
+    ServingShape,
+    cache_elements,
+    local_share,
     serving_gemms,
     serving_vectors,
 )
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 
-_LAYER_REDUCES = 2.0
 _VECTOR_FLOP = 2.0
 _LOGIT_SIZE = 4.0
 
@@ -38,13 +40,17 @@ class ServingWork(NamedTuple):
     Attributes
     ----------
     gemms : Gemms
-        Products, (rows, 2 phases x 5). [-]
+        Products, (rows, 2 phases x products of a phase). [-]
+    gemm_calls : Array
+        Their calls per layer, or per pass for the last of each phase. [-]
     gemm_traffic : Array
         Bytes of one product. [B]
     gemm_time : Array
         Time of one product. [s]
+    vector_names : tuple of str
+        Other kernels, of both phases.
     vector_traffic : Array
-        Bytes of one other kernel, (rows, 2 phases x 5). [B]
+        Bytes of one other kernel, (rows, 2 phases x kernels of a phase). [B]
     vector_calls : Array
         Its calls per layer, or per pass for the last two. [-]
     vector_time : Array
@@ -52,15 +58,21 @@ class ServingWork(NamedTuple):
     context : Array
         Mean length of the cache over the steps of decoding, (rows,). [-]
     attention_flop : Array
-        Attention of one layer, decoding at the mean context, (rows, 2). [FLOP]
+        Attention of one layer that sees everything, then of one that attends locally where there are such, decoding
+        at the mean context, (rows, 2 phases x kinds). [FLOP]
     attention_traffic : Array
-        Its bytes, (rows, 2). [B]
+        Its bytes, (rows, 2 phases x kinds). [B]
     attention_time : Array
-        Its time, decoding averaged over the steps, (rows, 2). [s]
+        Its time, decoding averaged over the steps, (rows, 2 phases x kinds). [s]
+    attention_calls : Array
+        Its calls per layer, (rows, 2 phases x kinds). [-]
     message_size : Array
-        All-reduce, gathering of logits, transfer to the next stage, (rows, 2, 3). [B]
+        All-reduce, gathering of logits, transfer to the next stage, exchange of tokens between experts, (rows, 2, 4).
+        [B]
     message_time : Array
-        Their times, (rows, 2, 3). [s]
+        Their times, (rows, 2, 4). [s]
+    message_calls : Array
+        All-reduces and exchanges of one layer, (rows, 2). [-]
     layer_overhead : Array
         Fixed cost of the software per layer, (rows, 2). [s]
     pass_overhead : Array
@@ -74,8 +86,10 @@ class ServingWork(NamedTuple):
     """
 
     gemms: Gemms
+    gemm_calls: Array
     gemm_traffic: Array
     gemm_time: Array
+    vector_names: tuple[str, ...]
     vector_traffic: Array
     vector_calls: Array
     vector_time: Array
@@ -83,8 +97,10 @@ class ServingWork(NamedTuple):
     attention_flop: Array
     attention_traffic: Array
     attention_time: Array
+    attention_calls: Array
     message_size: Array
     message_time: Array
+    message_calls: Array
     layer_overhead: Array
     pass_overhead: Array
     layers: Array
@@ -93,33 +109,63 @@ class ServingWork(NamedTuple):
 
 
 class _Batching(NamedTuple):
-    """How the batch of a replica is cut, (rows,): micro-batches, their sequences, passes of the prefill of each."""
+    """How the batch of a replica is cut, (rows,).
+
+    Attributes
+    ----------
+    micro_batches : Array
+        Parts that follow each other through the stages. [-]
+    rounds : Array
+        Parts that are prefilled one after the other. [-]
+    prompts : Array
+        Sequences of one part that are prefilled together. [-]
+    passes : Array
+        Passes that their prefill takes. [-]
+    sequences : Array
+        Sequences of one part that are decoded together. [-]
+    """
 
     micro_batches: Array
-    sequences: Array
+    rounds: Array
+    prompts: Array
     passes: Array
-    tokens: Array
-    logit_rows: Array
-    steps: Array
+    sequences: Array
 
 
 def _batching(plan: InferencePlan) -> _Batching:
-    micro_batches, sequences = plan.num_micro_batches, plan.micro_batch_size
-    tokens = sequences * plan.prompt_length
-    passes = np.ceil(tokens / plan.prefill_tokens)
-    steps = np.maximum(plan.output_length - 1.0, 0.0)
-    return _Batching(micro_batches, sequences, passes, tokens / passes, np.ceil(sequences / passes), steps)
+    """The whole batch is prefilled at once where a plan does not say how many prompts go together."""
+    apart = plan.prompts_together > 0.0
+    prompts = np.where(apart, plan.prompts_together, plan.micro_batch_size)
+    passes = np.ceil(np.ceil(prompts / plan.attention_replicas) * plan.new_tokens / plan.prefill_tokens)
+    rounds = np.where(apart, 1.0, plan.num_micro_batches)
+    return _Batching(plan.num_micro_batches, rounds, prompts, passes, plan.micro_batch_size)
 
 
-def _gemm_bytes(gemms: Gemms, plan: InferencePlan) -> tuple[Array, Array]:
+def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
+    replicas, drafted = plan.attention_replicas, 1.0 + plan.draft_tokens
+    prompts, sequences = np.ceil(batching.prompts / replicas), np.ceil(batching.sequences / replicas)
+    new = plan.new_tokens / batching.passes
+    return ServingShape(
+        prefill_tokens=prompts * new,
+        decode_tokens=sequences * drafted,
+        prefill_routed=batching.prompts * new,
+        decode_routed=batching.sequences * drafted,
+        prefill_sampled=np.ceil(prompts / batching.passes),
+        attention_parallel=plan.attention_parallel,
+        expert_parallel=plan.expert_parallel,
+        expert_tensor_parallel=plan.expert_tensor_parallel,
+    )
+
+
+def _gemm_bytes(products: ServingGemms, plan: InferencePlan) -> tuple[Array, Array]:
     """Mean bytes of an input element, the two inputs keeping their own size, and traffic of one call."""
-    inner = np.zeros(2 * len(GEMM_NAMES), dtype=bool)
-    inner[:LAYER_GEMMS] = inner[len(GEMM_NAMES) : len(GEMM_NAMES) + LAYER_GEMMS] = True
+    gemms, narrow = products.gemms, products.narrow
     activation = plan.activation_size[:, None]
-    rows_size = np.where(inner, plan.input_size[:, None], activation)
-    weight_size = np.where(inner, plan.weight_size[:, None], activation)
+    rows_size = np.where(narrow, plan.input_size[:, None], activation)
+    weight_size = np.where(narrow, plan.weight_size[:, None], activation)
     inputs = rows_size * gemms.m + weight_size * gemms.n
-    return inputs / (gemms.m + gemms.n), gemms.k * inputs + activation * gemms.m * gemms.n
+    traffic = gemms.k * inputs + activation * gemms.m * gemms.n
+    return inputs / (gemms.m + gemms.n), gemms.batch * traffic
 
 
 def _attention(
@@ -128,55 +174,69 @@ def _attention(
     plan: InferencePlan,
     batching: _Batching,
     kernels: Mapping[str, Mapping[str, Array]],
+    architecture: Architecture,
 ) -> tuple[Array, Array, Array, Array]:
-    """Mean context, and FLOP, traffic and time (rows, 2) of the attention of one layer.
+    """Mean context, and FLOP, traffic and time (rows, 2 x kinds) of the attention of one layer.
 
     The steps of decoding see contexts that grow by one token. Their mean is taken at two contexts, the mean less and
     plus the standard deviation, which is exact for a time that is a cubic polynomial of the context.
     """
-    steps = np.maximum(batching.steps, 1.0)
+    steps = np.maximum(plan.output_length - 1.0, 1.0)
     mean = (plan.prompt_length + 0.5 * (steps + 1.0))[:, None]
     spread = np.sqrt((steps * steps - 1.0) / 12.0)[:, None]
-    heads = np.ceil(model.num_attention_heads / plan.tensor_parallel)[:, None]
-    groups = np.ceil(model.num_query_groups / plan.tensor_parallel)[:, None]
-    head_size, sequences = model.head_size[:, None], batching.sequences[:, None]
-    prompt, passes = plan.prompt_length[:, None], batching.passes[:, None]
+    ranks, latent = plan.attention_parallel, architecture.latent_attention
+    heads = np.ceil(model.num_attention_heads / ranks)[:, None]
+    groups = np.ceil(model.num_query_groups / ranks)[:, None]
+    prompts = np.ceil(batching.prompts / plan.attention_replicas)[:, None]
+    sequences = np.ceil(batching.sequences / plan.attention_replicas)[:, None]
+    prompt, new, passes = plan.prompt_length[:, None], plan.new_tokens[:, None], batching.passes[:, None]
     size, cache_size = plan.attention_size[:, None], plan.kv_size[:, None]
-    prefill = attention_time(
-        device, kernels["attention"], sequences, heads, groups, prompt, prompt, head_size, 1.0, size
-    )
-    contexts = np.concatenate([mean - spread, mean + spread], axis=-1)
-    decode = decode_attention_time(
-        device, kernels["attention_decode"], sequences, heads, groups, contexts, head_size, cache_size
-    )
-    pairs = np.concatenate([visible_pairs(prompt, prompt, 1.0) / passes, mean], axis=-1)
-    read = np.concatenate([(heads + groups) * prompt * size / passes, groups * mean * cache_size], axis=-1)
-    time = np.concatenate([prefill / passes, 0.5 * (decode[:, :1] + decode[:, 1:])], axis=-1)
-    work = sequences * head_size
-    return mean[:, 0], 4.0 * work * heads * pairs, 2.0 * work * read, time
+    drafted = (1.0 + plan.draft_tokens)[:, None]
+    head_size = model.head_size[:, None]
+    family, read_heads, read_size = "attention_decode", groups, head_size
+    multiplied = drafted * heads
+    if latent:
+        head_size = 0.5 * (model.qk_head_size + model.v_head_size)[:, None]
+        groups = heads
+        # One compressed vector is key and value of all heads: half a key and value pair of its width.
+        family, read_heads = "attention_latent", np.full_like(heads, 0.5)
+        read_size = cache_elements(model, ranks, True)[:, None]
+        multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
+    shapes = [(prompts, new, prompt, np.ones_like(prompt))]
+    contexts = [np.concatenate([mean - spread, mean + spread], axis=-1)]
+    if architecture.local_attention:
+        window = np.minimum(model.window[:, None], prompt)
+        chunked = model.chunked[:, None]
+        keys = np.where(chunked > 0.0, window, window * (1.0 - window / (2.0 * prompt)))
+        shapes.append((prompts * np.maximum(new / window, 1.0), np.minimum(new, window), keys, chunked))
+        # Beyond its first chunk a token sees half of one on average.
+        reach = np.where(chunked > 0.0, 0.5, 1.0) * model.window[:, None]
+        contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
+    flop, traffic, time = [], [], []
+    for batch, queries, keys, causal in shapes:
+        span = attention_time(
+            device, kernels["attention"], batch, heads, groups, queries, keys, head_size, causal, size
+        )
+        flop.append(4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes))
+        traffic.append(2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes))
+        time.append(span / passes)
+    for context in contexts:
+        span = decode_attention_time(
+            device, kernels[family], sequences, multiplied, read_heads, context, read_size, cache_size
+        )
+        middle = 0.5 * (context[:, :1] + context[:, 1:])
+        flop.append(4.0 * (sequences * read_size) * multiplied * middle)
+        traffic.append(2.0 * (sequences * read_size) * (read_heads * middle * cache_size))
+        time.append(0.5 * (span[:, :1] + span[:, 1:]))
+    work, moved, spent = (np.concatenate(values, axis=-1) for values in (flop, traffic, time))
+    return mean[:, 0], work, moved, spent
 
 
-def _messages(
-    model: Model,
-    network: Network,
-    plan: InferencePlan,
-    batching: _Batching,
-    kernels: Mapping[str, Mapping[str, Array]],
-) -> tuple[Array, Array]:
-    """Bytes and times (rows, 2, 3) of all-reduce, gathering of logits and transfer to the next stage."""
-    tensor, pipeline = plan.tensor_parallel[:, None], plan.pipeline_parallel[:, None]
-    sent = np.stack([batching.tokens, batching.sequences], axis=-1)
-    gathered = np.stack([batching.logit_rows, batching.sequences], axis=-1)
-    hidden = sent * (model.hidden_size * plan.activation_size)[:, None]
-    logits = gathered * (model.vocab_size * plan.activation_size)[:, None]
-    sizes = np.stack([hidden, logits, hidden], axis=-1)
-    times = 0.0 * sizes
-    if np.any(tensor != 1.0):
-        times[..., 0] = collective_time("all_reduce", hidden, tensor, 1.0, network, kernels["all_reduce"])
-        times[..., 1] = collective_time("all_gather", logits, tensor, 1.0, network, kernels["all_gather"])
-    if np.any(pipeline != 1.0):
-        times[..., 2] = collective_time("point_to_point", hidden, pipeline, tensor, network, kernels["point_to_point"])
-    return sizes, times
+def _attention_calls(model: Model, architecture: Architecture) -> Array:
+    if not architecture.local_attention:
+        return np.ones((len(model.num_layers), 2))
+    local = local_share(model)
+    return np.stack([1.0 - local, local, 1.0 - local, local], axis=-1)
 
 
 def serving_work(
@@ -187,6 +247,7 @@ def serving_work(
     plan: InferencePlan,
     kernels: Mapping[str, Mapping[str, Array]],
     software: Mapping[str, Array],
+    architecture: Architecture = DENSE,
 ) -> ServingWork:
     """Operators of both phases with their times.
 
@@ -203,10 +264,12 @@ def serving_work(
     plan : InferencePlan
         Degrees, lengths, batch, (rows,).
     kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) of the families gemm, attention, attention_decode, vector, all_reduce,
-        all_gather and point_to_point.
+        Calibration constants (rows, 1) of the families gemm, attention, attention_decode, attention_latent, vector,
+        all_reduce, engine_all_reduce, all_gather, all_to_all, reduce_scatter, point_to_point and experts.
     software : mapping of str to Array
         Constants (rows, 1) of the family serving_software.
+    architecture : Architecture, default DENSE
+        Structure that the models share.
 
     Returns
     -------
@@ -214,33 +277,42 @@ def serving_work(
         Times of one call each, and how often each is called.
     """
     batching = _batching(plan)
-    tensor, sequences, tokens, rows = plan.tensor_parallel, batching.sequences, batching.tokens, batching.logit_rows
+    shape = _shape(plan, batching)
     activation = plan.activation_size
-    gemms = serving_gemms(model, tokens, rows, sequences, tensor)
-    element_size, gemm_traffic = _gemm_bytes(gemms, plan)
+    products = serving_gemms(model, shape, architecture)
+    gemms = products.gemms
+    element_size, gemm_traffic = _gemm_bytes(products, plan)
     output_size = activation[:, None]
     product = gemm_time(device, kernels["gemm"], gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size)
+    if architecture.experts:
+        grouped = np.array([name.startswith("experts") for name in gemms.names])
+        product = np.where(grouped, kernels["serving_experts"]["product_slowdown"] * product, product)
     logit_size = np.full_like(activation, _LOGIT_SIZE)
-    vectors = serving_vectors(model, tokens, rows, sequences, tensor, activation, logit_size)
+    vectors = serving_vectors(model, shape, architecture, activation, logit_size)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
-    context, attention_flop, attention_traffic, attention = _attention(model, attention_device, plan, batching, kernels)
-    message_size, message_time = _messages(model, network, plan, batching, kernels)
-    admitted = np.stack([rows, 0.0 * rows], axis=-1)
+    attention = _attention(model, attention_device, plan, batching, kernels, architecture)
+    message_size, message_time, message_calls = serving_messages(model, network, plan, shape, kernels, architecture)
+    admitted = np.stack([shape.prefill_sampled * plan.attention_replicas, 0.0 * activation], axis=-1)
     prefill = np.array([1.0, 0.0])
+    layer_overhead = software["layer_overhead_time"] + 0.0 * admitted
+    if architecture.experts:
+        mixed = (model.num_moe_layers / model.num_layers)[:, None]
+        layer_overhead = layer_overhead + mixed * kernels["serving_experts"]["layer_overhead_time"]
     work = ServingWork(
         gemms,
+        products.calls,
         gemm_traffic,
         product,
+        vectors.names,
         vectors.traffic,
         vectors.calls,
         vector,
-        context,
-        attention_flop,
-        attention_traffic,
-        attention,
+        *attention,
+        _attention_calls(model, architecture),
         message_size,
         message_time,
-        software["layer_overhead_time"] + 0.0 * admitted,
+        message_calls,
+        layer_overhead,
         prefill * software["prefill_overhead_time"] + admitted * software["request_overhead_time"],
         admitted,
         admitted,
@@ -250,19 +322,26 @@ def serving_work(
     return work._replace(layers=layers, passes=passes, transfers=transfers)
 
 
+def _phases(values: Array) -> Array:
+    return values.reshape(len(values), 2, values.shape[1] // 2)
+
+
 def _parts(work: ServingWork) -> Array:
     """Times (rows, 2 phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
     rows = len(work.context)
     parts = np.zeros((rows, 2, 2, 5))
-    matrix = work.gemm_time.reshape(rows, 2, len(GEMM_NAMES))
-    vector = (work.vector_time * work.vector_calls).reshape(rows, 2, len(VECTOR_NAMES))
-    parts[:, :, 0, MATRIX] = total(matrix[..., :LAYER_GEMMS])
-    parts[:, :, 1, MATRIX] = total(matrix[..., LAYER_GEMMS:])
-    parts[:, :, 0, ATTENTION] = work.attention_time
-    parts[:, :, 0, VECTOR] = total(vector[..., :LAYER_VECTORS])
-    parts[:, :, 1, VECTOR] = total(vector[..., LAYER_VECTORS:])
-    parts[:, :, 0, COMMUNICATION] = _LAYER_REDUCES * work.message_time[..., 0]
-    parts[:, :, 1, COMMUNICATION] = work.message_time[..., 0] + work.message_time[..., 1]
+    matrix = _phases(work.gemm_time * work.gemm_calls)
+    attention = _phases(work.attention_time * work.attention_calls)
+    vector = _phases(work.vector_time * work.vector_calls)
+    parts[:, :, 0, MATRIX] = total(matrix[..., :-ONCE_GEMMS])
+    parts[:, :, 1, MATRIX] = total(matrix[..., -ONCE_GEMMS:])
+    parts[:, :, 0, ATTENTION] = total(attention)
+    parts[:, :, 0, VECTOR] = total(vector[..., :-ONCE_VECTORS])
+    parts[:, :, 1, VECTOR] = total(vector[..., -ONCE_VECTORS:])
+    reduces, exchanges = work.message_calls[:, :1], work.message_calls[:, 1:]
+    each = work.message_time
+    parts[:, :, 0, COMMUNICATION] = reduces * each[..., ALL_REDUCE] + exchanges * each[..., EXCHANGE]
+    parts[:, :, 1, COMMUNICATION] = each[..., ALL_REDUCE] + each[..., GATHERING]
     parts[:, :, 0, FIXED] = work.layer_overhead
     parts[:, :, 1, FIXED] = work.pass_overhead
     return parts
@@ -273,17 +352,19 @@ def _critical_path(
 ) -> tuple[Array, Array, Array]:
     """Layers, passes and transfers (rows, 2) on the critical path of the prefill and of a step of decoding."""
     each = total(_parts(work))
-    layer, once, transfer = each[..., 0], each[..., 1], work.message_time[..., 2]
+    layer, once, transfer = each[..., 0], each[..., 1], work.message_time[..., TRANSFER]
     stages, layers, turns = plan.pipeline_parallel, model.num_layers, batching.micro_batches
     fullest = np.ceil(layers / stages)
     linked = np.minimum(stages - 1.0, 1.0)
     walk = layers * layer[:, 1] + once[:, 1] + (stages - 1.0) * transfer[:, 1]
     turn = turns * (fullest * layer[:, 1] + once[:, 1] + linked * transfer[:, 1])
     turning = turn > walk
-    more = turns * batching.passes - 1.0
+    more = batching.rounds * batching.passes - 1.0
+    # Drafted tokens pass a share of the layers one after the other before the step that checks them.
+    drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
     return (
-        np.stack([layers + more * fullest, np.where(turning, turns * fullest, layers)], axis=-1),
-        np.stack([1.0 + more, np.where(turning, turns, 1.0)], axis=-1),
+        np.stack([layers + more * fullest, np.where(turning, turns * fullest, layers) * drafting], axis=-1),
+        np.stack([1.0 + more, np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens)], axis=-1),
         np.stack([stages - 1.0 + more * linked, np.where(turning, turns * linked, stages - 1.0)], axis=-1),
     )
 
@@ -303,5 +384,5 @@ def phase_times(work: ServingWork) -> Array:
     """
     parts = _parts(work)
     found = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
-    found[..., COMMUNICATION] += work.transfers * work.message_time[..., 2]
+    found[..., COMMUNICATION] += work.transfers * work.message_time[..., TRANSFER]
     return found

@@ -435,3 +435,43 @@ def _reduction_time(
         adds_up = (_tier(network.in_network_reduction, 0) == 1.0) & (members[0] > 1.0)
         time = np.where(adds_up, np.minimum(time, added), time)
     return np.asarray(time)
+
+
+def quick_all_reduce_time(
+    message_size: Numeric, group_size: Numeric, network: Network, constants: Mapping[str, Array]
+) -> Array:
+    r"""Time of the all-reduce kernels of serving engines, which read the peers' memory inside the innermost tier.
+
+    One shot: each rank reads the buffers of all others and adds them up. Two shots: each rank adds up its piece of
+    all buffers, then reads the pieces of the others. The faster is taken. Groups that leave the innermost tier have
+    no such kernels.
+
+    .. math:: t = \min\left(t_0 + \frac{(n - 1) S}{\eta B},\ 2 t_0 + \frac{2 (n - 1) S}{n \eta B}\right)
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds, (rows, operators). [B]
+    group_size : numeric
+        Ranks of the group, neighbours of each other; with 1 the time is 0, (rows, operators). [-]
+    network : Network
+        Tiers, innermost first, (rows, tiers).
+    constants : mapping of str to Array
+        Calibration constants of the family engine_all_reduce, (rows, 1).
+
+    Returns
+    -------
+    time : numeric
+        From the first rank's call to the last one's end, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+    """
+    size, group = np.broadcast_arrays(array(message_size), array(group_size))
+    bandwidth = constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0)
+    start = constants["launch_time"] + _tier(network.latency, 0)
+    others = group - 1.0
+    time = np.minimum(start + others * size / bandwidth, 2.0 * start + 2.0 * (others / group) * size / bandwidth)
+    return np.asarray(np.where(group == 1.0, 0.0 * size, time))

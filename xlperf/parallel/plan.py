@@ -16,6 +16,8 @@ SCHEDULES = ("1f1b", "interleaved", "gpipe", "zero-bubble", "dualpipe")
 GPIPE, ZERO_BUBBLE, DUALPIPE = 2.0, 3.0, 4.0
 CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
+PLACEHOLDERS = 2.0
+"""Layers that the embedding and the output projection may count as when layers are dealt to stages. [-]"""
 CROSS_ENTROPIES = ("parallel", "fused", "plain")
 FUSED, PLAIN = 1.0, 2.0
 RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products")
@@ -38,6 +40,8 @@ class TrainingPlan:
         Stages. [-]
     virtual_pipeline : Array
         Model chunks per stage. [-]
+    first_stage_layers, last_stage_layers : Array
+        Layers of the ends of the pipeline; NaN: shared evenly. [-]
     schedule : Array
         Code of the order of passes: position in SCHEDULES. [-]
     context_parallel : Array
@@ -95,6 +99,8 @@ class TrainingPlan:
     sequence_parallel: Array
     pipeline_parallel: Array
     virtual_pipeline: Array
+    first_stage_layers: Array
+    last_stage_layers: Array
     schedule: Array
     context_parallel: Array
     context_method: Array
@@ -373,7 +379,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             (plan.tensor_parallel, model.ffn_hidden_size),
         ),
         Rule(
-            chunks > model.num_layers,
+            chunks > model.num_layers + PLACEHOLDERS,
             "pipeline {} x virtual pipeline {} needs more layers than the model's {}",
             (plan.pipeline_parallel, plan.virtual_pipeline, model.num_layers),
         ),

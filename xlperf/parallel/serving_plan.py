@@ -1,14 +1,12 @@
-"""An inference plan as arrays: what a row of the sheet means for the equations, and the rules that make it legal."""
+"""An inference plan as arrays: what a row of the sheet means for the equations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.arrays import Array, array
-from xlperf.parallel.plan import Rule
-from xlperf.workload.model import Model
+from xlperf.arrays import Array, Numeric, array
 
 # A block of 16 FP4 or INT4 weights shares a scale of one byte.
 _BLOCK = 0.5 + 1.0 / 16.0
@@ -17,6 +15,14 @@ INPUT_SIZE = {**WEIGHT_SIZE, "int4": 2.0}
 ACTIVATION_SIZE = {name: 4.0 if name == "fp32" else 2.0 for name in WEIGHT_SIZE}
 MATRIX_PRECISION = {**{name: name for name in WEIGHT_SIZE}, "fp16": "bf16", "int4": "bf16"}
 KV_PRECISION = {name: "fp8" if name in ("fp8", "fp4") else "bf16" for name in WEIGHT_SIZE}
+
+
+def _none() -> Array:
+    return np.zeros(())
+
+
+def _one() -> Array:
+    return np.ones(())
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,20 @@ class InferencePlan:
         Bytes of an element of queries, keys and values in the attention of the prefill. [B]
     prefill_tokens : Array
         Tokens of one pass of the prefill at most; a longer prefill takes several passes. [-]
+    expert_parallel : Array
+        Ranks, of those that share a stage, that the routed experts are dealt out to; the rest share each expert. [-]
+    attention_replicas : Array
+        Copies of the attention layers on the ranks that share a stage, each with its part of the batch. [-]
+    prefix_hit_rate : Array
+        Share of a prompt whose keys and values are in the cache already. [-]
+    draft_tokens : Array
+        Tokens that are drafted for a step to check; 0 without speculation. [-]
+    acceptance_rate : Array
+        Probability that a drafted token is accepted, given that those before it are. [-]
+    draft_layers : Array
+        Layers that a drafted token passes. [-]
+    prompts_together : Array
+        Prompts that a prefill takes while others are decoded; 0 where the whole batch is prefilled. [-]
     """
 
     num_accelerators: Array
@@ -66,6 +86,33 @@ class InferencePlan:
     kv_size: Array
     attention_size: Array
     prefill_tokens: Array
+    expert_parallel: Array = field(default_factory=_one)
+    attention_replicas: Array = field(default_factory=_one)
+    prefix_hit_rate: Array = field(default_factory=_none)
+    draft_tokens: Array = field(default_factory=_none)
+    acceptance_rate: Array = field(default_factory=_none)
+    draft_layers: Array = field(default_factory=_one)
+    prompts_together: Array = field(default_factory=_none)
+
+    @property
+    def attention_parallel(self) -> Array:
+        """Ranks that share the heads of one copy of the attention layers. [-]"""
+        return np.asarray(self.tensor_parallel / self.attention_replicas)
+
+    @property
+    def expert_tensor_parallel(self) -> Array:
+        """Ranks that share each routed expert. [-]"""
+        return np.asarray(self.tensor_parallel / self.expert_parallel)
+
+    @property
+    def new_tokens(self) -> Array:
+        """Tokens of a prompt that are not in the cache: the last one has to be computed. [-]"""
+        return np.asarray(np.maximum(self.prompt_length * (1.0 - self.prefix_hit_rate), 1.0))
+
+    @property
+    def tokens_per_step(self) -> Array:
+        """Tokens that a sequence gains in a step of decoding, expected: the step's own and those accepted. [-]"""
+        return accepted_tokens(self.draft_tokens, self.acceptance_rate)
 
     @property
     def num_replicas(self) -> Array:
@@ -81,6 +128,37 @@ class InferencePlan:
     def micro_batch_size(self) -> Array:
         """Sequences of the largest part. [-]"""
         return np.asarray(np.ceil(self.batch_size / self.num_micro_batches))
+
+
+def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
+    r"""Tokens that a checked draft yields: those accepted in a row, and one from the check itself.
+
+    .. math:: N = 1 + \sum_{i=1}^{n} a^i = \frac{1 - a^{n+1}}{1 - a}
+
+    Parameters
+    ----------
+    draft_tokens : Array
+        Tokens drafted n. [-]
+    acceptance_rate : Array
+        Probability a that a drafted token is accepted, given that those before it are. [-]
+
+    Returns
+    -------
+    Array
+        Between 1 and n + 1. [-]
+
+    References
+    ----------
+    .. [1] Y. Leviathan, M. Kalman and Y. Matias, "Fast inference from transformers via speculative decoding", 2023,
+       arXiv:2211.17192, equation 1.
+
+    >>> accepted_tokens(np.array([3.0, 3.0, 3.0]), np.array([0.0, 0.5, 1.0])).tolist()
+    [1.0, 1.875, 4.0]
+    """
+    drafted, rate = array(draft_tokens), array(acceptance_rate)
+    refused = 1.0 - rate
+    series = (1.0 - np.power(rate, drafted + 1.0)) / np.where(refused == 0.0, 1.0, refused)
+    return np.asarray(np.where(refused == 0.0, drafted + 1.0, series))
 
 
 def sizes(table: dict[str, float], precision: np.ndarray) -> Array:
@@ -181,7 +259,13 @@ def inference_plan(
     concurrency: Array,
     precision: np.ndarray,
     kv_precision: np.ndarray,
-    prefill_tokens: float = 8192.0,
+    prefill_tokens: Numeric = 8192.0,
+    expert_parallel: Numeric = 1.0,
+    attention_replicas: Numeric = 1.0,
+    prefix_hit_rate: Numeric = 0.0,
+    draft_tokens: Numeric = 0.0,
+    acceptance_rate: Numeric = 0.0,
+    draft_layers: Numeric = 1.0,
 ) -> InferencePlan:
     """Resolve the columns of inference plans into what the equations need.
 
@@ -205,8 +289,20 @@ def inference_plan(
         Precision of weights and products, (rows,).
     kv_precision : np.ndarray
         Precision of the cache, (rows,); "" where blank.
-    prefill_tokens : float, default 8192
+    prefill_tokens : numeric, default 8192
         Tokens of one pass of the prefill at most: what vLLM and TensorRT-LLM admit unless told otherwise. [-]
+    expert_parallel : numeric, default 1
+        Ranks that the experts are dealt out to. [-]
+    attention_replicas : numeric, default 1
+        Copies of the attention layers on the ranks that share a stage. [-]
+    prefix_hit_rate : numeric, default 0
+        Share of a prompt that is in the cache already. [-]
+    draft_tokens : numeric, default 0
+        Tokens drafted per step. [-]
+    acceptance_rate : numeric, default 0
+        Probability that a drafted token is accepted, given that those before it are. [-]
+    draft_layers : numeric, default 1
+        Layers that a drafted token passes. [-]
 
     Returns
     -------
@@ -232,148 +328,11 @@ def inference_plan(
         activation_size=sizes(ACTIVATION_SIZE, precision),
         kv_size=sizes(WEIGHT_SIZE, cache),
         attention_size=sizes(WEIGHT_SIZE, attention),
-        prefill_tokens=np.full(batch.shape, prefill_tokens),
+        prefill_tokens=array(prefill_tokens) + 0.0 * batch,
+        expert_parallel=array(expert_parallel) + 0.0 * batch,
+        attention_replicas=array(attention_replicas) + 0.0 * batch,
+        prefix_hit_rate=array(prefix_hit_rate) + 0.0 * batch,
+        draft_tokens=array(draft_tokens) + 0.0 * batch,
+        acceptance_rate=array(acceptance_rate) + 0.0 * batch,
+        draft_layers=array(draft_layers) + 0.0 * batch,
     )
-
-
-def _fraction(values: Array) -> np.ndarray:
-    return np.asarray(values != np.floor(values))
-
-
-def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
-    """Rules that a dense model served in static batches must keep.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees, lengths and batch, (rows,).
-    model : Model
-        Shapes, (rows,).
-
-    Returns
-    -------
-    list of Rule
-        Each with a sentence that says what is wrong.
-    """
-    whole = (
-        ("num accelerators", plan.num_accelerators),
-        ("tensor parallel", plan.tensor_parallel),
-        ("pipeline parallel", plan.pipeline_parallel),
-        ("prompt length", plan.prompt_length),
-        ("output length", plan.output_length),
-        ("batch size", plan.batch_size),
-        ("concurrency", plan.num_requests),
-    )
-    tensor, pipeline = plan.tensor_parallel, plan.pipeline_parallel
-    heads, groups = model.num_attention_heads, model.num_query_groups
-    ranks = tensor * pipeline
-    replicas = plan.num_replicas
-    fullest = np.ceil(plan.num_requests / np.maximum(replicas, 1.0))
-    rules = [Rule(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
-    return [
-        *rules,
-        Rule(
-            _fraction(replicas),
-            "tensor {} x pipeline {} parallel is {} ranks, which do not divide the {} accelerators of the plan",
-            (tensor, pipeline, ranks, plan.num_accelerators),
-        ),
-        Rule(
-            _fraction(heads / tensor),
-            "tensor parallel {} does not divide the {} attention heads",
-            (tensor, heads),
-        ),
-        Rule(
-            _fraction(groups / tensor) & _fraction(tensor / groups),
-            "tensor parallel {} and the {} key and value heads do not divide one another",
-            (tensor, groups),
-        ),
-        Rule(
-            _fraction(model.ffn_hidden_size / tensor),
-            "tensor parallel {} does not divide the feed-forward width {}",
-            (tensor, model.ffn_hidden_size),
-        ),
-        Rule(
-            pipeline > model.num_layers,
-            "pipeline parallel {} needs more layers than the model's {}",
-            (pipeline, model.num_layers),
-        ),
-        Rule(
-            ~_fraction(replicas) & (fullest != plan.batch_size),
-            "batch size {} does not agree with concurrency {} on {} replicas; give one of the two",
-            (plan.batch_size, plan.num_requests, replicas),
-        ),
-    ]
-
-
-def unmodelled_rules(
-    mode: np.ndarray,
-    request_rate: Array,
-    expert_parallel: Array,
-    data_parallel_attention: Array,
-    context_parallel: Array,
-) -> list[Rule]:
-    """Rules for what a plan may ask for in the sheet and the equations do not cover.
-
-    Parameters
-    ----------
-    mode : np.ndarray
-        How requests are batched, (rows,).
-    request_rate : Array
-        Requests that arrive per second, (rows,); NaN where blank. [request/s]
-    expert_parallel : Array
-        Ranks that share the experts, (rows,). [-]
-    data_parallel_attention : Array
-        Replicas of the attention layers, (rows,). [-]
-    context_parallel : Array
-        Ranks that share one prompt, (rows,). [-]
-
-    Returns
-    -------
-    list of Rule
-        Each with a sentence that says what is not modelled and what would do.
-    """
-    return [
-        Rule(
-            np.asarray(mode != "static"),
-            'mode "{}" is not modelled; use static with a batch size or concurrency',
-            (mode,),
-        ),
-        Rule(
-            ~np.isnan(array(request_rate)),
-            "request rate {} is not modelled; give a batch size or concurrency",
-            (request_rate,),
-        ),
-        Rule(np.asarray(expert_parallel > 1), "expert parallel {} is not modelled; use 1", (expert_parallel,)),
-        Rule(
-            np.asarray(data_parallel_attention > 1),
-            "data parallel attention {} is not modelled; use 1",
-            (data_parallel_attention,),
-        ),
-        Rule(np.asarray(context_parallel > 1), "context parallel {} is not modelled; use 1", (context_parallel,)),
-    ]
-
-
-def serving_warnings(plan: InferencePlan, max_sequence_length: Array) -> list[Rule]:
-    """Sentences for legal plans that a reader should know about.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Lengths, (rows,).
-    max_sequence_length : Array
-        Longest context of the models, (rows,); NaN where it is not known. [-]
-
-    Returns
-    -------
-    list of Rule
-        Not a cause to refuse the plan.
-    """
-    context = plan.prompt_length + plan.output_length
-    return [
-        Rule(
-            np.asarray(context > max_sequence_length),
-            "prompt and output are {} tokens, beyond the model's longest context of {}",
-            (context, max_sequence_length),
-        ),
-        Rule(plan.output_length == 1.0, "one output token: there is no tpot"),
-    ]

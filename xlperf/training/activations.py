@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div
 from xlperf.parallel.memory import attention_activation_size, expert_activation_size, mlp_activation_size
-from xlperf.parallel.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
+from xlperf.parallel.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ULYSSES
 from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import MASK, Setting
 
@@ -54,6 +54,9 @@ def layer_activations(setting: Setting) -> LayerActivations:
     attention = attention_activation_size(
         plan.tokens, model.hidden_size, projected, width, scores, model.dropout, *common
     )
+    exchanged = (plan.context_method == ULYSSES) & (plan.context_parallel > 1)
+    if exchanged.any():  # the output is kept on both sides of the exchange
+        attention = attention + np.where(exchanged, plan.tokens * width / tensor * element, 0.0)
     kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
     dense = mlp_activation_size(
         plan.tokens, model.hidden_size, model.ffn_hidden_size, model.gated_mlp, model.dropout, *common

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div, side_by_side
+from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
 from xlperf.network.collectives import collective_time
 from xlperf.parallel.plan import ALL_GATHER, RING, ULYSSES
 from xlperf.training.kernels import routed_tokens
@@ -60,6 +60,36 @@ def _call(setting: Setting, operation: str, *calls: tuple[Array, Array, Array]) 
     return found
 
 
+def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
+    r"""Share of a token's copies that are sent when it goes once to each place that holds any of its experts.
+
+    Experts are chosen evenly; a place is a rank, or a node where the group spans several.
+
+    .. math:: f = \frac{n}{k} \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
+
+    Parameters
+    ----------
+    num_places : numeric
+        Places n that share the experts. [-]
+    top_k : numeric
+        Experts k of a token. [-]
+
+    Returns
+    -------
+    share : numeric
+        Copies that are sent over the experts of a token. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
+    """
+    places, chosen = np.broadcast_arrays(array(num_places), array(top_k))
+    missed = np.ones_like(places)
+    for count in range(int(np.nanmax(chosen, initial=0.0))):
+        missed = np.where(chosen > count, missed * (1.0 - 1.0 / places), missed)
+    return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))
+
+
 def communication_of(setting: Setting, parameters: Array, expert_parameters: Array) -> Communication:
     """Time and size of every collective of a step.
 
@@ -86,9 +116,15 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
     stride = np.minimum(plan.context_stride, plan.data_stride)
     gradients = parameters * plan.gradient_size
     sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
-    weights_call = (parameters * plan.element_size, sharded_ranks, stride)
-    scatter_call = (gradients, sharded_ranks, stride)
-    whole_call = (gradients / sharded_ranks, plan.shards / sharded_ranks, stride * sharded_ranks)
+    tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
+    calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
+    weights_call = (parameters * plan.element_size / calls, sharded_ranks, stride)
+    scatter_call = (gradients / calls, sharded_ranks, stride)
+    whole_call = (gradients / sharded_ranks / calls, plan.shards / sharded_ranks, stride * sharded_ranks)
+
+    def repeated(call: Collective) -> Collective:
+        """All calls of a step, one for each tensor."""
+        return call._replace(time=calls * call.time, message_size=calls * call.message_size)
 
     heads = ceil_div(model.num_attention_heads, tensor)
     groups = np.where(model.latent_attention > 0, heads, ceil_div(model.num_query_groups, tensor))
@@ -105,7 +141,10 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
     if setting.architecture.experts:
         routed, _, _ = routed_tokens(setting)
         copies = routed * model.top_k * model.hidden_size
-        exchange_call = (copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
+        inside = np.minimum(np.maximum(setting.network.size[:, 0] / plan.expert_stride, 1.0), plan.expert_parallel)
+        across = plan.expert_parallel / inside
+        share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
+        exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
         expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)
         expert_stride = plan.expert_data_stride
@@ -146,9 +185,9 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         expert_gather=gathers[3],
         expert_scatter=scatters[2],
         stage_transfer=transfers[0],
-        gradient_reduce=scatters[1],
-        group_reduce=reduces[1],
-        weight_gather=gathers[1],
+        gradient_reduce=repeated(scatters[1]),
+        group_reduce=repeated(reduces[1]),
+        weight_gather=repeated(gathers[1]),
         expert_gradient_reduce=scatters[3],
         expert_group_reduce=reduces[2],
         expert_weight_gather=gathers[4],

@@ -13,7 +13,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
-from xlperf.parallel.plan import FUSED, PLAIN
+from xlperf.parallel.plan import FUSED, PLAIN, RING
 from xlperf.training.setting import MASK, WORD, Part, Setting
 from xlperf.workload.operators import (
     Gemms,
@@ -92,15 +92,21 @@ def _core_parts(setting: Setting) -> list[Part]:
         groups = heads
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
     length = plan.sequence_length
-    sequences = plan.micro_batch_size / plan.context_parallel
     ones = np.ones_like(length)
-    shapes = [("core", sequences, length, length, ones)]
+    ringed = (plan.context_parallel > 1) & (plan.context_method == RING)
+    parts_of_ring = np.where(ringed, plan.context_parallel, 1.0)
+    sequences = plan.micro_batch_size / (plan.context_parallel / parts_of_ring)
+    shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, ones, ones)]
+    if ringed.any():
+        piece = length / plan.context_parallel
+        shapes.append(("core", sequences, piece, 0.5 * piece, 0.0 * ones, np.where(ringed, parts_of_ring - 1.0, 0.0)))
     if setting.architecture.local_attention:
         count, queries, keys, causal = _local_shape(setting, length)
-        shapes.append(("local core", sequences * count, queries, keys, causal))
+        batch = plan.micro_batch_size / plan.context_parallel * count
+        shapes.append(("local core", batch, queries, keys, causal, ones))
     parts = []
-    flash = plan.flash_attention[:, None]
-    for place, batch, queries, keys, causal in shapes:
+    for place, batch, queries, keys, causal, calls in shapes:
+        flash = (plan.flash_attention * calls)[:, None]
         shape = tuple(
             values[:, None] for values in (batch, heads, groups, queries, keys, head_size, causal, plan.element_size)
         )
@@ -196,6 +202,12 @@ def _vector_parts(setting: Setting) -> list[Part]:
             moved = slowdown * copies / plan.expert_tensor_parallel * model.hidden_size
             mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
             groups.append((phase, "moe", mixture))
+    merged = np.where(plan.context_method == RING, plan.context_parallel - 1.0, 0.0)
+    if merged.any():
+        output = tokens * ceil_div(model.num_attention_heads, tensor) * model.v_head_size
+        traffic = (merged * output * (2.0 * WORD + element))[:, None]
+        groups.append(("forward", "attention", Vectors(("merge of partial attention",), traffic)))
+        groups.append(("backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)))
     vocab = tokens * ceil_div(model.vocab_size, tensor)
     fused, plain = plan.cross_entropy == FUSED, plan.cross_entropy == PLAIN
     loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 5.0) * WORD)

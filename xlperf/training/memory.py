@@ -8,10 +8,11 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.parallel.memory import logits_size, optimizer_element_size, weights_size
-from xlperf.parallel.pipeline import first_stage_layers, in_flight_micro_batches, last_stage_layers, stage_layers
+from xlperf.parallel.pipeline import in_flight_micro_batches
 from xlperf.parallel.plan import DUALPIPE, FUSED, PLAIN, RECOMPUTE_FULL, TrainingPlan
 from xlperf.training.activations import LayerActivations, layer_activations
 from xlperf.training.setting import MASK, WORD, Setting
+from xlperf.training.stages import stages_of
 from xlperf.workload.model import Model
 from xlperf.workload.parameters import attention_matrix_parameters, layer_small_parameters, router_parameters
 from xlperf.workload.transformer import expert_parameters
@@ -138,11 +139,9 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         Parts, their sum ``memory``, and ``memory_reserved`` with the allocator's share. [B]
     """
     model, plan = setting.model, setting.plan
-    stages, chunks = plan.pipeline_parallel, plan.virtual_pipeline
+    stages = plan.pipeline_parallel
     single = stages < 2
-    full = stage_layers(model.num_layers, stages, chunks)
-    last = last_stage_layers(model.num_layers, stages, chunks)
-    first = first_stage_layers(model.num_layers, stages, chunks)
+    first, full, last = stages_of(model, plan)
     layers = side_by_side(first, full, last)
     mixtures = side_by_side(
         mixture_layers(model, first, stages, first=True),

@@ -15,9 +15,7 @@ from xlperf.hardware.kernels import vector_time
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.pipeline import (
     dualpipe_bubble_time,
-    last_stage_layers,
     pipeline_bubble_time,
-    stage_layers,
     zero_bubble_time,
 )
 from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
@@ -26,6 +24,7 @@ from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import memory_of, mixture_layers, rank_parameters
 from xlperf.training.recompute import selected_share
 from xlperf.training.setting import WORD, Part, Setting
+from xlperf.training.stages import stages_of
 from xlperf.workload.model import Model
 from xlperf.workload.parameters import matrix_parameters
 from xlperf.workload.transformer import attention_flop, expert_parameters, training_flop_per_token
@@ -127,7 +126,9 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     """Times of kinds of stages, (rows, kinds), from the calls of each place, (rows, kinds, places)."""
     plan, constants = setting.plan, setting.constants
     layers, mixtures = counts[..., 0], counts[..., 4]
-    host = layers * constants["training_software"]["layer_overhead_time"]
+    software = constants["training_software"]
+    ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
+    host = (layers - mixtures) * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
     host = host + mixtures * constants["experts"]["layer_overhead_time"]
     full = (plan.recompute == RECOMPUTE_FULL)[:, None]
     selective = (plan.recompute == RECOMPUTE_SELECTIVE)[:, None]
@@ -223,10 +224,14 @@ def step(setting: Setting) -> Step:
     model, plan = setting.model, setting.plan
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     parts = kernel_parts(setting)
-    full_layers = stage_layers(model.num_layers, stages, chunks)
-    last_layers = last_stage_layers(model.num_layers, stages, chunks)
+    start_layers, full_layers, last_layers = stages_of(model, plan)
     full_mixtures = mixture_layers(model, full_layers, stages, first=False)
     last_mixtures = mixture_layers(model, last_layers, stages, first=False)
+    first_layers, first_mixtures = full_layers, full_mixtures
+    starts = ~np.isnan(plan.first_stage_layers)
+    if starts.any():
+        first_layers = np.where(starts, start_layers, full_layers)
+        first_mixtures = np.where(starts, mixture_layers(model, start_layers, stages, first=True), full_mixtures)
     single = np.where(stages < 2, 1.0, 0.0)
 
     held = rank_parameters(model, plan)
@@ -245,14 +250,17 @@ def step(setting: Setting) -> Step:
     ones, none = np.ones_like(single), np.zeros_like(single)
     counts = _counts(
         model,
-        side_by_side(full_layers, last_layers, full_layers),
-        side_by_side(full_mixtures, last_mixtures, full_mixtures),
+        side_by_side(first_layers, last_layers, full_layers),
+        side_by_side(first_mixtures, last_mixtures, full_mixtures),
         side_by_side(single, ones, none),
         side_by_side(ones, single, none),
     )
     kinds = _stages(setting, blocks, counts)
     times_of_kinds = kinds.time
     which = np.where((times_of_kinds[:, _LAST] > times_of_kinds[:, _FULL]) & (stages > 1), _LAST, _FULL)
+    if starts.any():
+        slowest = times_of_kinds[:, _MIDDLE] > np.maximum(times_of_kinds[:, _LAST], times_of_kinds[:, _FULL])
+        which = np.where(slowest & (stages > 2), _MIDDLE, which)
     critical = kinds.kind(which)
     critical_counts = counts[np.arange(len(which)), which]
 

@@ -1,8 +1,9 @@
-"""The operators of a dense transformer when it serves: a pass of the prefill, then a step of decoding.
+"""The operators of a decoder when it serves: a pass of the prefill, then a step of decoding.
 
 Columns come in two halves of the same operators, prefill first: those of a layer, then those that run once per
-pass. Serving engines fuse more than training stacks: the residual addition into the norm, the write of the cache
-into the rotation of the keys.
+pass. What only some layers have is called less than once per layer. Serving engines fuse more than training stacks:
+the residual addition into the norm, the write of the cache into the rotation of the keys. Latent attention decodes
+absorbed: queries are carried into the compressed space and values out of it, so that the cache is read as it is.
 """
 
 from __future__ import annotations
@@ -11,16 +12,89 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array
-from xlperf.workload.model import Model
-from xlperf.workload.operators import Gemms, layer_gemms, logits_gemm
+from xlperf.arrays import Array, ceil_div, divide, side_by_side
+from xlperf.workload.model import Architecture, Model
+from xlperf.workload.operators import Gemms, expert_gemms, joined, logits_gemm, mlp_gemms, router_gemm
 
-LAYER_GEMMS = 4
-GEMM_NAMES = ("qkv", "attention output", "mlp up", "mlp down", "logits")
-LAYER_VECTORS = 3
-VECTOR_NAMES = ("norms and residual", "rotary embedding and cache", "activation", "embedding and last norm", "sampling")
+DENSE = Architecture(False, False, False)
+"""Plain attention to everything, one feed-forward layer in every layer."""
+ONCE_GEMMS = 1
+ONCE_VECTORS = 2
 
+_PLAIN = ("qkv", "attention output")
+_LATENT = (
+    "query compression",
+    "query expansion",
+    "key and value compression",
+    "key and value expansion",
+    "query absorption",
+    "value expansion",
+    "attention output",
+)
+_MLP = ("mlp up", "mlp down")
+_EXPERTS = ("experts up", "experts down", "shared expert up", "shared expert down", "router")
+_LAYER_VECTORS = ("norms and residual", "rotary embedding and cache", "activation")
+_EXPERT_VECTORS = ("activation of experts", "moves of tokens")
+_ONCE_VECTORS = ("embedding and last norm", "sampling")
 _SAMPLING_PASSES = 2.0
+_WIDE = ("key and value expansion", "query absorption", "value expansion", "router", "logits")
+
+
+class ServingShape(NamedTuple):
+    """What one rank sees in both phases, and how the model is split; every field has shape (rows,).
+
+    Attributes
+    ----------
+    prefill_tokens : Array
+        Tokens of its replica of the attention layers in a pass of the prefill. [-]
+    decode_tokens : Array
+        The same in a step of decoding. [-]
+    prefill_routed : Array
+        Tokens of all replicas that share the experts in a pass of the prefill. [-]
+    decode_routed : Array
+        The same in a step of decoding. [-]
+    prefill_sampled : Array
+        Tokens whose logits are computed in a pass of the prefill. [-]
+    attention_parallel : Array
+        Ranks that share the heads, the dense feed-forward layer and the vocabulary. [-]
+    expert_parallel : Array
+        Ranks that share the experts. [-]
+    expert_tensor_parallel : Array
+        Ranks that share each expert. [-]
+    """
+
+    prefill_tokens: Array
+    decode_tokens: Array
+    prefill_routed: Array
+    decode_routed: Array
+    prefill_sampled: Array
+    attention_parallel: Array
+    expert_parallel: Array
+    expert_tensor_parallel: Array
+
+    def of(self, phase: int) -> tuple[Array, Array, Array]:
+        """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
+        if phase:
+            return self.decode_tokens, self.decode_routed, self.decode_tokens
+        return self.prefill_tokens, self.prefill_routed, self.prefill_sampled
+
+
+class ServingGemms(NamedTuple):
+    """Matrix products of both phases.
+
+    Attributes
+    ----------
+    gemms : Gemms
+        Prefill, then decoding, (rows, operators). [-]
+    calls : Array
+        Calls per layer, or per pass for the last of each half. [-]
+    narrow : np.ndarray
+        Whether weights and inputs are stored in the precision of the plan, (operators,).
+    """
+
+    gemms: Gemms
+    calls: Array
+    narrow: np.ndarray
 
 
 class ServingVectors(NamedTuple):
@@ -28,77 +102,210 @@ class ServingVectors(NamedTuple):
 
     Attributes
     ----------
+    names : tuple of str
+        Operators of both halves.
     traffic : Array
         Bytes of one call. [B]
     calls : Array
         Calls per layer for the operators of a layer, per pass for the others. [-]
     """
 
+    names: tuple[str, ...]
     traffic: Array
     calls: Array
 
 
-def serving_gemms(
-    model: Model, prefill_tokens: Array, prefill_sequences: Array, decode_sequences: Array, tensor_parallel: Array
-) -> Gemms:
-    """Matrix products with weights of one layer and of the output, on one tensor-parallel rank.
+def experts_hit(num_experts: Array, top_k: Array, tokens: Array) -> Array:
+    r"""Distinct experts that a number of tokens visits, expected under even random routing.
+
+    .. math:: E_{hit} = E \left(1 - \left(1 - \frac{k}{E}\right)^{n}\right)
 
     Parameters
     ----------
-    model : Model
-        Shapes, (rows,). [-]
-    prefill_tokens : Array
-        Tokens of one pass of the prefill, (rows,). [-]
-    prefill_sequences : Array
-        Sequences of that pass whose last token gets logits, (rows,). [-]
-    decode_sequences : Array
-        Sequences of one step of decoding, (rows,). [-]
-    tensor_parallel : Array
-        Ranks that share each matrix, (rows,). [-]
+    num_experts : Array
+        Routed experts E of a layer. [-]
+    top_k : Array
+        Experts k that each token visits. [-]
+    tokens : Array
+        Tokens n. [-]
 
     Returns
     -------
-    Gemms
-        Columns of :data:`GEMM_NAMES` for the prefill, then for decoding. [-]
+    Array
+        At least k for a token or more. [-]
+
+    References
+    ----------
+    .. [1] M. Mitzenmacher and E. Upfal, "Probability and Computing", Cambridge University Press, 2005, chapter 5.
+
+    >>> experts_hit(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0])).tolist()
+    [2.00, 3.50]
     """
-    layer = layer_gemms(model, prefill_tokens, tensor_parallel)
-    output = logits_gemm(model, prefill_sequences, tensor_parallel)
-    decode = np.broadcast_to(decode_sequences[:, None], (len(decode_sequences), len(GEMM_NAMES)))
-    n = np.concatenate([layer.n, output.n], axis=-1)
-    k = np.concatenate([layer.k, output.k], axis=-1)
-    ones = np.ones_like(n)
-    return Gemms(
-        (*GEMM_NAMES, *GEMM_NAMES),
-        np.concatenate([layer.m, output.m, decode], axis=-1),
-        np.concatenate([n, n], axis=-1),
-        np.concatenate([k, k], axis=-1),
-        np.concatenate([ones, ones], axis=-1),
+    share = np.divide(top_k, np.maximum(num_experts, 1.0))
+    return np.asarray(num_experts * (1.0 - np.power(1.0 - np.minimum(share, 1.0), tokens)))
+
+
+def busiest_share(mean: Array, ranks: Array) -> Array:
+    r"""Load of the busiest of several ranks over their mean, when load falls on them evenly and at random.
+
+    .. math:: r = 1 + \sqrt{\frac{2 \ln e}{\mu}}
+
+    Parameters
+    ----------
+    mean : Array
+        Expected load mu of a rank, in what falls at once. [-]
+    ranks : Array
+        Ranks e. [-]
+
+    Returns
+    -------
+    Array
+        1 for a single rank, and towards 1 with much load. [-]
+
+    References
+    ----------
+    .. [1] M. Raab and A. Steger, "Balls into bins: a simple and tight analysis", RANDOM 1998,
+       doi:10.1007/3-540-49543-6_13.
+
+    >>> busiest_share(np.array([100.0, 100.0]), np.array([1.0, 8.0])).round(3).tolist()
+    [1.0, 1.204]
+    """
+    return np.asarray(1.0 + np.sqrt(2.0 * np.log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))
+
+
+def _attention_gemms(model: Model, tokens: Array, ranks: Array, latent: bool) -> Gemms:
+    heads, hidden = ceil_div(model.num_attention_heads, ranks), model.hidden_size
+    if not latent:
+        groups = ceil_div(model.num_query_groups, ranks)
+        n = side_by_side((heads + 2.0 * groups) * model.head_size, hidden)
+        k = side_by_side(hidden, heads * model.head_size)
+        return Gemms(_PLAIN, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
+    rank, nope = model.kv_lora_rank, model.qk_head_size - model.qk_rope_head_size
+    compressed = np.where(model.q_lora_rank > 0.0, model.q_lora_rank, hidden)
+    values = model.v_head_size
+    one = np.ones_like(rank)
+    n = side_by_side(
+        compressed,
+        heads * model.qk_head_size,
+        rank + model.qk_rope_head_size,
+        heads * (nope + values),
+        rank,
+        values,
+        hidden,
     )
+    k = side_by_side(hidden, compressed, hidden, rank, nope, rank, heads * values)
+    batch = side_by_side(one, one, one, one, heads, heads, one)
+    return Gemms(_LATENT, np.broadcast_to(tokens[:, None], n.shape), n, k, batch)
 
 
-def serving_vectors(
-    model: Model,
-    prefill_tokens: Array,
-    prefill_sequences: Array,
-    decode_sequences: Array,
-    tensor_parallel: Array,
-    element_size: Array,
-    logit_size: Array,
-) -> ServingVectors:
-    """Kernels of one layer and of one pass that are not matrix products, on one tensor-parallel rank.
+def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
+    """Grouped products of the busiest rank's experts, shared experts, router."""
+    ranks, held = shape.expert_parallel, model.num_experts / shape.expert_parallel
+    hit = experts_hit(model.num_experts, model.top_k, tokens) / ranks
+    hit = np.minimum(hit * busiest_share(hit, ranks), held)
+    copies = tokens * model.top_k / ranks
+    # Tokens bring their experts one by one: with many experts on a rank its load evens out.
+    copies = np.minimum(copies * busiest_share(copies, ranks), tokens * np.minimum(model.top_k, held))
+    ffn = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
+    shared = mlp_gemms(
+        model, replica_tokens, np.maximum(model.shared_ffn_hidden_size / shape.attention_parallel, 1.0), "shared expert"
+    )
+    return joined(expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
+
+
+def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Array:
+    """Calls per layer of one half of the columns, (rows, operators)."""
+    one, none = np.ones_like(model.num_layers), np.zeros_like(model.num_layers)
+    if architecture.latent_attention:
+        compressed = np.where(model.q_lora_rank > 0.0, 1.0, 0.0)
+        absorbed, expanded = (one, none) if decoding else (none, one)
+        columns = [compressed, one, one, expanded, absorbed, absorbed, one]
+    else:
+        columns = [one, one]
+    if architecture.experts:
+        mixed = model.num_moe_layers / model.num_layers
+        dense = 1.0 - mixed
+        shared = np.where(model.shared_ffn_hidden_size > 0.0, mixed, 0.0)
+        columns += [dense, dense, mixed, mixed, shared, shared, mixed]
+    else:
+        columns += [one, one]
+    return side_by_side(*columns, one)
+
+
+def serving_gemms(model: Model, shape: ServingShape, architecture: Architecture) -> ServingGemms:
+    """Matrix products with weights of one layer and of the output, on the busiest rank.
 
     Parameters
     ----------
     model : Model
         Shapes, (rows,). [-]
-    prefill_tokens : Array
-        Tokens of one pass of the prefill, (rows,). [-]
-    prefill_sequences : Array
-        Sequences of that pass whose last token gets logits, (rows,). [-]
-    decode_sequences : Array
-        Sequences of one step of decoding, (rows,). [-]
-    tensor_parallel : Array
-        Ranks that share each matrix, (rows,). [-]
+    shape : ServingShape
+        Tokens of both phases, and how the model is split. [-]
+    architecture : Architecture
+        Structure that the models share.
+
+    Returns
+    -------
+    ServingGemms
+        Those of a layer, then the output projection, for the prefill, then for decoding. [-]
+    """
+    ranks, latent = shape.attention_parallel, architecture.latent_attention
+    halves, calls = [], []
+    for phase in (0, 1):
+        tokens, routed, sampled = shape.of(phase)
+        parts = [
+            _attention_gemms(model, tokens, ranks, latent),
+            mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"),
+        ]
+        if architecture.experts:
+            parts.append(_expert_gemms(model, routed, shape, tokens))
+        halves.append(joined(*parts, logits_gemm(model, sampled, ranks)))
+        calls.append(_gemm_calls(model, architecture, phase == 1))
+    gemms = joined(*halves)
+    narrow = np.array([name not in _WIDE for name in gemms.names])
+    return ServingGemms(gemms, np.concatenate(calls, axis=-1), narrow)
+
+
+def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Array:
+    """Elements that one token leaves in the cache of one layer on one rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    attention_parallel : Array
+        Ranks that share the heads, (rows,): key and value heads are split, the latent vector is not. [-]
+    latent : bool
+        Multi-head latent attention: the compressed vector and the rotated part of the key, the same on every rank.
+
+    Returns
+    -------
+    Array
+        Elements, (rows,). [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V2: A strong, economical, and efficient mixture-of-experts language model", 2024,
+       arXiv:2405.04434, table 1.
+    """
+    if latent:
+        return np.asarray(model.kv_lora_rank + model.qk_rope_head_size + 0.0 * attention_parallel)
+    return np.asarray(2.0 * ceil_div(model.num_query_groups, attention_parallel) * model.head_size)
+
+
+def serving_vectors(
+    model: Model, shape: ServingShape, architecture: Architecture, element_size: Array, logit_size: Array
+) -> ServingVectors:
+    """Kernels of one layer and of one pass that are not matrix products, on the busiest rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    shape : ServingShape
+        Tokens of both phases, and how the model is split. [-]
+    architecture : Architecture
+        Structure that the models share.
     element_size : Array
         Bytes of an activation, (rows,). [B]
     logit_size : Array
@@ -107,19 +314,51 @@ def serving_vectors(
     Returns
     -------
     ServingVectors
-        Columns of :data:`VECTOR_NAMES` for the prefill, then for decoding.
+        Those of a layer, then those of a pass, for the prefill, then for decoding.
     """
-    heads = np.ceil(model.num_attention_heads / tensor_parallel)
-    groups = np.ceil(model.num_query_groups / tensor_parallel)
+    ranks = shape.attention_parallel
+    heads = np.ceil(model.num_attention_heads / ranks)
+    groups = np.ceil(model.num_query_groups / ranks)
     stream = model.hidden_size * element_size
-    rotated = (heads + groups) * model.head_size * (1.0 + model.query_key_norm)
-    cached = 2.0 * (rotated + groups * model.head_size) * element_size
-    gated = (2.0 + model.gated_mlp) * model.ffn_hidden_size / tensor_parallel * element_size
+    if architecture.latent_attention:
+        compressed = 2.0 * (model.q_lora_rank + model.kv_lora_rank)
+        cached = (2.0 * (heads + 1.0) * model.qk_rope_head_size + compressed) * element_size
+    else:
+        rotated = (heads + groups) * model.head_size * (1.0 + model.query_key_norm)
+        cached = 2.0 * (rotated + groups * model.head_size) * element_size
+    gated = (2.0 + model.gated_mlp) * model.ffn_hidden_size / ranks * element_size
     logits = _SAMPLING_PASSES * model.vocab_size * logit_size
-    columns = []
-    for tokens, sequences in ((prefill_tokens, prefill_sequences), (decode_sequences, decode_sequences)):
+    columns, calls = [], []
+    one = np.ones_like(stream)
+    for phase in (0, 1):
+        tokens, routed, sampled = shape.of(phase)
         columns += [tokens * 4.0 * stream, tokens * cached, tokens * gated]
-        columns += [tokens * 4.0 * stream, sequences * logits]
-    traffic = np.array(columns).T
-    calls = np.array([2.0, 1.0, 1.0, 2.0, 1.0] * 2)
-    return ServingVectors(np.ascontiguousarray(traffic), np.broadcast_to(calls, traffic.shape))
+        if architecture.experts:
+            mixed = model.num_moe_layers / model.num_layers
+            copies = routed * model.top_k / shape.expert_parallel
+            width = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
+            shared = tokens * model.shared_ffn_hidden_size / ranks
+            columns += [(2.0 + model.gated_mlp) * (copies * width + shared) * element_size, 4.0 * copies * stream]
+            calls += [2.0 * one, one, 1.0 - mixed, mixed, mixed]
+        else:
+            calls += [2.0 * one, one, one]
+        columns += [tokens * 4.0 * stream, sampled * logits]
+        calls += [2.0 * one, one]
+    names = (*_LAYER_VECTORS, *(_EXPERT_VECTORS if architecture.experts else ()), *_ONCE_VECTORS)
+    return ServingVectors((*names, *names), side_by_side(*columns), side_by_side(*calls))
+
+
+def local_share(model: Model) -> Array:
+    """Share of the layers that attend within a window or a chunk.
+
+    Parameters
+    ----------
+    model : Model
+        Layers, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Between 0 and 1, (rows,). [-]
+    """
+    return divide(model.num_local_layers, model.num_layers)

@@ -1,0 +1,65 @@
+"""Fit of what allocators hold: known constants found again, from published plans with made-up memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from xlperf import load_catalog
+from xlperf.explore.fit import documented_constants, read_measured
+from xlperf.explore.fit_memory import FEWEST_ROWS, fit_memory
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.explore.measurements import predicted
+from xlperf.explore.published import Published
+from xlperf.explore.published_training import training_plans
+
+KNOWN = {"activation_share": 0.3, "allocator_share": 0.1, "allocator_base": 2.0**29}
+STACK = "nanotron"
+
+
+def stack_rows(count: int) -> Published:
+    training = read_measured().training
+    rows = [
+        row
+        for row, kind in enumerate(training.text["mem_kind"])
+        if "reserved" in kind and "after_pp_fix=true" not in training.text["notes"][row].casefold()
+    ]
+    return training.take(rows[:count])
+
+
+def constants(values: dict[str, float]) -> list[FittedConstant]:
+    return [
+        FittedConstant("training_memory", "any", "any", STACK, name, value, "", 0, np.nan, "", "")
+        for name, value in values.items()
+    ]
+
+
+def test_known_constants_of_an_allocator_are_found_again() -> None:
+    catalog = load_catalog().with_tables([calibration_table(documented_constants(""))])
+    rows = stack_rows(120)
+    known = joined_tables(catalog.tables["calibration"], calibration_table(constants(KNOWN)))
+    plans = training_plans(rows, catalog.with_tables([known]))
+    accelerators = catalog.tables["accelerators"]
+    kept_back = accelerators.filled("reserved_memory")[
+        catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
+    ]
+    memory = np.full(len(rows), np.nan)
+    memory[plans.index] = (predicted(plans).number("memory_reserved") - kept_back) / 2.0**30
+    made = replace(rows, number={**rows.number, "peak_mem_gb": memory})
+    found = {row.constant: row for row in fit_memory(made, catalog, "2026-01-01")}
+    assert set(found) == set(KNOWN)
+    assert found["activation_share"].value == pytest.approx(KNOWN["activation_share"], rel=0.05)
+    assert found["allocator_share"].value == pytest.approx(KNOWN["allocator_share"], rel=0.05)
+    assert found["allocator_base"].value == pytest.approx(KNOWN["allocator_base"], rel=0.05)
+    assert found["allocator_base"].error < 0.002
+    assert all(row.software == STACK and row.num_rows == len(plans.index) for row in found.values())
+
+
+def test_too_few_rows_and_papers_are_not_fitted() -> None:
+    catalog = load_catalog()
+    assert fit_memory(stack_rows(FEWEST_ROWS - 1), catalog, "") == []
+    rows = stack_rows(60)
+    papers = replace(rows, text={**rows.text, "group": ["papers"] * len(rows)})
+    assert fit_memory(papers, catalog, "") == []

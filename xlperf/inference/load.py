@@ -1,0 +1,344 @@
+"""Serving under load: requests that come and go while others are decoded, and how long they wait.
+
+A replica alternates prefills of new prompts with steps of decoding. The time of a step is taken as linear in the
+requests that it decodes, between two of them that were computed operator by operator.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.arrays import Array, array, divide
+
+QUANTILES = (0.5, 0.9, 0.99)
+_NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
+_HALVINGS = 48
+
+
+class Service(NamedTuple):
+    """What a replica needs for a request; every field has shape (rows,).
+
+    Attributes
+    ----------
+    prefill_time : Array
+        Time of a prefill: of the prompts that go together. [s]
+    prefill_share : Array
+        Time that a prompt takes of it. [s]
+    step_base : Array
+        Time of a step of decoding without requests. [s]
+    step_slope : Array
+        Time that a request adds to it. [s]
+    steps : Array
+        Steps of decoding that a request takes. [-]
+    waiting_share : Array
+        Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
+    """
+
+    prefill_time: Array
+    prefill_share: Array
+    step_base: Array
+    step_slope: Array
+    steps: Array
+    waiting_share: Array
+
+    def step_time(self, running: Array) -> Array:
+        """Time of a step with a number of requests. [s]"""
+        return np.asarray(self.step_base + self.step_slope * running)
+
+    def open_state(self, rate: Array, prompt_variation: Array) -> Steady:
+        r"""Steady state with requests that arrive independently of each other.
+
+        .. math:: b = \frac{\lambda N t_0}{1 - \rho - \lambda N t_1}, \qquad \rho = \lambda t_p, \qquad
+            w = \frac{\rho\,t_p (1 + v^2)}{2 (1 - \rho)}
+
+        Parameters
+        ----------
+        rate : Array
+            Requests lambda that arrive per second, (rows,). [request/s]
+        prompt_variation : Array
+            Coefficient of variation v of the prompts, (rows,). [-]
+
+        Returns
+        -------
+        Steady
+            Of a replica, (rows,); infinite where it cannot keep up.
+
+        References
+        ----------
+        .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+        """
+        busy = rate * self.prefill_share
+        left = 1.0 - busy - rate * self.steps * self.step_slope
+        keeps = left > 0.0
+        running = np.where(keeps, rate * self.steps * self.step_base / np.where(keeps, left, 1.0), np.inf)
+        free = np.where(keeps, 1.0 - busy, 1.0)
+        spread = 1.0 + prompt_variation * prompt_variation
+        wait = np.where(keeps, 0.5 * busy * self.prefill_share * spread / free, np.inf)
+        step = self.step_base + self.step_slope * np.where(keeps, running, 1.0)
+        decode = np.where(keeps, self.steps * step / free, np.inf)
+        begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * 0.5 * step, 0.0)
+        first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
+        return Steady(running, first, wait, decode, 0.0 * wait, rate + 0.0 * wait)
+
+
+class Steady(NamedTuple):
+    """Steady state of one replica; every field has shape (rows,).
+
+    Attributes
+    ----------
+    running : Array
+        Requests that are decoded together, mean. [-]
+    first_token : Array
+        From the start of the prefill's turn to the first token, waiting for other prefills included. [s]
+    prefill_wait : Array
+        Of that, the wait for other prefills. [s]
+    decode_time : Array
+        From the first token to the last. [s]
+    queue_time : Array
+        Wait for a free place before that. [s]
+    rate : Array
+        Requests that are finished per second. [request/s]
+    """
+
+    running: Array
+    first_token: Array
+    prefill_wait: Array
+    decode_time: Array
+    queue_time: Array
+    rate: Array
+
+
+def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) -> tuple[Array, Array]:
+    r"""Line through the times of a step with two batches.
+
+    .. math:: t(b) = t_1 + \frac{t_1 - t_2}{b_1 - b_2} (b - b_1)
+
+    Parameters
+    ----------
+    batch : Array
+        Requests b1. [-]
+    time : Array
+        Time with them. [s]
+    other_batch : Array
+        Fewer requests b2. [-]
+    other_time : Array
+        Time with those. [s]
+
+    Returns
+    -------
+    base : Array
+        Time at no request. [s]
+    slope : Array
+        Time of one more, 0 or more. [s]
+
+    References
+    ----------
+    .. [1] R. Pope et al., "Efficiently scaling transformer inference", 2022, arXiv:2211.05102, section 2.
+    """
+    more, fewer = array(batch), array(other_batch)
+    slope = np.maximum(divide(array(time) - array(other_time), more - fewer), 0.0)
+    return np.asarray(array(time) - slope * more), np.asarray(slope)
+
+
+def closed_state(service: Service, requests: Array, places: Array) -> Steady:
+    r"""Steady state with a constant number of requests in flight: each that ends is followed by a new one.
+
+    In the time of one request every other request of the replica is prefilled once, and the request is decoded.
+
+    .. math:: T = r\,t_p + N\,t(b), \qquad X = \frac{r}{T}, \qquad r = \min(c, c_{max})
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    requests : Array
+        Requests c in flight, (rows,). [-]
+    places : Array
+        Requests that the cache has room for, (rows,). [-]
+
+    Returns
+    -------
+    Steady
+        Of a replica, (rows,).
+
+    References
+    ----------
+    .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+       doi:10.1287/opre.9.3.383.
+    """
+    active = np.maximum(np.minimum(requests, places), 1.0)
+    share = service.waiting_share
+    wait = 0.5 * share * np.maximum(active * service.prefill_share - service.prefill_time, 0.0)
+    prefills = active * service.prefill_share
+    cycle = prefills + service.steps * service.step_time(active)
+    begun = np.minimum((service.prefill_time + wait) / cycle, 1.0)
+    running = np.maximum(active * (1.0 - (1.0 - share) * begun), 1.0)
+    step = service.step_time(running)
+    own = np.minimum(service.prefill_time, prefills)
+    # With a single request in flight nothing interrupts it: the cycle is its own prefill and its steps.
+    cycle = prefills + service.steps * step
+    turn = np.where(active > 1.0, 0.5 * (1.0 - share) * step, 0.0)
+    first = np.minimum(np.maximum(own, service.prefill_share) + wait + np.where(service.steps > 0.0, turn, 0.0), cycle)
+    queue = np.maximum(requests - active, 0.0) * (cycle / active)
+    return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)
+
+
+def pooled_state(
+    service: Service, requests: Array, prefill_replicas: Array, decode_replicas: Array, places: Array, transfer: Array
+) -> Steady:
+    r"""Steady state of two pools: prompts are prefilled in one, their caches sent to the other and decoded there.
+
+    The rate X is the one at which the requests in flight fill both pools.
+
+    .. math:: c = X \left(t_{first}(X) + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d}
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica of each pool, (rows,).
+    requests : Array
+        Requests c in flight, (rows,). [-]
+    prefill_replicas : Array
+        Replicas that prefill, (rows,). [-]
+    decode_replicas : Array
+        Replicas n_d that decode, (rows,). [-]
+    places : Array
+        Requests that the cache of a decoding replica has room for, (rows,). [-]
+    transfer : Array
+        Time to send the cache of a prompt, (rows,). [s]
+
+    Returns
+    -------
+    Steady
+        Running requests of a decoding replica; the rate of all together, (rows,).
+
+    References
+    ----------
+    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
+       serving", OSDI 2024, arXiv:2401.09670.
+    """
+    room = np.maximum(places, 1.0)
+    capacity = prefill_replicas / service.prefill_share
+    decoding = np.where(
+        service.steps > 0.0,
+        divide(decode_replicas * room, service.steps * service.step_time(room), np.inf),
+        np.inf,
+    )
+    most = np.minimum(capacity, decoding)
+
+    def state(rate: Array) -> tuple[Array, Array, Array]:
+        load = np.minimum(rate / capacity, 1.0)
+        wait = 0.5 * service.prefill_share * load / np.maximum(1.0 - load, 1e-9) / prefill_replicas
+        burst = 0.5 * service.waiting_share * np.maximum(requests / prefill_replicas - 1.0, 0.0) * service.prefill_share
+        wait = np.minimum(wait, requests / capacity) + burst
+        work = rate * service.steps
+        left = np.maximum(decode_replicas - work * service.step_slope, 1e-12)
+        running = np.minimum(np.maximum(work * service.step_base / left, 1.0), room)
+        return wait, running, service.steps * service.step_time(running)
+
+    low, high = 0.0 * most, most
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        wait, _, decode = state(middle)
+        short = middle * (service.prefill_time + wait + transfer + decode) < requests
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+    rate = 0.5 * (low + high)
+    wait, running, decode = state(rate)
+    first = service.prefill_time + wait + transfer
+    queue = np.maximum(requests / rate - first - decode, 0.0)
+    return Steady(running, first, wait, decode, queue, rate)
+
+
+def spread_quantiles(
+    service: Service,
+    steady: Steady,
+    tokens: Array,
+    prompt_variation: Array,
+    arrivals: bool,
+) -> tuple[Array, Array]:
+    r"""Quantiles of the time to the first token and of the time per token over requests.
+
+    Waits are exponential where requests arrive by themselves, else spread evenly from none to twice the mean. Prefills
+    that interrupt the steps of a request come at random: their number has the variance of its mean.
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    steady : Steady
+        Its steady state, (rows,).
+    tokens : Array
+        Tokens after the first, (rows,). [-]
+    prompt_variation : Array
+        Coefficient of variation of the prompts, (rows,). [-]
+    arrivals : bool
+        Whether requests arrive by themselves.
+
+    Returns
+    -------
+    first_token : Array
+        Time to the first token, (rows, quantiles). [s]
+    per_token : Array
+        Time per token, (rows, quantiles). [s]
+
+    References
+    ----------
+    .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.12.
+    """
+    fixed = steady.first_token - steady.prefill_wait + steady.queue_time
+    spread = prompt_variation * service.prefill_share
+    busy = steady.rate * service.prefill_share
+    shares = np.maximum(tokens, 1.0)
+    interrupts = steady.rate * steady.decode_time * (1.0 + prompt_variation * prompt_variation)
+    jitter = service.prefill_share * np.sqrt(np.maximum(interrupts, 0.0)) / shares
+    middle = steady.decode_time / shares
+    first, each = [], []
+    for quantile, normal in zip(QUANTILES, _NORMAL, strict=True):
+        if arrivals:
+            tail = divide(steady.prefill_wait, busy)
+            late = np.maximum(np.log(np.maximum(busy, 1e-12) / (1.0 - quantile)), 0.0) * tail
+        else:
+            late = 2.0 * quantile * steady.prefill_wait
+        first.append(fixed + late + normal * spread)
+        each.append(middle + normal * jitter)
+    return np.stack(first, axis=-1), np.stack(each, axis=-1)
+
+
+def largest_within(service: Service, places: Array, tokens: Array, first_target: Array, token_target: Array) -> Array:
+    """Most requests in flight whose mean times stay within targets.
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    places : Array
+        Requests that the cache has room for, (rows,). [-]
+    tokens : Array
+        Tokens after the first, (rows,). [-]
+    first_target : Array
+        Largest time to the first token, (rows,). [s]
+    token_target : Array
+        Largest time per token, (rows,). [s]
+
+    Returns
+    -------
+    Array
+        Whole number; 0 where a single request misses a target or does not fit, (rows,). [-]
+
+    References
+    ----------
+    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
+       serving", OSDI 2024, arXiv:2401.09670.
+    """
+    low, high = 0.0 * places, np.maximum(places, 0.0) + 1.0
+    for _ in range(math.ceil(math.log2(1e7))):
+        middle = np.floor(0.5 * (low + high))
+        steady = closed_state(service, middle, middle)
+        per_token = steady.decode_time / np.maximum(tokens, 1.0)
+        good = (steady.first_token <= first_target) & (per_token <= token_target) & (middle <= places)
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    known = places + tokens + first_target + token_target + service.prefill_time + service.step_base
+    return np.asarray(np.where(np.isnan(known), np.nan, low))

@@ -1,0 +1,175 @@
+"""Rules that make an inference plan legal, and what a reader of a legal one should know."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.arrays import Array, array
+from xlperf.parallel.plan import Rule
+from xlperf.parallel.serving_plan import InferencePlan
+from xlperf.workload.model import Model
+
+
+def _fraction(values: Array) -> np.ndarray:
+    return np.asarray(values != np.floor(values))
+
+
+def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
+    """Rules that a served model must keep.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Degrees, lengths and batch, (rows,).
+    model : Model
+        Shapes, (rows,).
+
+    Returns
+    -------
+    list of Rule
+        Each with a sentence that says what is wrong.
+    """
+    whole = (
+        ("num accelerators", plan.num_accelerators),
+        ("tensor parallel", plan.tensor_parallel),
+        ("pipeline parallel", plan.pipeline_parallel),
+        ("prompt length", plan.prompt_length),
+        ("output length", plan.output_length),
+        ("batch size", plan.batch_size),
+        ("concurrency", plan.num_requests),
+        ("expert parallel", plan.expert_parallel),
+        ("data parallel attention", plan.attention_replicas),
+    )
+    tensor, pipeline = plan.tensor_parallel, plan.pipeline_parallel
+    heads_split, experts_split = plan.attention_parallel, plan.expert_parallel
+    experts = model.num_experts + 0.0 * tensor
+    each_expert = np.where(experts > 0.0, model.expert_ffn_hidden_size, 0.0)
+    heads, groups = model.num_attention_heads, model.num_query_groups
+    ranks = tensor * pipeline
+    replicas = plan.num_replicas
+    fullest = np.ceil(plan.num_requests / np.maximum(replicas, 1.0))
+    rules = [Rule(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
+    return [
+        *rules,
+        Rule(
+            _fraction(replicas),
+            "tensor {} x pipeline {} parallel is {} ranks, which do not divide the {} accelerators of the plan",
+            (tensor, pipeline, ranks, plan.num_accelerators),
+        ),
+        Rule(
+            _fraction(heads_split),
+            "data parallel attention {} does not divide tensor parallel {}",
+            (plan.attention_replicas, tensor),
+        ),
+        Rule(
+            (experts_split > 1.0) & (experts == 0.0),
+            "expert parallel {} needs a mixture of experts; use 1",
+            (experts_split,),
+        ),
+        Rule(
+            _fraction(plan.expert_tensor_parallel),
+            "expert parallel {} does not divide tensor parallel {}",
+            (experts_split, tensor),
+        ),
+        Rule(
+            (experts > 0.0) & _fraction(experts / experts_split),
+            "expert parallel {} does not divide the {} experts",
+            (experts_split, experts),
+        ),
+        Rule(
+            (experts > 0.0) & _fraction(each_expert / plan.expert_tensor_parallel),
+            "{} ranks that share an expert do not divide its width {}",
+            (plan.expert_tensor_parallel, each_expert),
+        ),
+        Rule(
+            _fraction(heads / heads_split),
+            "tensor parallel {} does not divide the {} attention heads",
+            (heads_split, heads),
+        ),
+        Rule(
+            (model.latent_attention == 0.0) & _fraction(groups / heads_split) & _fraction(heads_split / groups),
+            "tensor parallel {} and the {} key and value heads do not divide one another",
+            (heads_split, groups),
+        ),
+        Rule(
+            (model.num_dense_layers > 0.0) & _fraction(model.ffn_hidden_size / heads_split),
+            "tensor parallel {} does not divide the feed-forward width {}",
+            (heads_split, model.ffn_hidden_size),
+        ),
+        Rule(
+            pipeline > model.num_layers,
+            "pipeline parallel {} needs more layers than the model's {}",
+            (pipeline, model.num_layers),
+        ),
+        Rule(
+            ~_fraction(replicas) & (fullest != plan.batch_size),
+            "batch size {} does not agree with concurrency {} on {} replicas; give one of the two",
+            (plan.batch_size, plan.num_requests, replicas),
+        ),
+    ]
+
+
+def unmodelled_rules(
+    mode: np.ndarray, request_rate: Array, batch_size: Array, concurrency: Array, context_parallel: Array
+) -> list[Rule]:
+    """Rules for what a plan may ask for in the sheet and the equations do not cover.
+
+    Parameters
+    ----------
+    mode : np.ndarray
+        How requests are batched, (rows,).
+    request_rate : Array
+        Requests that arrive per second, (rows,); NaN where blank. [request/s]
+    batch_size : Array
+        Requests of a replica, (rows,); NaN where blank. [-]
+    concurrency : Array
+        Requests in flight, (rows,); NaN where blank. [-]
+    context_parallel : Array
+        Ranks that share one prompt, (rows,). [-]
+
+    Returns
+    -------
+    list of Rule
+        Each with a sentence that says what is not modelled and what would do.
+    """
+    rated = ~np.isnan(array(request_rate))
+    counted = ~(np.isnan(array(batch_size)) & np.isnan(array(concurrency)))
+    return [
+        Rule(
+            rated & np.asarray(mode != "continuous"),
+            'request rate {} needs mode continuous, not "{}"; or give a batch size or concurrency',
+            (request_rate, mode),
+        ),
+        Rule(
+            rated & counted,
+            "request rate {} beside a batch size or concurrency: give one of them",
+            (request_rate,),
+        ),
+        Rule(np.asarray(context_parallel > 1), "context parallel {} is not modelled; use 1", (context_parallel,)),
+    ]
+
+
+def serving_warnings(plan: InferencePlan, max_sequence_length: Array) -> list[Rule]:
+    """Sentences for legal plans that a reader should know about.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Lengths, (rows,).
+    max_sequence_length : Array
+        Longest context of the models, (rows,); NaN where it is not known. [-]
+
+    Returns
+    -------
+    list of Rule
+        Not a cause to refuse the plan.
+    """
+    context = plan.prompt_length + plan.output_length
+    return [
+        Rule(
+            np.asarray(context > max_sequence_length),
+            "prompt and output are {} tokens, beyond the model's longest context of {}",
+            (context, max_sequence_length),
+        ),
+        Rule(plan.output_length == 1.0, "one output token: there is no tpot"),
+    ]

@@ -1,0 +1,92 @@
+"""Layers of the stages of a pipeline: shared out evenly, or as a plan gives those of the two ends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.arrays import Array, ceil_div
+from xlperf.parallel.pipeline import first_stage_layers, last_stage_layers, stage_layers
+from xlperf.parallel.plan import Rule, TrainingPlan
+from xlperf.workload.model import Model
+
+
+class StageLayers(NamedTuple):
+    """Layers of the first stage, of a full stage in between, and of the last stage, (rows,). [-]"""
+
+    first: Array
+    full: Array
+    last: Array
+
+
+def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
+    """Layers of the kinds of stages of a plan.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : TrainingPlan
+        Stages, chunks, and layers of the ends where they are given, (rows,). [-]
+
+    Returns
+    -------
+    StageLayers
+        What the ends do not take is shared evenly by the stages in between. [-]
+    """
+    shape = model.num_layers, plan.pipeline_parallel, plan.virtual_pipeline
+    first, full, last = first_stage_layers(*shape), stage_layers(*shape), last_stage_layers(*shape)
+    starts, ends = ~np.isnan(plan.first_stage_layers), ~np.isnan(plan.last_stage_layers)
+    if not (starts | ends).any():
+        return StageLayers(first, full, last)
+    given = starts | ends
+    share = np.where(given, _between(model, plan), full)
+    return StageLayers(
+        np.where(starts, plan.first_stage_layers, np.where(given, share, first)),
+        share,
+        np.where(ends, plan.last_stage_layers, np.where(given, share, last)),
+    )
+
+
+def _between(model: Model, plan: TrainingPlan) -> Array:
+    """Layers of a stage whose layers are not given, chunks of one size; 0 where all are given."""
+    taken = np.nan_to_num(plan.first_stage_layers) + np.nan_to_num(plan.last_stage_layers)
+    left = plan.pipeline_parallel - ~np.isnan(plan.first_stage_layers) - ~np.isnan(plan.last_stage_layers)
+    chunks = plan.virtual_pipeline
+    even = chunks * ceil_div(model.num_layers - taken, np.maximum(left, 1.0) * chunks)
+    return np.asarray(np.where(left > 0, even, 0.0) + 0.0 * model.num_layers)
+
+
+def stage_rules(model: Model, plan: TrainingPlan) -> list[Rule]:
+    """Rules that given layers of the ends must keep.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : TrainingPlan
+        Stages, and layers of the ends where they are given, (rows,). [-]
+
+    Returns
+    -------
+    list of Rule
+        None where no plan gives any.
+    """
+    given = ~np.isnan(plan.first_stage_layers) | ~np.isnan(plan.last_stage_layers)
+    if not given.any():
+        return []
+    taken = np.nan_to_num(plan.first_stage_layers) + np.nan_to_num(plan.last_stage_layers)
+    left = plan.pipeline_parallel - ~np.isnan(plan.first_stage_layers) - ~np.isnan(plan.last_stage_layers)
+    rest = model.num_layers - taken
+    pieces = rest / (np.maximum(left, 1.0) * plan.virtual_pipeline)
+    uneven = np.where(left > 0, (pieces != np.floor(pieces)) | (rest <= 0), rest != 0)
+    single = plan.pipeline_parallel < 2
+    return [
+        Rule(given & single, "layers of the first or last stage need pipeline parallel of 2 or more"),
+        Rule(
+            given & ~single & uneven,
+            "first and last stage take {} of {} layers: the rest does not divide over {} stages in between",
+            (taken, model.num_layers, left),
+        ),
+    ]
