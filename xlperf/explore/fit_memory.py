@@ -21,6 +21,7 @@ FEWEST_ROWS = 30
 _ROUNDS = 8
 _WEIGHTINGS = 12
 _FLOOR = 0.02
+_MOST_ACTIVATIONS = 2.0
 _CONSTANTS = ("activation_share", "allocator_share", "allocator_base")
 _START = (0.5, 0.1, 0.0)
 _SOURCE = "published rows of the sheet training in validation.xlsx"
@@ -32,7 +33,8 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
     .. math:: R = (M + a A) (1 + s) + b
 
     with the allocated memory M and the activations A of the layers as predicted: the mean of absolute relative errors
-    is made small by weighted least squares, and the fullest stage is looked for again with the values found.
+    is made small by weighted least squares, the fullest stage is looked for again with the values found, and the best
+    of all rounds is kept.
 
     Parameters
     ----------
@@ -80,6 +82,7 @@ def _fit_stack(
     all_ids: Sequence[str],
 ) -> list[FittedConstant]:
     values = dict(zip(_CONSTANTS, _START, strict=True))
+    best, least, error = values, np.inf, np.nan
     for _ in range(_ROUNDS):
         rows = _rows(values, stack, date, ids, all_ids, np.nan)
         known = joined_tables(catalog.tables["calibration"], calibration_table(rows))
@@ -88,14 +91,16 @@ def _fit_stack(
         plain = results.number("memory") - results.number("memory_layer_activations")
         good = np.isfinite(plain)
         terms = np.stack([plain, kept, np.ones_like(plain)], axis=-1)[good] / measured[good, None]
+        misses = np.abs(terms @ np.array(_weights(values)) - 1.0)
+        if misses.mean() < least:
+            best, least, error = values, float(misses.mean()), float(np.median(misses))
         share, more, base = _least_absolute(terms)
         values = {
-            "activation_share": rounded(min(max(more / share - 1.0, 0.0), 1.0)),
+            "activation_share": rounded(min(max(more / share - 1.0, 0.0), _MOST_ACTIVATIONS)),
             "allocator_share": rounded(min(max(share - 1.0, 0.0), 0.5)),
             "allocator_base": rounded(max(base, 0.0)),
         }
-        held = terms @ np.array(_weights(values)) - 1.0
-    return _rows(values, stack, date, ids, all_ids, float(np.median(np.abs(held))))
+    return _rows(best, stack, date, ids, all_ids, error)
 
 
 def _weights(values: dict[str, float]) -> tuple[float, float, float]:

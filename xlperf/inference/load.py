@@ -81,7 +81,7 @@ class Service(NamedTuple):
         decode = np.where(keeps, self.steps * step / free, np.inf)
         begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * 0.5 * step, 0.0)
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
-        return Steady(running, first, wait, decode, 0.0 * wait, rate + 0.0 * wait)
+        return Steady(running, first, wait, decode, 0.0 * rate, rate + 0.0 * step)
 
 
 class Steady(NamedTuple):

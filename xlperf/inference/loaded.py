@@ -18,7 +18,7 @@ from xlperf.inference.load import (
     spread_quantiles,
     step_line,
 )
-from xlperf.inference.results import serving_memory, serving_results
+from xlperf.inference.results import most_requests, serving_memory, serving_results
 from xlperf.inference.work import phase_times, serving_work
 from xlperf.network.collectives import collective_time
 from xlperf.network.tiers import Network
@@ -90,7 +90,9 @@ class Stream:
 
 def _places(serving: Serving) -> Array:
     """Requests that fit on a replica: at least one, for the numbers of a plan that does not fit."""
-    return np.maximum(serving.results()["max_batch_size"], 1.0)
+    memory = serving_memory(serving.model, serving.plan, serving.architecture)
+    usable = serving.device.memory_capacity[:, 0] * serving.software["memory_fraction"][:, 0] - serving.reserved_memory
+    return np.maximum(most_requests(serving.plan, memory, usable), 1.0)
 
 
 def _prompts(plan: InferencePlan, requests: Array, steps: Array, share: Array) -> Array:

@@ -140,6 +140,33 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
     }
 
 
+def most_requests(plan: InferencePlan, memory: Mapping[str, Array], usable_memory: Array) -> Array:
+    """Largest batch of a replica that fits.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Degrees, (rows,).
+    memory : mapping of str to Array
+        As :func:`serving_memory` has it. [B]
+    usable_memory : Array
+        Memory that the engine may use, (rows,). [B]
+
+    Returns
+    -------
+    Array
+        Whole number; 0 where not one sequence fits. [-]
+    """
+    found = largest_batch(
+        usable_memory - memory["memory_weights"],
+        memory["kv_cache_size"],
+        memory["working_set_size"],
+        memory["most_sequences"],
+        plan.pipeline_parallel,
+    )
+    return np.asarray(found * plan.attention_replicas)
+
+
 def serving_results(
     model: Model,
     device: Device,
@@ -208,14 +235,7 @@ def serving_results(
         "memory_kv_cache": cache,
         "memory_activations": activations,
         "memory_capacity": capacity,
-        "max_batch_size": largest_batch(
-            usable - weights,
-            memory["kv_cache_size"],
-            memory["working_set_size"],
-            memory["most_sequences"],
-            plan.pipeline_parallel,
-        )
-        * plan.attention_replicas,
+        "max_batch_size": most_requests(plan, memory, usable),
         "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
         "bound": np.where(
             decodes, serving_bound(work, device, attention_device, kernels, architecture.latent_attention), np.nan

@@ -197,21 +197,23 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     one_expert = held.experts * plan.expert_parallel / np.maximum(model.num_experts, 1.0)
     block = held.attention + np.where(model.num_dense_layers > 0, held.mlp, 0.0)
     block = block + np.where(model.num_experts > 0, held.shared + one_expert, 0.0)
-    gradients = gradients + sharded(copy, 2.0)
+    passing = element * (block[:, None] + heads)  # weight gradients on their way into the buffer
+    if (copy > 0.0).any():
+        gradients = gradients + sharded(copy, 2.0)
+        passing = np.maximum(passing - copy * (dense + routed), 0.0)
     held_whole = (plan.zero_stage > 2) & (stages > 1)  # gathered once, and no gradient leaves before the last one
     if held_whole.any():
         whole = dense + routed
         weights = weights + np.where(held_whole[:, None], element * whole, 0.0)
         gradients = np.where(held_whole[:, None], gradients + gradient * whole, gradients)
-    passing = element * (block[:, None] + heads)  # weight gradients on their way into the buffer
-    gathered_layer = np.where(
-        mixtures > 0, held.attention[:, None] + held.shared[:, None] + held.experts[:, None],
-        held.attention[:, None] + held.mlp[:, None],
-    )  # fmt: skip
-    in_transit = np.maximum(gathered_layer, heads) * WORD + 2.0 * gathered_layer * element
-    activations = activations + np.where(
-        plan.regathers[:, None], in_transit, np.maximum(passing - copy * (dense + routed), 0.0)
-    )
+    if plan.regathers.any():
+        gathered_layer = np.where(
+            mixtures > 0, held.attention[:, None] + held.shared[:, None] + held.experts[:, None],
+            held.attention[:, None] + held.mlp[:, None],
+        )  # fmt: skip
+        in_transit = np.maximum(gathered_layer, heads) * WORD + 2.0 * gathered_layer * element
+        passing = np.where(plan.regathers[:, None], in_transit, passing)
+    activations = activations + passing
     stage_total = weights + gradients + optimizer + activations
     present = side_by_side(zero, np.where(stages > 2, 0.0, -np.inf), np.where(single, -np.inf, 0.0))
     worst = np.argmax(np.nan_to_num(stage_total, nan=0.0) + present, axis=-1)

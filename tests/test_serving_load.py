@@ -1,0 +1,217 @@
+"""Serving of every architecture and under load: cache by hand, experts that are hit, queues, pools, speculation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate, explain
+from xlperf.workload.serving import experts_hit
+
+GIB = 2.0**30
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def plans(*rows: dict[str, Any]) -> Table:
+    base = {"model": "Llama2-70B", "accelerator": "H200-SXM-141GB", "num_accelerators": 8, "tensor_parallel": 8,
+            "prompt_length": 1000, "output_length": 500}  # fmt: skip
+    full = [{**base, **row} for row in rows]
+    header = list(dict.fromkeys(name for row in full for name in row))
+    cells = [[row.get(name, "") for name in header] for row in full]
+    return table_from_rows("inference", header, cells, lambda row, column: f"row {row} {column}")
+
+
+def results(catalog: Catalog, *rows: dict[str, Any]) -> Table:
+    return evaluate(plans(*rows), catalog)
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "replicas", "elements"),
+    [
+        # 61 layers x (512 + 64), the same on every rank
+        ("DeepSeek-V3", 8, 1, 61 * 576 * 1500),
+        ("DeepSeek-V3", 8, 8, 61 * 576 * 1500),
+        # 2 x 48 layers x 4 groups over 2 ranks x 128
+        ("Qwen3-30B-A3B", 2, 1, 2 * 48 * 2 * 128 * 1500),
+        # half of 36 layers see 128 tokens; 8 groups of 64
+        ("gpt-oss-120b", 1, 1, 2 * 8 * 64 * 18 * (128 + 1500)),
+        # 36 of 48 layers keep a chunk of 8192, longer than the context
+        ("Llama-4-Scout-17B-16E-Instruct", 8, 1, 2 * 48 * 1 * 128 * 1500),
+    ],
+)
+def test_cache_of_every_kind_of_attention_by_hand(
+    catalog: Catalog, model: str, tensor: int, replicas: int, elements: int
+) -> None:
+    row = {"model": model, "tensor_parallel": tensor, "num_accelerators": tensor, "batch_size": 1,
+           "data_parallel_attention": replicas, "expert_parallel": replicas}  # fmt: skip
+    assert results(catalog, row).number("memory_kv_cache")[0] == elements * 2.0
+
+
+def test_long_contexts_keep_a_chunk(catalog: Catalog) -> None:
+    """36 layers keep 8192 tokens, 12 keep all: 2 x 128 x 1 group a rank."""
+    row = {"model": "Llama-4-Scout-17B-16E-Instruct", "prompt_length": 20_000, "output_length": 2_000, "batch_size": 1}
+    assert results(catalog, row).number("memory_kv_cache")[0] == 2 * 128 * 2.0 * (36 * 8192 + 12 * 22_000)
+
+
+def test_experts_are_hit_as_by_counting() -> None:
+    """Eight experts, two of them a token: expected distinct ones by simulation."""
+    random = np.random.default_rng(1)
+    tokens = 5
+    draws = [len({expert for _ in range(tokens) for expert in random.choice(8, 2, replace=False)}) for _ in range(4000)]
+    found = experts_hit(np.array([8.0]), np.array([2.0]), np.array([float(tokens)]))[0]
+    assert found == pytest.approx(np.mean(draws), rel=0.01)
+    assert experts_hit(np.array([8.0]), np.array([2.0]), np.array([1.0]))[0] == pytest.approx(2.0)
+    assert experts_hit(np.array([8.0]), np.array([2.0]), np.array([1e6]))[0] == 8.0
+
+
+@pytest.mark.parametrize(
+    ("model", "active"),
+    [("Qwen3-30B-A3B", 2.9e9), ("gpt-oss-120b", 4.5e9), ("DeepSeek-V3", 34e9), ("Mixtral-8x7B-v0.1", 12e9)],
+)
+def test_one_token_is_never_decoded_faster_than_its_experts_are_read(
+    catalog: Catalog, model: str, active: float
+) -> None:
+    row = {"model": model, "batch_size": 1, "tensor_parallel": 8, "precision": "bf16"}
+    found = results(catalog, row)
+    assert found.number("tpot")[0] > active * 2.0 / 8.0 / 4.8e12
+    assert found.number("memory_weights")[0] > 2.0 * active / 8.0
+
+
+def test_weights_of_a_mixture_are_those_published(catalog: Catalog) -> None:
+    """30.5 and 671 billion parameters; split evenly but for what each rank holds whole."""
+    rows = [{"model": "Qwen3-30B-A3B", "tensor_parallel": 1, "num_accelerators": 1, "batch_size": 1},
+            {"model": "DeepSeek-V3", "tensor_parallel": 8, "batch_size": 1}]  # fmt: skip
+    weights = results(catalog, *rows).number("memory_weights")
+    assert weights[0] / 2e9 == pytest.approx(30.5, rel=0.01)
+    assert 8 * weights[1] / 2e9 == pytest.approx(671.0, rel=0.03)
+
+
+LOADS = [
+    {"mode": "continuous", "concurrency": 64},
+    {"mode": "continuous", "request_rate": 1.5},
+    {"mode": "disaggregated", "concurrency": 32, "num_accelerators": 16},
+    {"mode": "continuous", "concurrency": 5000, "model": "DeepSeek-V3", "precision": "fp8", "expert_parallel": 8,
+     "data_parallel_attention": 8},
+    {"mode": "static", "batch_size": 8, "model": "gpt-oss-20b", "tensor_parallel": 2, "expert_parallel": 2},
+    {"mode": "static", "batch_size": 3, "draft_tokens": 3},
+]  # fmt: skip
+
+
+def test_rows_alone_and_in_company_are_the_same_to_the_bit(catalog: Catalog) -> None:
+    together = results(catalog, *(LOADS * 40))
+    for row, plan in enumerate(LOADS):
+        alone = results(catalog, plan)
+        assert alone.text("reason")[0] == together.text("reason")[row]
+        assert not math.isnan(alone.number("latency")[0]), alone.text("reason")[0]
+        for name, values in together.columns.items():
+            if values.dtype == np.float64:
+                for again in (row, row + len(LOADS) * 39):
+                    assert values[again].tobytes() == alone.number(name)[0].tobytes(), name
+
+
+def test_throughput_rises_with_the_requests_then_saturates(catalog: Catalog) -> None:
+    counts = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192]
+    found = results(catalog, *({"mode": "continuous", "concurrency": count} for count in counts))
+    rate = found.number("tokens_per_second")
+    assert (np.diff(rate) > -1e-6 * rate[:-1]).all()
+    assert rate[4] > 6.0 * rate[0]
+    assert rate[-1] == pytest.approx(rate[-2], rel=1e-3), "the cache is full: more requests only wait"
+    assert found.number("queue_time")[-1] > found.number("queue_time")[-2] > 0.0
+    in_flight = found.number("latency") * rate / 500.0
+    np.testing.assert_allclose(in_flight, counts, rtol=1e-9, err_msg="Little's law")
+
+
+def test_load_by_rate(catalog: Catalog) -> None:
+    rates = [0.1, 1.0, 2.0, 3.0]
+    found = results(catalog, *({"mode": "continuous", "request_rate": rate} for rate in rates))
+    for name in ("ttft", "tpot", "running_batch"):
+        assert (np.diff(found.number(name)) > 0.0).all(), name
+    for name in ("ttft", "tpot"):
+        quantiles = [found.number(f"{name}_{word}") for word in ("median", "ninetieth", "ninety_ninth")]
+        assert (quantiles[0] <= quantiles[1]).all() and (quantiles[1] <= quantiles[2]).all()
+    np.testing.assert_allclose(found.number("tokens_per_second"), np.array(rates) * 500.0)
+    much = results(catalog, {"mode": "continuous", "request_rate": 1e4})
+    assert "more than the deployment can serve" in much.text("reason")[0]
+
+
+@pytest.mark.parametrize("batch", [1, 16, 256])
+def test_speculation_without_acceptance_never_helps(catalog: Catalog, batch: int) -> None:
+    plain, useless, useful = results(
+        catalog,
+        {"batch_size": batch},
+        {"batch_size": batch, "draft_tokens": 3, "acceptance_rate": 0},
+        {"batch_size": batch, "draft_tokens": 3, "acceptance_rate": 1},
+    ).number("tpot")
+    assert useless > plain
+    assert useful < plain
+
+
+@pytest.mark.parametrize("model", ["Llama2-70B", "DeepSeek-V3", "gpt-oss-120b"])
+def test_a_prompt_in_the_cache_leaves_decoding_as_it_is(catalog: Catalog, model: str) -> None:
+    cold, warm = ({"model": model, "batch_size": 4, "prefix_hit_rate": hit} for hit in (0, 1))
+    found = results(catalog, cold, warm)
+    assert found.number("tpot")[0] == found.number("tpot")[1]
+    assert found.number("memory_kv_cache")[0] == found.number("memory_kv_cache")[1]
+    assert found.number("ttft")[1] < 0.5 * found.number("ttft")[0]
+
+
+def test_targets(catalog: Catalog) -> None:
+    row = {"mode": "continuous", "concurrency": 8, "ttft_target": 500, "tpot_target": 25}
+    batch = results(catalog, row).number("batch_at_targets")[0]
+    assert batch > 1
+    within, beyond = (
+        results(catalog, {**row, "concurrency": int(count)}).number("tpot")[0] for count in (batch, 2 * batch)
+    )
+    assert within < 25e-3 * 1.1
+    first = results(catalog, {**row, "concurrency": int(2 * batch)}).number("ttft")[0]
+    assert beyond > 25e-3 * 0.95 or first > 0.5 * 0.95
+    assert math.isnan(results(catalog, {"mode": "continuous", "concurrency": 8}).number("batch_at_targets")[0])
+
+
+def test_pools(catalog: Catalog) -> None:
+    """Decoding is not interrupted; a slower accelerator in the prefill pool moves only the first token."""
+    row = {"mode": "disaggregated", "num_accelerators": 16, "concurrency": 16, "prefill_accelerators": 8}
+    other = {**row, "prefill_accelerator": "A100-SXM4-80GB"}
+    mixed = {"mode": "continuous", "num_accelerators": 8, "concurrency": 16}
+    apart, slower, together = (results(catalog, one) for one in (row, other, mixed))
+    assert apart.number("tpot")[0] < together.number("tpot")[0]
+    assert slower.number("ttft")[0] > 1.5 * apart.number("ttft")[0]
+    assert slower.number("tpot")[0] <= apart.number("tpot")[0]
+    refused = results(catalog, {**row, "prefill_accelerators": 16})
+    assert "cannot be divided into a prefill pool and a decoding pool" in refused.text("reason")[0]
+
+
+@pytest.mark.parametrize("model", ["DeepSeek-V3", "gpt-oss-120b", "Qwen3-30B-A3B"])
+def test_operators_of_a_mixture_add_up(catalog: Catalog, model: str) -> None:
+    row = {"model": model, "batch_size": 64, "data_parallel_attention": 8, "expert_parallel": 8}
+    table = plans(row)
+    found, operators = evaluate(table, catalog), explain(table, catalog)
+    phase = operators.text("phase")
+    for name, result in (("prefill", "ttft"), ("decode", "tpot")):
+        assert operators.number("total_time")[phase == name].sum() == pytest.approx(found.number(result)[0], rel=1e-9)
+    assert "exchange with experts" in operators.text("operator").tolist()
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ({"expert_parallel": 2}, "expert parallel 2 needs a mixture of experts"),
+        ({"data_parallel_attention": 3}, "data parallel attention 3 does not divide tensor parallel 8"),
+        ({"model": "Mixtral-8x7B-v0.1", "expert_parallel": 3, "batch_size": 1}, "does not divide"),
+        ({"model": "Qwen3.5-27B"}, "has hybrid attention, which is not modelled yet"),
+    ],
+)
+def test_refusals(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:
+    found = results(catalog, row)
+    assert sentence in found.text("reason")[0]
+    assert math.isnan(found.number("latency")[0])
