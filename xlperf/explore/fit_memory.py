@@ -18,10 +18,12 @@ from xlperf.units import factor
 FAMILY = "training_memory"
 NEVER_FITTED = "papers"
 FEWEST_ROWS = 30
-_ROUNDS = 8
+_ROUNDS = 4
 _WEIGHTINGS = 12
 _FLOOR = 0.02
-_MOST_ACTIVATIONS = 2.0
+_MOST = {"activation_share": 2.0, "allocator_share": 0.5, "allocator_base": 4.0 * factor("GiB")}
+_SCALE = {"activation_share": 1.0, "allocator_share": 0.4, "allocator_base": factor("GiB")}
+_STEPS = (0.2, 0.1, 0.1, 0.05)
 _CONSTANTS = ("activation_share", "allocator_share", "allocator_base")
 _START = (0.5, 0.1, 0.0)
 _SOURCE = "published rows of the sheet training in validation.xlsx"
@@ -33,8 +35,8 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
     .. math:: R = (M + a A) (1 + s) + b
 
     with the allocated memory M and the activations A of the layers as predicted: the mean of absolute relative errors
-    is made small by weighted least squares, the fullest stage is looked for again with the values found, and the best
-    of all rounds is kept.
+    is made small by weighted least squares, the fullest stage is looked for again with the values found, and steps
+    to either side are taken where they help.
 
     Parameters
     ----------
@@ -81,26 +83,43 @@ def _fit_stack(
     ids: list[str],
     all_ids: Sequence[str],
 ) -> list[FittedConstant]:
-    values = dict(zip(_CONSTANTS, _START, strict=True))
-    best, least, error = values, np.inf, np.nan
-    for _ in range(_ROUNDS):
+    def terms_of(values: dict[str, float]) -> Array:
         rows = _rows(values, stack, date, ids, all_ids, np.nan)
         known = joined_tables(catalog.tables["calibration"], calibration_table(rows))
         results = predicted(training_plans(published, catalog.with_tables([known])))
-        kept = results.number("memory_layer_activations") / (1.0 + values["activation_share"])
-        plain = results.number("memory") - results.number("memory_layer_activations")
+        layers = results.number("memory_layer_activations")
+        kept, plain = layers / (1.0 + values["activation_share"]), results.number("memory") - layers
         good = np.isfinite(plain)
-        terms = np.stack([plain, kept, np.ones_like(plain)], axis=-1)[good] / measured[good, None]
-        misses = np.abs(terms @ np.array(_weights(values)) - 1.0)
-        if misses.mean() < least:
-            best, least, error = values, float(misses.mean()), float(np.median(misses))
-        share, more, base = _least_absolute(terms)
-        values = {
-            "activation_share": rounded(min(max(more / share - 1.0, 0.0), _MOST_ACTIVATIONS)),
-            "allocator_share": rounded(min(max(share - 1.0, 0.0), 0.5)),
-            "allocator_base": rounded(max(base, 0.0)),
-        }
-    return _rows(best, stack, date, ids, all_ids, error)
+        return np.asarray(np.stack([plain, kept, np.ones_like(plain)], axis=-1)[good] / measured[good, None])
+
+    def misses_of(values: dict[str, float], terms: Array) -> Array:
+        return np.asarray(np.abs(terms @ np.array(_weights(values)) - 1.0))
+
+    values = dict(zip(_CONSTANTS, _START, strict=True))
+    best, misses = values, np.full(1, np.inf)
+    for _ in range(_ROUNDS):
+        terms = terms_of(values)
+        found = misses_of(values, terms)
+        if found.mean() < misses.mean():
+            best, misses = values, found
+        values = _bounded(dict(zip(_CONSTANTS, _solved(terms), strict=True)))
+    for step in _STEPS:
+        for name in _CONSTANTS:
+            for sign in (1.0, -1.0):
+                values = _bounded({**best, name: best[name] + sign * step * _SCALE[name]})
+                found = misses_of(values, terms_of(values))
+                if found.mean() < misses.mean():
+                    best, misses = values, found
+    return _rows(best, stack, date, ids, all_ids, float(np.median(misses)))
+
+
+def _solved(terms: Array) -> tuple[float, float, float]:
+    share, more, base = _least_absolute(terms)
+    return more / share - 1.0, share - 1.0, base
+
+
+def _bounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: rounded(min(max(value, 0.0), _MOST[name])) for name, value in values.items()}
 
 
 def _weights(values: dict[str, float]) -> tuple[float, float, float]:
