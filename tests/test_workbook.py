@@ -131,7 +131,7 @@ def test_main_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 def test_sheets_stand_in_order_with_one_native_table_each(book: Any, tables: dict[str, Table]) -> None:
     kinds = [*KINDS, *(kind for kind in COST_TABLES if kind in tables)]
-    assert book.sheetnames == ["start", *kinds, "checks"]
+    assert book.sheetnames == ["start", *kinds, "tco", "checks"]
     for kind in kinds:
         assert list(book[kind].tables) == [kind]
         assert book[kind].freeze_panes == "B5"
@@ -396,7 +396,7 @@ def test_an_empty_workbook_has_all_headers_and_no_rows(tmp_path: Path) -> None:
         ["training", "inference", "accelerators", "networks", "models", "prices"], 0
     )
     book = openpyxl.load_workbook(path)
-    assert book.sheetnames == ["start", *KINDS, "checks"]
+    assert book.sheetnames == ["start", *KINDS, "tco", "checks"]
     native = {column.name: column for column in book["training"].tables["training"].tableColumns}
     assert native["step time (s)"].calculatedColumnFormula.text == plan_formula("training", "step_time")
 

@@ -241,10 +241,10 @@ def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Arr
     """Lengths of the axes, (axes, rows, tiers), and rings, (rows, tiers), of the blocks that plans stand on."""
     lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
     counts = np.nan_to_num(accelerators, nan=1.0)
-    pairs, where = np.unique(np.stack([index.astype(float), counts]), axis=1, return_inverse=True)
-    where = where.reshape(-1)
-    for pair, (position, count) in enumerate(pairs.T.tolist()):
-        number = int(position)
+    rows_of: dict[tuple[int, float], list[int]] = {}
+    for row, pair in enumerate(zip(index.tolist(), counts.tolist(), strict=True)):
+        rows_of.setdefault(pair, []).append(row)
+    for (number, count), chosen in rows_of.items():
         for tier in np.flatnonzero(layouts.on_axes[number]).tolist():
             inner = max((value for value in size[number, :tier].tolist() if value < size[number, tier]), default=1.0)
             places = int(min(max(np.ceil(count / inner), 1.0), size[number, tier] / inner))
@@ -253,7 +253,6 @@ def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Arr
             rings = bool(layouts.num_rings[number, tier] > 0)
             fixed = () if layouts.rearranged[number, tier] else machine
             found, closed = block(places, axes, fixed, rings, int(layouts.cube[number, tier]))
-            chosen = np.flatnonzero(where == pair)
             lengths[:, chosen, tier] = 1.0
             lengths[:axes, chosen, tier] = np.array(found, dtype=np.float64)[:, None]
             num_rings[chosen, tier] = closed

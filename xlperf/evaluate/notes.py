@@ -40,7 +40,9 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
         At most one.
     """
     shown = [
-        (family, mask) for family, mask in extrapolated if mask.any() and not family.endswith(("_band", "_memory"))
+        (family, mask)
+        for family, mask in extrapolated
+        if mask.any() and not family.endswith(("_band", "_memory", "_calls"))
     ]
     if not shown:
         return []

@@ -89,6 +89,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     from xlperf.excel.build_front import front_sheet
     from xlperf.excel.build_package import Formulas, packed
     from xlperf.excel.build_sheets import data_sheet
+    from xlperf.excel.build_tco import tco_sheet
     from xlperf.excel.style import add_styles
 
     full: dict[str, Table] = {}
@@ -113,6 +114,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     front_sheet(book, full, cards, handle, formulas, examples)
     for kind in full:
         data_sheet(book, full[kind], results.get(kind, {}), formulas)
+    tco_sheet(book, full, results, formulas)
     checks_sheet(book, full, results, formulas)
     book.properties.creator = "xlperf"
     book.properties.title = "xlperf"

@@ -12,6 +12,7 @@ from openpyxl.workbook.defined_name import DefinedName
 from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, results_of, schema, table_schema
 from xlperf.excel.build_package import FLAG_FORMAT, Formulas
 from xlperf.excel.build_sheets import CATALOG_NAME, LOOKS, choices_of, column_validation, names_of
+from xlperf.excel.build_tco import TITLE
 from xlperf.excel.functions import PREFIX
 from xlperf.excel.style import link, number_format, page_setup, put, title
 
@@ -82,7 +83,7 @@ _STEPS = (
     "A cell that shows #N/A is a plan that cannot be; the column reason says why.",
     "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
 )
-_CHOICES_TOP = 49
+_CHOICES_TOP = 50
 
 
 def card(kind: str) -> list[list[Any]]:
@@ -224,7 +225,8 @@ def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
         link(sheet[f"B{row}"], kind, LOOKS[kind].title)
         put(sheet[f"C{row}"], f"{len(tables[kind])} rows", "xlperf note")
     row = top + 1 + len(shown)
-    link(sheet[f"B{row}"], "checks", "Checks")
+    link(sheet[f"B{row}"], "tco", TITLE)
+    link(sheet[f"B{row + 1}"], "checks", "Checks")
 
 
 def _choices(workbook: Workbook, sheet: Worksheet, kinds: Iterable[str], first: int) -> None:

@@ -59,7 +59,7 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
         steps = members - 1.0
     steps, slowdown = steps.copy(), np.ones_like(distance)
     codes = network.topology[:, tier]
-    for code in np.unique(codes).tolist():
+    for code in sorted(set(codes.tolist())):
         rows = np.flatnonzero(codes == code)
         if code == FULLY_CONNECTED:
             found = _direct(operation, members[rows], network.num_links[rows, tier, None])

@@ -1,0 +1,111 @@
+"""The sheet ``tco``: plain formulas give what the engine gives, with and without the choices of a user."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openpyxl
+import pytest
+
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.schema import PLAN_TABLES
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+from xlperf.excel.build import read_tables, workbook_package
+from xlperf.excel.build_tco import TOP
+from xlperf.resources import workbook
+from xlperf.units import YEAR, factor
+
+
+@pytest.fixture(scope="module")
+def built() -> bytes:
+    return workbook_package(read_tables(workbook()))
+
+
+def _expected(catalog: Catalog) -> list[tuple[str, float]]:
+    """Name and USD per million tokens of every plan: all output tokens carry what their prompts cost."""
+    found = []
+    for kind in PLAN_TABLES:
+        plans = read_tables(workbook())[kind]
+        results = evaluate(plans, catalog)
+        if kind == "training":
+            cost = results["cost_per_million_tokens"]
+        else:
+            prompts = plans["prompt_length"] / plans["output_length"]
+            cost = results["cost_per_million_output_tokens"] + prompts * results["cost_per_million_input_tokens"]
+        found += list(zip(plans["name"], cost / factor("USD/Mtoken"), strict=True))
+    return found
+
+
+def _owned(catalog: Catalog, **changed: float) -> Catalog:
+    prices = catalog.tables["prices"]
+    columns = {**prices.columns, "rental_price": np.full(len(prices), np.nan)}
+    columns |= {name: np.full(len(prices), value) for name, value in changed.items()}
+    return catalog.with_tables([Table("prices", columns, prices.place)])
+
+
+def _shown(data: bytes | Path) -> list[tuple[str, Any]]:
+    source = io.BytesIO(data) if isinstance(data, bytes) else data
+    sheet = openpyxl.load_workbook(source, data_only=True)["tco"]
+    return [(row[0], row[17]) for row in sheet.iter_rows(min_row=TOP, values_only=True) if row[0]]
+
+
+def _agree(shown: list[tuple[str, Any]], expected: list[tuple[str, float]]) -> None:
+    assert [name for name, _ in shown] == [name for name, _ in expected]
+    for (name, got), (_, wanted) in zip(shown, expected, strict=True):
+        if np.isnan(wanted):
+            assert got in (None, ""), name
+        else:
+            assert got == pytest.approx(wanted, rel=1e-9), name
+
+
+def test_values_beside_the_formulas_are_those_of_the_engine(built: bytes) -> None:
+    expected = _expected(load_catalog())
+    assert sum(not np.isnan(cost) for _, cost in expected) >= 30
+    _agree(_shown(built), expected)
+
+
+def _calculated(built: bytes, folder: Path, chosen: dict[str, str]) -> Path:
+    """The sheet without its values, yellow cells filled, calculated by LibreOffice without the add-in."""
+    book = openpyxl.load_workbook(io.BytesIO(built))
+    part = f"xl/worksheets/sheet{book.sheetnames.index('tco') + 1}.xml"
+    bare = folder / "bare.xlsx"
+    with zipfile.ZipFile(io.BytesIO(built)) as source, zipfile.ZipFile(bare, "w") as target:
+        for name in source.namelist():
+            text = source.read(name)
+            if name == part:
+                sheet = re.sub(r' t="str">(<f>.*?</f>)<v>[^<]*</v>|(</f>)<v>[^<]*</v>',
+                               lambda m: f">{m[1]}<v/>" if m[1] else f"{m[2]}<v/>", text.decode())  # fmt: skip
+                for cell, value in chosen.items():
+                    kind = "" if value.replace(".", "").isdigit() else ' t="inlineStr"'
+                    inner = f"<v>{value}</v>" if not kind else f"<is><t>{value}</t></is>"
+                    empty = rf'<c r="{cell}"( s="\d+")?[^>]*?/>'
+                    sheet, count = re.subn(empty, rf'<c r="{cell}"\1{kind}>{inner}</c>', sheet)
+                    assert count == 1, cell
+                text = sheet.encode()
+            target.writestr(name, text)
+    command = ["soffice", f"-env:UserInstallation={(folder / 'profile').as_uri()}", "--headless", "--convert-to",
+               "xlsx:Calc MS Excel 2007 XML", "--outdir", str(folder / "out"), str(bare)]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return folder / "out" / "bare.xlsx"
+
+
+@pytest.mark.skipif(shutil.which("soffice") is None, reason="LibreOffice is not installed")
+def test_native_formulas_equal_the_engine(built: bytes, tmp_path: Path) -> None:
+    _agree(_shown(_calculated(built, tmp_path, {})), _expected(load_catalog()))
+
+
+@pytest.mark.skipif(shutil.which("soffice") is None, reason="LibreOffice is not installed")
+def test_native_formulas_follow_the_yellow_cells(built: bytes, tmp_path: Path) -> None:
+    """Owned for 3 years, 70 percent used, 12 cents, a PUE of 1.4: as the engine with such prices."""
+    chosen = {"C5": "own", "C6": "3", "C7": "0.7", "C8": "0.12", "C9": "1.4"}
+    catalog = _owned(load_catalog(), life=3 * YEAR, utilization=0.7, energy_price=0.12 * factor("USD/kWh"),
+                     power_usage_effectiveness=1.4)  # fmt: skip
+    _agree(_shown(_calculated(built, tmp_path, chosen)), _expected(catalog))
