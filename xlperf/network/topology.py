@@ -14,6 +14,7 @@ from xlperf.network.torus import torus_distances, torus_exchange_load, torus_gat
 
 SWITCH, FAT_TREE, FULLY_CONNECTED, RING, TORUS, MESH, DRAGONFLY, RAIL = range(8)
 AXES = (RING, TORUS, MESH)
+_PHASED = frozenset((*AXES, DRAGONFLY))
 
 
 class TierShape(NamedTuple):
@@ -71,7 +72,8 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
         else:
             continue
         steps[rows], slowdown[rows] = found
-    by_phases = np.isin(codes, (*AXES, DRAGONFLY))[:, None] & (members > 1.0)
+    phased = np.array([code in _PHASED for code in codes.tolist()], dtype=bool)
+    by_phases = phased[:, None] & (members > 1.0)
     return TierShape(steps, slowdown, by_phases, (codes == RAIL)[:, None] & (members > 1.0))
 
 
