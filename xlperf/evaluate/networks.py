@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import isqrt, prod
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -80,13 +81,14 @@ def block(
     ((16, 16), 2)
     """
     limits = machine or (places,) * axes
-    if machine and places == int(np.prod(machine)):
+    if machine and places == prod(machine):
         return machine, axes if rings else 0
-    divisors = [length for length in range(1, places + 1) if places % length == 0]
+    small = [length for length in range(1, isqrt(places) + 1) if places % length == 0]
+    divisors = sorted({*small, *(places // length for length in small)})
     best: tuple[tuple[int, int], tuple[int, ...]] | None = None
     for leading in product(divisors, repeat=axes - 1):
-        used = int(np.prod(leading, dtype=np.int64)) if leading else 1
-        if places % used:
+        used = prod(leading)
+        if used > places or places % used:
             continue
         lengths = (*leading, places // used)
         if any(length > limit for length, limit in zip(lengths, limits, strict=True)):
