@@ -86,7 +86,8 @@ def test_no_module_is_longer_than_five_hundred_lines() -> None:
 
 def test_no_file_names_this_machine_or_a_registry() -> None:
     places = {str(ROOT), str(ROOT.parent) + "/", str(Path.home()) + "/"} - {"//", "/"}
-    registry = re.compile(r"index-url|registry *= *http|pypi\.org|pythonhosted|(?<![\w.])/(?:home|Users|root|work)/\w")
+    options = (r"index[-]url", r"registry *=[ ]*http", r"[p]ypi\.(?:org|io)", r"[p]ythonhosted")
+    registry = re.compile("|".join((*options, r"(?<![\w.])/(?:home|Users|root|work)/\w")))
     for name, text in _texts():
         assert not any(place in text for place in places), f"{name} holds a path of this machine"
         assert not registry.search(text), f"{name}: {registry.search(text)}"
