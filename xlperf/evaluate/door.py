@@ -15,8 +15,8 @@ from xlperf.evaluate.inference import evaluate_inference
 from xlperf.evaluate.join import refuse_auto
 from xlperf.evaluate.training import evaluate_training
 
-BLOCK = 1024
-"""Rows that go through the engine together: their arrays stay in the processor's cache."""
+BLOCK = 4096
+"""Rows that are looked up together; those of one architecture then go through the equations in pieces."""
 
 Progress = Callable[[int], None]
 

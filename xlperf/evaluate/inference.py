@@ -14,6 +14,7 @@ from xlperf.catalog.table import Table
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, token_rate_per_power
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
+from xlperf.evaluate.pieces import PIECE
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.inference import BOUNDS, Serving, Stream, loaded_results, pooled_results
@@ -162,13 +163,16 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     codes = architecture_codes(named, catalog) * len(_MODES)
     codes = codes + [_MODES.index(mode) for mode in plans.filled("mode").tolist()]
     distinct = sorted(set(codes.tolist()))
-    if len(distinct) <= 1:
+    if len(distinct) <= 1 and len(plans) <= PIECE:
         return _evaluate(plans, catalog, named, *_kind(distinct[0] if distinct else 0))
     results: dict[str, np.ndarray] = {}
     for code in distinct:
-        rows = np.flatnonzero(codes == code)
-        for name, values in _evaluate(plans.take(rows), catalog, named.take(rows), *_kind(code)).items():
-            results.setdefault(name, np.empty(len(plans), dtype=values.dtype))[rows] = values
+        alike = np.flatnonzero(codes == code)
+        for start in range(0, len(alike), PIECE):
+            rows = alike[start : start + PIECE]
+            piece = _evaluate(plans.take(rows), catalog, named.take(rows), *_kind(code))
+            for name, values in piece.items():
+                results.setdefault(name, np.empty(len(plans), dtype=values.dtype))[rows] = values
     return results
 
 

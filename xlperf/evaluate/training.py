@@ -14,6 +14,7 @@ from xlperf.catalog.table import Table
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
+from xlperf.evaluate.pieces import PIECE
 from xlperf.evaluate.run import run_results
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.parallel.plan import (
@@ -287,13 +288,16 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
-    if len(distinct) < 2:
+    if len(distinct) < 2 and len(plans) <= PIECE:
         return _evaluate(plans, catalog, named, architecture_of(distinct[0] if distinct else 0))
     results: dict[str, np.ndarray] = {}
     for code in distinct:
-        rows = np.flatnonzero(codes == code)
-        for name, values in _evaluate(plans.take(rows), catalog, named.take(rows), architecture_of(code)).items():
-            results.setdefault(name, np.empty(len(plans), dtype=values.dtype))[rows] = values
+        alike = np.flatnonzero(codes == code)
+        for start in range(0, len(alike), PIECE):
+            rows = alike[start : start + PIECE]
+            piece = _evaluate(plans.take(rows), catalog, named.take(rows), architecture_of(code))
+            for name, values in piece.items():
+                results.setdefault(name, np.empty(len(plans), dtype=values.dtype))[rows] = values
     return results
 
 
