@@ -88,7 +88,8 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
     share = min(float(plan.recompute_layers[0]) / layers, 1.0)
     passes = 2.0 + share * float(plan.recompute[0] == RECOMPUTE_FULL)
-    visible = 1.0 - float(setting.constants["training_software"]["tensor_parallel_overlap"][0, 0])
+    overlap = float(setting.constants["training_software"]["tensor_parallel_overlap"][0, 0])
+    visible = 1.0 - float(plan.tensor_overlap[0]) * overlap
     rows: list[Row] = []
 
     def add(name: str, collective: Collective, calls: float, share: float = 1.0) -> None:
@@ -110,6 +111,11 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     else:
         add("tensor-parallel reduction", found.tensor_reduce, calls, visible)
     slowdown = float(setting.constants["experts"]["exchange_slowdown"][0, 0])
+    exposed = float(done.results["time_expert_parallel"][0])
+    exposed -= exchanges * float(found.expert_gather.time[0] + found.expert_scatter.time[0])
+    whole_exchange = 2.0 * exchanges * float(found.expert_exchange.time[0])
+    if float(plan.expert_overlap[0]) > 0 and whole_exchange > 0:
+        slowdown = exposed / whole_exchange
     add("expert exchange", found.expert_exchange, 2.0 * exchanges, slowdown)
     add("expert gather", found.expert_gather, exchanges)
     add("expert scatter", found.expert_scatter, exchanges)

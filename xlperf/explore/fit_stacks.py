@@ -17,6 +17,7 @@ from xlperf.explore.fit_training import (
     FAMILY,
     FEWEST_ROWS,
     FOLDS,
+    WORTH_IT,
     FitRows,
     Values,
     excess,
@@ -25,6 +26,7 @@ from xlperf.explore.fit_training import (
     fit_software,
     fitted_values,
     held_out_excess,
+    misfit_of,
     weights_of,
 )
 from xlperf.explore.published import Published
@@ -97,23 +99,46 @@ def _base(software: str, stacks: Mapping[str, Values]) -> str:
 def _mixtures(
     published: Published, catalog: Catalog, residuals: Array, fitted: Array, date: str
 ) -> list[FittedConstant]:
-    """Constants of experts, per stack and generation and for a generation as a whole; then the bands."""
+    """Constants of experts from the general to the special, each where it pays; then the bands.
+
+    First those of all stacks and generations; a stack with eight rows gets its own, pulled to the general ones, where
+    the misfit falls by a tenth; a generation with eight rows of a stack likewise.
+    """
     rows, order = fit_rows_of(published, catalog), published.text["row_id"]
     constants: list[FittedConstant] = []
     names = list(declared_constants()[EXPERTS])
-    for generation in sorted(set(rows.generation)):
-        every = [row for row, kind in enumerate(rows.generation) if kind == generation and not rows.dense[row]]
-        for software in (ANY, *sorted({rows.software[row] for row in every})):
-            index = [row for row in every if software in (ANY, rows.software[row])]
-            if len(index) < FEWEST_ROWS:
+    every = [row for row in range(len(rows.row_ids)) if not rows.dense[row]]
+    found: dict[tuple[str, str], list[float]] = {}
+    for software, generation in _levels(rows, every):
+        index = [
+            row for row in every if software in (ANY, rows.software[row]) and generation in (ANY, rows.generation[row])
+        ]
+        if len(index) < FEWEST_ROWS:
+            continue
+        own, keys = rows.take(index), [(name, generation) for name in names]
+        parent = found.get((software, ANY), found.get((ANY, ANY)))
+        if parent is None:
+            values = fitted_values(own, software, keys, family=EXPERTS)
+        else:
+            before = dict(zip(keys, parent, strict=True))
+            values = fitted_values(own, software, keys, before, EXPERTS, before)
+            old = misfit_of(own, excess(own, before, software, EXPERTS))
+            if misfit_of(own, excess(own, values, software, EXPERTS)) > (1.0 - WORTH_IT) * old:
                 continue
-            own = rows.take(index)
-            values = fitted_values(own, software, [(name, generation) for name in names], family=EXPERTS)
-            held_out = held_out_excess(own, software, values, EXPERTS)
-            fitted[index] = excess(own, values, software, EXPERTS)
-            residuals[index] = np.where(np.isnan(held_out), fitted[index], held_out)
-            constants += _rows_of(EXPERTS, software, values, own, held_out, order, date)
+        found[software, generation] = list(values.values())
+        held_out = held_out_excess(own, software, values, EXPERTS)
+        fitted[index] = excess(own, values, software, EXPERTS)
+        residuals[index] = np.where(np.isnan(held_out), fitted[index], held_out)
+        constants += _rows_of(EXPERTS, software, values, own, held_out, order, date)
     return constants + _bands(rows, residuals, fitted, order, date)
+
+
+def _levels(rows: FitRows, every: Sequence[int]) -> list[tuple[str, str]]:
+    """Software and generation of the levels of a fit, from the general to the special."""
+    stacks = sorted({rows.software[row] for row in every})
+    pairs = sorted({(rows.software[row], rows.generation[row]) for row in every})
+    mixed = {stack for stack in stacks if sum(pair[0] == stack for pair in pairs) > 1}
+    return [(ANY, ANY), *((stack, ANY) for stack in stacks), *(pair for pair in pairs if pair[0] in mixed)]
 
 
 def _kernel_rows(

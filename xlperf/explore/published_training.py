@@ -28,7 +28,8 @@ _RECOMPUTE = {
     "rmsnorm+mla up-proj": "selective",
 }
 _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
-_DEFAULTED = ("context_method", "cross_entropy", "recompute_modules")
+_DEFAULTED = ("context_method", "cross_entropy", "recompute_modules", "graphs", "dispatch_precision")
+_DEFAULTED_NUMBERS = ("dispatch_nodes", "expert_overlap", "tensor_overlap")
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",
@@ -44,6 +45,7 @@ _PLAIN = {
     "sequence_parallel": "sp",
 }
 _MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
+_FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
 _PER_REPLICA = "per_replica"
 _WORDS = {
     "recompute": "recompute",
@@ -186,10 +188,15 @@ def _plan(
         "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
     }
-    _degrees(plan, published, row)
     where = tuple(text[name] for name in _MATCHED)
     plan["software"] = software_default(*where, "software")[0] or text["software"].casefold()
     where = (str(plan["software"]), *where[1:])
+    if math.isnan(_value(plan, "expert_parallel")):
+        ranks, reference, _ = software_default(*where, "expert_parallel")
+        if ranks:
+            plan["expert_parallel"] = float(ranks)
+            said.append(f"expert parallel not stated: {ranks} ({reference})")
+    _degrees(plan, published, row)
     network = software_default(*where, "network")[0]
     if network.casefold() in shelf.networks:
         plan["network"] = network
@@ -199,6 +206,10 @@ def _plan(
     if plan["attention"] == "standard":
         said.append("standard attention")
     plan.update({column: value for column in _DEFAULTED if (value := software_default(*where, column)[0])})
+    for column in _DEFAULTED_NUMBERS:
+        value = software_default(*where, column)[0]
+        if value:
+            plan[column] = _FLAGS[value] if value in _FLAGS else float(value)
     plan["recompute_modules"] = _MODULES.get(text["recompute"].casefold(), plan.get("recompute_modules", ""))
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""
@@ -262,7 +273,7 @@ def _fill(plan: dict[str, object], column: str, where: tuple[str, ...], said: li
     if value == _PER_REPLICA:
         plan[column] = _value(plan, "global_batch_size") / _value(plan, "data_parallel")
     elif value in ("yes", "no", "auto"):
-        plan[column] = {"yes": 1.0, "no": 0.0, "auto": math.nan}[value]
+        plan[column] = _FLAGS[value]
     else:
         plan[column] = float(value)
     trivial = {"sequence_parallel": "tensor_parallel", "virtual_pipeline": "pipeline_parallel"}.get(column)

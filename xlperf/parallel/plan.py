@@ -18,6 +18,8 @@ CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 PLACEHOLDERS = 2.0
 """Layers that the embedding and the output projection may count as when layers are dealt to stages. [-]"""
+GRAPHS = ("none", "layers", "step")
+GRAPH_OF_STEP = 2.0
 CROSS_ENTROPIES = ("parallel", "fused", "plain")
 FUSED, PLAIN = 1.0, 2.0
 RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products")
@@ -56,6 +58,14 @@ class TrainingPlan:
         Tokens of the fullest expert rank over the mean. [-]
     dispatch_size : Array
         Bytes of an element sent to experts. [B]
+    dispatch_nodes : Array
+        Most innermost network domains that the experts of one token lie in; infinite: not limited. [-]
+    expert_overlap : Array
+        1 where tokens are sent beside the computation of another micro-batch. [-]
+    tensor_overlap : Array
+        1 where the communication of tensor parallelism may run beside the products. [-]
+    graphs : Array
+        Code of what the host launches at once: position in GRAPHS. [-]
     tensor_stride, context_stride, data_stride, stage_stride : Array
         Distance of neighbouring ranks of a group. [-]
     expert_stride, expert_tensor_stride, expert_data_stride : Array
@@ -108,6 +118,10 @@ class TrainingPlan:
     expert_tensor_parallel: Array
     expert_imbalance: Array
     dispatch_size: Array
+    dispatch_nodes: Array
+    expert_overlap: Array
+    tensor_overlap: Array
+    graphs: Array
     tensor_stride: Array
     context_stride: Array
     data_stride: Array
@@ -365,8 +379,8 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             (per_replica, plan.pipeline_parallel),
         ),
         Rule(
-            (plan.flash_attention < 1) & ((model.latent_attention > 0) | (plan.context_parallel > 1)),
-            "standard attention is not modelled with latent attention or context parallel: use flash",
+            (plan.flash_attention < 1) & (plan.context_parallel > 1),
+            "standard attention is not modelled with context parallel: use flash",
         ),
         Rule(
             _fraction(heads / plan.tensor_parallel),

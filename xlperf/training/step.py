@@ -18,7 +18,7 @@ from xlperf.parallel.pipeline import (
     pipeline_bubble_time,
     zero_bubble_time,
 )
-from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
+from xlperf.parallel.plan import DUALPIPE, GRAPH_OF_STEP, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
 from xlperf.training.communication import Communication, communication_of, context_time
 from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import memory_of, mixture_layers, rank_parameters
@@ -77,6 +77,7 @@ class _Blocks(NamedTuple):
     weight_gradients: Array
     tensor: Array
     context: Array
+    exchange: Array
     expert: Array
     again: Array
 
@@ -109,9 +110,10 @@ def _blocks(setting: Setting, parts: list[Part], communication: Communication) -
         times[FORWARD],
         times[BACKWARD],
         times[WEIGHTS],
-        (1.0 - software["tensor_parallel_overlap"]) * tensor,
+        (1.0 - plan.tensor_overlap * software["tensor_parallel_overlap"]) * tensor,
         context_time(setting, communication, times[FORWARD, :, 1], times[BACKWARD, :, 1]),
-        2.0 * exchange + communication.expert_gather.time + communication.expert_scatter.time,
+        2.0 * exchange,
+        communication.expert_gather.time + communication.expert_scatter.time,
         times[AGAIN],
     )
 
@@ -129,7 +131,14 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     software = constants["training_software"]
     ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
     host = (layers - mixtures) * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
-    host = host + mixtures * constants["experts"]["layer_overhead_time"]
+    apart = np.zeros_like(host)
+    if plan.graphs.any():
+        host = np.where(plan.graphs[:, None] > 0, 0.0, host)
+    if setting.architecture.experts:
+        launched = np.where(plan.graphs[:, None] < GRAPH_OF_STEP, mixtures, 0.0)
+        experts = (setting.model.num_experts / plan.expert_parallel)[:, None]
+        host = host + launched * constants["experts"]["layer_overhead_time"]
+        apart = launched * experts * constants["experts"]["launch_time"]
     full = (plan.recompute == RECOMPUTE_FULL)[:, None]
     selective = (plan.recompute == RECOMPUTE_SELECTIVE)[:, None]
     share = np.minimum(plan.recompute_layers[:, None] / layers, 1.0)
@@ -143,13 +152,19 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     once = layers + counts[..., 3] + mixtures * (shared[:, None] if np.ndim(shared) else shared)
     tensor = blocks.tensor[:, None]
     context = blocks.context[:, None, :]
-    waiting = np.maximum(host - layer_forward - tensor * once, 0.0) * (passes - 1.0)
+    waiting = (np.maximum(host - layer_forward - tensor * once, 0.0) + apart) * (passes - 1.0)
+    waiting = waiting + np.maximum(host - layer_backward - tensor * once, 0.0) + 2.0 * apart
     blocks_again: Array | float = 0.0
     exchanges = mixtures * passes
     if plan.more_modules.any():
         mlp, moe = share * plan.again("mlp")[:, None], share * plan.again("moe")[:, None]
         blocks_again = mlp * counts[..., 3] + moe * (once - layers - counts[..., 3])
         exchanges = exchanges + moe * mixtures
+    exchange = exchanges * blocks.exchange[:, None]
+    if plan.expert_overlap.any():
+        computed = layer_forward + layer_backward + again
+        hidden = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
+        exchange = exchange - (1.0 - software["overlap_tax"]) * hidden
     return _Stage(
         forward=layer_forward + total(forward[..., _OUTSIDE]),
         backward=layer_backward + total(backward[..., _OUTSIDE]),
@@ -157,8 +172,8 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
         weight_gradients=total(counts * blocks.weight_gradients[:, None, :]),
         tensor=tensor * (passes * once + blocks_again + counts[..., 5] + counts[..., 6]),
         context=layers * ((passes - 1.0) * context[..., FORWARD] + context[..., BACKWARD]),
-        expert=exchanges * blocks.expert[:, None],
-        waiting=waiting + np.maximum(host - layer_backward - tensor * once, 0.0),
+        expert=exchange + exchanges * blocks.expert[:, None],
+        waiting=waiting,
     )
 
 
@@ -182,6 +197,7 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
     """
     plan = setting.plan
     window = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
+    tax = setting.constants["training_software"]["overlap_tax"][:, 0]
     sharded = plan.regathers
     repeats = np.where(sharded, plan.num_micro_batches, 1.0)
     reduce = communication.gradient_reduce.time + communication.expert_gradient_reduce.time
@@ -189,9 +205,14 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
     behind_backward = reduce + np.where(sharded, gather, 0.0)
     between = communication.group_reduce.time + communication.expert_group_reduce.time
     hidden = window * (stage.backward + stage.again)
-    forward = np.maximum(gather - window * stage.forward, 0.0)
-    last = np.maximum(behind_backward + between - hidden, 0.0) + forward
-    return np.asarray((repeats - 1.0) * (np.maximum(behind_backward - hidden, 0.0) + forward) + last)
+
+    def seen(time: Array, beside: Array) -> Array:
+        behind = np.minimum(time, beside)
+        return np.asarray(time - (1.0 - tax) * behind)
+
+    forward = seen(gather, window * stage.forward)
+    last = seen(behind_backward + between, hidden) + forward
+    return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + forward) + last)
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
