@@ -380,8 +380,9 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             (per_replica, plan.pipeline_parallel),
         ),
         Rule(
-            (plan.flash_attention < 1) & ((model.latent_attention > 0) | (plan.context_parallel > 1)),
-            "standard attention is not modelled with latent attention or context parallel: use flash",
+            (plan.flash_attention < 1) & (plan.context_parallel > 1) & (plan.context_method == RING),
+            "standard attention needs whole rows of scores, a ring brings them in pieces: use flash, or context method"
+            " all-gather or ulysses",
         ),
         Rule(
             _fraction(heads / plan.tensor_parallel),
