@@ -14,7 +14,7 @@ from xlperf.catalog.table import Table
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, token_rate_per_power
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
-from xlperf.evaluate.pieces import PIECE
+from xlperf.evaluate.pieces import in_pieces
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.inference import BOUNDS, Serving, Stream, loaded_results, pooled_results
@@ -175,19 +175,12 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     """
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog) * len(_MODES)
-    codes = codes + [_MODES.index(mode) for mode in plans.filled("mode").tolist()]
-    distinct = sorted(set(codes.tolist()))
-    if len(distinct) <= 1 and len(plans) <= PIECE:
-        return _evaluate(plans, catalog, named, *_kind(distinct[0] if distinct else 0))
-    results: dict[str, np.ndarray] = {}
-    for code in distinct:
-        alike = np.flatnonzero(codes == code)
-        for start in range(0, len(alike), PIECE):
-            rows = alike[start : start + PIECE]
-            piece = _evaluate(plans.take(rows), catalog, named.take(rows), *_kind(code))
-            for name, values in piece.items():
-                results.setdefault(name, np.empty(len(plans), dtype=values.dtype))[rows] = values
-    return results
+    codes = codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)})
+
+    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        return _evaluate(some, catalog, rows, *_kind(code))
+
+    return in_pieces(plans, catalog, named, codes, evaluated)
 
 
 def _kind(code: int) -> tuple[Architecture, str]:
