@@ -225,6 +225,7 @@ def step(setting: Setting) -> Step:
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     parts = kernel_parts(setting)
     start_layers, full_layers, last_layers = stages_of(model, plan)
+    full_layers = np.where(full_layers > 0, full_layers, np.maximum(start_layers, last_layers))
     full_mixtures = mixture_layers(model, full_layers, stages, first=False)
     last_mixtures = mixture_layers(model, last_layers, stages, first=False)
     first_layers, first_mixtures = full_layers, full_mixtures
@@ -308,6 +309,7 @@ def step(setting: Setting) -> Step:
     results = {
         "step_time": step_time,
         **times,
+        "layer_time": times_of_kinds[:, _MIDDLE] / full_layers,
         "tokens_per_second": rate,
         "tokens_per_second_per_accelerator": per_accelerator,
         "model_flop_rate": per_accelerator * flop,

@@ -256,8 +256,8 @@ def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, ten
     return Gemms(
         ("attention scores", "attention values"),
         side_by_side(length, length),
-        side_by_side(length, model.head_size),
-        side_by_side(model.head_size, length),
+        side_by_side(length, model.v_head_size),
+        side_by_side(model.qk_head_size, length),
         side_by_side(products, products),
     )
 
