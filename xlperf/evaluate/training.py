@@ -50,6 +50,7 @@ _CODES = {
     "attention": {"standard": 0, "flash": 1},
     "optimizer": {"sgd": 0, "adam": 1},
     "dispatch_precision": {"bf16": 0, "fp8": 1},
+    "token_dispatch": {"once": 0, "copies": 1},
     "graphs": {word: code for code, word in enumerate(GRAPHS)},
 }
 
@@ -99,6 +100,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         expert_tensor_parallel=expert_tensor,
         expert_imbalance=plans.filled("expert_imbalance"),
         dispatch_size=np.where(_codes(plans, "dispatch_precision") > 0.0, 1.0, joined.element_size),
+        dispatch_copies=_codes(plans, "token_dispatch"),
         dispatch_nodes=_or_else(plans.number("dispatch_nodes"), np.inf),
         expert_overlap=plans.filled("expert_overlap"),
         tensor_overlap=plans.filled("tensor_overlap"),

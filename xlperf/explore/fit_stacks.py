@@ -32,6 +32,7 @@ from xlperf.explore.fit_training import (
 from xlperf.explore.published import Published
 
 EXPERTS, BAND = "experts", "training_band"
+OF_STACK = ("product_slowdown", "layer_overhead_time", "launch_time")
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 _SOURCE = "published rows of the sheet training in validation.xlsx"
 
@@ -101,35 +102,38 @@ def _mixtures(
 ) -> list[FittedConstant]:
     """Constants of experts from the general to the special, each where it pays; then the bands.
 
-    First those of all stacks and generations; a stack with eight rows gets its own, pulled to the general ones, where
-    the misfit falls by a tenth; a generation with eight rows of a stack likewise.
+    First those of all stacks and generations; then a stack with eight rows gets its own of what its kernels and its
+    host do, pulled to the general ones, where the misfit falls by a tenth; a generation with eight rows of it likewise.
     """
     rows, order = fit_rows_of(published, catalog), published.text["row_id"]
     constants: list[FittedConstant] = []
-    names = list(declared_constants()[EXPERTS])
     every = [row for row in range(len(rows.row_ids)) if not rows.dense[row]]
-    found: dict[tuple[str, str], list[float]] = {}
+    found: dict[tuple[str, str], dict[str, float]] = {}
     for software, generation in _levels(rows, every):
         index = [
             row for row in every if software in (ANY, rows.software[row]) and generation in (ANY, rows.generation[row])
         ]
         if len(index) < FEWEST_ROWS:
             continue
-        own, keys = rows.take(index), [(name, generation) for name in names]
         parent = found.get((software, ANY), found.get((ANY, ANY)))
+        own = rows.take(index)
         if parent is None:
+            keys = [(name, generation) for name in declared_constants()[EXPERTS]]
             values = fitted_values(own, software, keys, family=EXPERTS)
         else:
-            before = dict(zip(keys, parent, strict=True))
-            values = fitted_values(own, software, keys, before, EXPERTS, before)
+            before = {(name, generation): parent[name] for name in OF_STACK}
+            values = fitted_values(own, software, list(before), before, EXPERTS, before)
             old = misfit_of(own, excess(own, before, software, EXPERTS))
             if misfit_of(own, excess(own, values, software, EXPERTS)) > (1.0 - WORTH_IT) * old:
                 continue
-        found[software, generation] = list(values.values())
+        found[software, generation] = {name: value for (name, _), value in values.items()}
         held_out = held_out_excess(own, software, values, EXPERTS)
         fitted[index] = excess(own, values, software, EXPERTS)
         residuals[index] = np.where(np.isnan(held_out), fitted[index], held_out)
         constants += _rows_of(EXPERTS, software, values, own, held_out, order, date)
+        if parent is None:
+            known = joined_tables(catalog.tables["calibration"], calibration_table(constants))
+            rows = fit_rows_of(published, catalog.with_tables([known]))
     return constants + _bands(rows, residuals, fitted, order, date)
 
 

@@ -35,6 +35,7 @@ _DEFAULTED = (
     "zero_group_size",
     "train_mtp",
     "graphs",
+    "token_dispatch",
     "dispatch_nodes",
     "expert_overlap",
     "tensor_overlap",

@@ -58,6 +58,8 @@ class TrainingPlan:
         Tokens of the fullest expert rank over the mean. [-]
     dispatch_size : Array
         Bytes of an element sent to experts. [B]
+    dispatch_copies : Array
+        1 where a token is sent once for each of its experts, not once to each place that holds any. [-]
     dispatch_nodes : Array
         Most innermost network domains that the experts of one token lie in; infinite: not limited. [-]
     expert_overlap : Array
@@ -120,6 +122,7 @@ class TrainingPlan:
     expert_tensor_parallel: Array
     expert_imbalance: Array
     dispatch_size: Array
+    dispatch_copies: Array
     dispatch_nodes: Array
     expert_overlap: Array
     tensor_overlap: Array

@@ -145,6 +145,7 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         across = plan.expert_parallel / inside
         share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
         share = np.where(across > 1.0, np.minimum(share, plan.dispatch_nodes / np.maximum(model.top_k, 1.0)), share)
+        share = np.where(plan.dispatch_copies > 0, 1.0, share)
         exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
         expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)

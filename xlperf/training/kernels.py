@@ -13,7 +13,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
-from xlperf.parallel.plan import FUSED, PLAIN, RING
+from xlperf.parallel.plan import FUSED, GRAPH_OF_STEP, PLAIN, RING
 from xlperf.training.setting import MASK, WORD, Part, Setting
 from xlperf.workload.operators import (
     Gemms,
@@ -22,6 +22,7 @@ from xlperf.workload.operators import (
     attention_projections,
     attention_vectors,
     backward_gemms,
+    expert_bias_vectors,
     expert_gemms,
     joined,
     logits_gemm,
@@ -198,14 +199,19 @@ def _vector_parts(setting: Setting) -> list[Part]:
         groups.append((phase, "mlp", dense))
         if setting.architecture.experts:
             _, copies, _ = routed_tokens(setting)
+            ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
             inner = (
-                copies * model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+                copies * ffn
                 + tokens * model.shared_ffn_hidden_size / tensor
             )
             slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
-            moved = slowdown * copies / plan.expert_tensor_parallel * model.hidden_size
+            sorted_twice = 1.0 + plan.dispatch_copies
+            moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
             mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
             groups.append((phase, "moe", mixture))
+            biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
+            if biased.any():
+                groups.append((phase, "moe", expert_bias_vectors(model, biased * copies, ffn, element, WORD, backward)))
         if plan.mtp_layers.any():
             split = np.where(sequence > 0, tensor, 1.0)
             groups.append((phase, "mtp", mtp_vectors(model, tokens, split, element, backward)))
