@@ -36,7 +36,8 @@ class Accelerators(NamedTuple):
     """The sheet ``accelerators`` with what follows from devices.
 
     ``table`` has every number filled that a device gives; ``capex`` what an accelerator costs by its device and
-    ``server_power`` what it draws with its share of the server, NaN where none says so; ``reasons`` why one cannot be built, "" where it can, and ``derived`` whether any is derived.
+    ``server_power`` what it draws with its share of the server, NaN where none says so; ``reasons`` why one cannot be
+    built, "" where it can, and ``derived`` whether any is derived.
     """
 
     table: Table
