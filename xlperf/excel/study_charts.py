@@ -14,7 +14,7 @@ from openpyxl.chart.shapes import GraphicalProperties
 from openpyxl.drawing.line import LineProperties
 
 from xlperf.excel.charts import Cells, _axis, _frame, _plot, _series, colour
-from xlperf.excel.formats import number_format
+from xlperf.excel.formats import fitted_format
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -57,7 +57,8 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, co
         return Cells(sheet, names.index(name) + 1, top, top)
 
     shades = [*colours, *_PALETTE] if colours else _PALETTE
-    number = number_format(source.columns[names.index(chart.y[0])])
+    drawn_values = [value for name in chart.y for value in source.values(name)]
+    number = fitted_format(source.columns[names.index(chart.y[0])], drawn_values)
     if chart.kind in ("bars", "columns"):
         drawn: Any = BarChart()
         drawn.type = "bar" if chart.kind == "bars" else "col"

@@ -151,7 +151,7 @@ def _analyse(inputs: Inputs) -> Outcome:
     starts, ends = (_positions(names, inputs, setting) for setting in ("old_plans", "new_plans"))
     factors = [factor for factor in inputs.words("order") if factor in _FACTORS]
     factors += [factor for factor in _FACTORS if factor not in factors]
-    pairs = list(product(starts, ends))
+    pairs = [(start, end) for end in ends for start in starts]
     chains = [_chain(plans, catalog, start, end, factors) for start, end in pairs]
     wider = with_rows(catalog, [_stack([device for _, devices in chains for device in devices])])
     results = evaluate(plans, catalog)
@@ -177,8 +177,18 @@ def _analyse(inputs: Inputs) -> Outcome:
             ],
             factor_rows,
             [
-                Chart("bars", "Gain by factor", "from_and_to", (*factors, "total"), y_title="times as fast"),
-                Chart("columns", "Total gain", "from_and_to", ("total",), y_title="times as fast"),
+                *(
+                    Chart(
+                        "bars",
+                        f"Factors of {names[end]}",
+                        "from_and_to",
+                        factors,
+                        y_title="times as fast",
+                        rows=(place * len(starts), (place + 1) * len(starts)),
+                    )
+                    for place, end in enumerate(ends)
+                ),
+                Chart("bars", "Total gain", "from_and_to", ("total",), y_title="times as fast"),
             ],
         ),
         _ceilings(inputs, plans, starts, ends, speeds),
@@ -247,7 +257,7 @@ def _ceilings(
             own_column("memory_bandwidth_ratio", "-", "Memory bandwidth of the new accelerator over that of the old"),
         ],
         found,
-        [Chart("columns", "Gain and ceiling", "from_and_to", ("total", "compute_ceiling"), y_title="times")],
+        [Chart("bars", "Gain and ceiling", "from_and_to", ("total", "compute_ceiling"), y_title="times")],
     )
 
 

@@ -92,8 +92,8 @@ def _analyse(inputs: Inputs) -> Outcome:
         ],
         rows,
         [
-            Chart("columns", "Speed-up of a step", "case", ("speed_up",), y_title="times"),
-            Chart("columns", "Activations", "case", ("standard_activations", "flash_activations"), y_title="GiB"),
+            Chart("bars", "Speed-up of a step", "case", ("speed_up",), y_title="times"),
+            Chart("bars", "Activations", "case", ("standard_activations", "flash_activations"), y_title="GiB"),
         ],
     )
     findings: list[Finding] = []

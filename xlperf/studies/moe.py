@@ -144,8 +144,8 @@ def _analyse(inputs: Inputs) -> Outcome:
         ],
         rows,
         [
-            Chart("columns", "Training rate", "model", ("tokens_per_second_per_accelerator",), y_title="token/s"),
-            Chart("columns", "Parameters", "model", ("parameters", "active_parameters"), y_title="10^9"),
+            Chart("bars", "Training rate", "model", ("tokens_per_second_per_accelerator",), y_title="token/s"),
+            Chart("bars", "Parameters", "model", ("parameters", "active_parameters"), y_title="10^9"),
         ],
     )
     widths = _widths(training, rate, trained["time_expert_parallel"] / trained["step_time"], width, models)
