@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.arrays import Array
+from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -47,9 +48,10 @@ class CatalogArrays:
 
     model: Array
     unmodelled: np.ndarray
+    is_unmodelled: np.ndarray
     architecture: np.ndarray
     max_sequence_length: Array
-    generation: np.ndarray
+    generation: Words
     peaks: Array
     device: Array
     thermal_design_power: Array
@@ -112,6 +114,7 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "top_k": np.where(experts > 0, models.number("top_k"), 0.0),
         "expert_ffn_hidden_size": expert_ffn,
         "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
+        "num_mtp_layers": models.number("num_mtp_layers", 0.0),
     }
     return columns, reasons
 
@@ -208,11 +211,12 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
     arrays = CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),
         unmodelled=unmodelled,
+        is_unmodelled=np.array([text != "" for text in unmodelled.tolist()], dtype=bool),
         architecture=np.asarray(
             (model["latent_attention"] > 0) * 1 + (model["num_experts"] > 0) * 2 + (model["num_local_layers"] > 0) * 4
         ),
         max_sequence_length=models.number("max_sequence_length"),
-        generation=accelerators.text("generation"),
+        generation=coded_words(accelerators.text("generation").tolist()),
         peaks=np.stack([accelerators.number(f"peak_flop_rate_{PRECISIONS[name].peak}") for name in PRECISIONS], -1),
         device=np.array([device[name] for name in DEVICE_COLUMNS]),
         thermal_design_power=power,
