@@ -9,6 +9,7 @@ from pathlib import Path
 import openpyxl
 import pytest
 
+from xlperf.catalog.show import shown
 from xlperf.errors import InputError
 from xlperf.excel.build_studies import study_package, write_study
 from xlperf.excel.report import write_study_report
@@ -39,8 +40,11 @@ def cell(found: StudySheet, key: object, column: str) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_workbook_of_a_study_is_what_its_module_gives(name: str) -> None:
-    assert study_workbook(name).read_bytes() == study_package(study(name))
+def test_the_workbook_of_a_study_is_what_its_module_gives(name: str, tmp_path: Path) -> None:
+    made = tmp_path / f"{name}.xlsx"
+    write_study(made, study(name))
+    assert shown(study_workbook(name)) == shown(made)
+    assert study_package(study(name)) == made.read_bytes()
 
 
 @pytest.mark.parametrize("name", NAMES)
