@@ -9,7 +9,7 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from xlperf.catalog.show import shown
+from xlperf.catalog.show import show
 from xlperf.errors import InputError
 from xlperf.excel.build_studies import study_package, write_study
 from xlperf.excel.report import write_study_report
@@ -43,7 +43,7 @@ def cell(found: StudySheet, key: object, column: str) -> float:
 def test_the_workbook_of_a_study_is_what_its_module_gives(name: str, tmp_path: Path) -> None:
     made = tmp_path / f"{name}.xlsx"
     write_study(made, study(name))
-    assert shown(study_workbook(name)) == shown(made)
+    assert show(study_workbook(name)).splitlines()[1:] == show(made).splitlines()[1:]
     assert study_package(study(name)) == made.read_bytes()
 
 
