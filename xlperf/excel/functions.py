@@ -67,7 +67,7 @@ VARY = Argument(
 TABLES = Argument(
     "table",
     "A table with its header row: accelerators, networks, models, prices, calibration, process_nodes, "
-    "packages, chiplets or servers.",
+    "packages, chiplets, servers, technology, memories, links, cores or devices.",
     repeated=True,
 )
 
