@@ -30,6 +30,8 @@ NOT_DRAWN = {
     "parallel.serving_rules.serving_rules": "rules in words",
     "parallel.serving_rules.serving_warnings": "rules in words",
     "parallel.serving_plan.sizes": "names of precisions",
+    "parallel.serving_plan.product_precision": "names of precisions",
+    "parallel.serving_rules.precision_rules": "rules in words",
     "parallel.serving_rules.unmodelled_rules": "rules in words",
     "training.stages.stage_rules": "rules in words",
     "training.recompute.selected_share": "takes operators with their names",

@@ -114,6 +114,7 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "top_k": np.where(experts > 0, models.number("top_k"), 0.0),
         "expert_ffn_hidden_size": expert_ffn,
         "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
+        "num_mtp_layers": models.number("num_mtp_layers", 0.0),
     }
     return columns, reasons
 

@@ -104,6 +104,11 @@ def _phase_rows(setting: ServingSetting, work: ServingWork, side: int) -> list[R
         ("gathering of logits", "all_gather", passes),
         ("stage transfer", "point_to_point", float(work.transfers[0, side])),
         ("exchange with experts", "all_to_all", float(work.message_calls[0, 1]) * layers),
+        (
+            "partial outputs of attention" if side else "keys and values of other ranks",
+            "all_reduce" if side else "point_to_point" if setting.plan.ring[0] else "all_gather",
+            float(work.message_calls[0, 2]) * layers,
+        ),
     )
     for index, (name, family, calls) in enumerate(messages):
         time = float(work.message_time[0, side, index])

@@ -24,8 +24,9 @@ from xlperf.parallel.serving_plan import (
     attention_precision,
     cache_precision,
     inference_plan,
+    product_precision,
 )
-from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules
+from xlperf.parallel.serving_rules import precision_rules, serving_rules, serving_warnings, unmodelled_rules
 from xlperf.workload.model import Architecture
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
@@ -35,6 +36,13 @@ _LATENT = ("attention", "attention_latent")
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
 _UNSAID = ("engine_all_reduce", "serving_load", "serving_experts", "attention_latent")
 _MODES = ("static", "continuous", "disaggregated")
+_POOL_DEGREES = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "data_parallel_attention",
+)
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _EXTRA = ("input_token_rate", "output_token_rate")
 
@@ -107,10 +115,12 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
     ServingSetting
         Arguments of the equations.
     """
-    joined = join(plans, catalog, named)
-    precision = plans.filled("precision")
-    cache = cache_precision(plans.text("kv_precision"), precision)
-    attention = attention_precision(cache, precision)
+    precision, given = plans.filled("precision"), plans.text("activation_precision")
+    product = product_precision(given, precision)
+    multiplied = replace(plans, columns={**plans.columns, "precision": product}) if (given != "").any() else plans
+    joined = join(multiplied, catalog, named)
+    cache = cache_precision(plans.text("kv_precision"), product)
+    attention = attention_precision(cache, product)
     plan = inference_plan(
         plans.number("num_accelerators"),
         plans.filled("tensor_parallel"),
@@ -128,6 +138,10 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.filled("draft_tokens"),
         plans.filled("acceptance_rate"),
         plans.filled("draft_layers"),
+        given,
+        plans.filled("context_parallel"),
+        (plans.filled("context_method") == "ring").astype(np.float64),
+        plans.filled("output_variation"),
     )
     constants, extrapolated = _constants(catalog.calibration, joined, attention, architecture)
     peak = joined.peak_for(attention)
@@ -186,13 +200,16 @@ def _stream(plans: Table, setting: ServingSetting) -> Stream:
 def _mode_rules(plans: Table, mode: str) -> list[Rule]:
     """Refuse columns that say something only in another mode."""
     given = {"prefill_accelerator": plans.text("prefill_accelerator") != ""}
-    for name in ("accelerators", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention"):
+    for name in ("accelerators", *_POOL_DEGREES):
         given[f"prefill_{name}"] = ~np.isnan(plans.number(f"prefill_{name}"))
     pools = [Rule(found, f"{name.replace('_', ' ')} needs mode disaggregated") for name, found in given.items()]
-    varied = Rule(plans.filled("prompt_variation") > 0.0, "prompt variation needs mode continuous or disaggregated")
+    varied = [
+        Rule(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
+        for name in ("prompt", "output")
+    ]
     targets = ~np.isnan(plans.number("ttft_target")) | ~np.isnan(plans.number("tpot_target"))
     unmet = Rule(targets, "targets are not modelled in mode disaggregated; leave them blank")
-    return {"static": [*pools, varied], "continuous": pools, "disaggregated": [unmet]}[mode]
+    return {"static": [*pools, *varied], "continuous": pools, "disaggregated": [unmet]}[mode]
 
 
 def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
@@ -200,15 +217,14 @@ def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[
     total = plans.number("num_accelerators")
     asked = plans.number("prefill_accelerators")
     given = plans.text("prefill_accelerator")
-    degrees = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention")
-    own = {name: plans.filled(name) for name in degrees}
+    own = {name: plans.filled(name) for name in _POOL_DEGREES}
     other = {}
-    for name in degrees:
+    for name in _POOL_DEGREES:
         values = plans.number(f"prefill_{name}")
         other[name] = np.where(np.isnan(values), own[name], values)
     prefill = np.where(np.isnan(asked), np.floor(0.5 * total), asked)
     decode = total - prefill
-    decoders = decode / (own["tensor_parallel"] * own["pipeline_parallel"])
+    decoders = decode / (own["tensor_parallel"] * own["context_parallel"] * own["pipeline_parallel"])
     batch, concurrency = plans.number("batch_size"), plans.number("concurrency")
     requests = np.where(np.isnan(concurrency), np.where(np.isnan(batch), 1.0, batch) * decoders, concurrency)
     blank = np.full(len(plans), np.nan)
@@ -265,8 +281,8 @@ def _evaluate(
                 plans.number("request_rate"),
                 plans.number("batch_size"),
                 plans.number("concurrency"),
-                plans.filled("context_parallel"),
             ),
+            *precision_rules(plans.text("activation_precision"), plans.filled("precision")),
             *serving_rules(plan, joined.model),
             Rule(
                 np.isinf(results["ttft"]),
@@ -277,7 +293,7 @@ def _evaluate(
         illegal, reason = broken_rules(rules, len(plans))
         power = building_power(joined.server_power, joined.power_usage_effectiveness)
         rate = results["tokens_per_second"]
-        ranks = plan.tensor_parallel * plan.pipeline_parallel
+        ranks = plan.replica_ranks
         results["tpot_low"] = results["tpot"] * setting.band["step_low"][:, 0]
         results["tpot_high"] = results["tpot"] * setting.band["step_high"][:, 0]
         results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)

@@ -118,6 +118,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         recompute_group=plans.filled("recompute_group"),
         cross_entropy=_codes(plans, "cross_entropy"),
         flash_attention=_codes(plans, "attention"),
+        mtp_layers=plans.filled("train_mtp") * joined.model.num_mtp_layers,
         adam=_codes(plans, "optimizer"),
         product_size=joined.product_size,
         element_size=joined.element_size,
@@ -191,6 +192,14 @@ def _order_rules(plans: Table, plan: TrainingPlan) -> list[Rule]:
         )
     )
     return rules
+
+
+def _asked_rules(plans: Table, model: Model) -> list[Rule]:
+    """Parts of a model that a plan asks for and the model does not have."""
+    if "train_mtp" not in plans:
+        return []
+    asked = plans.filled("train_mtp") > 0
+    return [Rule(asked & ~(model.num_mtp_layers > 0), "the model has no multi-token prediction modules to train")]
 
 
 def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
@@ -339,7 +348,8 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     with np.errstate(all="ignore"):
         results = dict(step(setting).results)
         rules = [*joined.rules, *_order_rules(plans, plan), *training_rules(plan, joined.model)]
-        rules += _recompute_rules(plans, plan, joined.model) + stage_rules(joined.model, plan)
+        rules += _asked_rules(plans, joined.model) + _recompute_rules(plans, plan, joined.model)
+        rules += stage_rules(joined.model, plan)
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]

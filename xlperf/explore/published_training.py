@@ -33,8 +33,9 @@ _DEFAULTED = (
     "pipeline_schedule",
     "dispatch_precision",
     "zero_group_size",
+    "train_mtp",
 )
-_NUMBERS = frozenset(("zero_group_size",))
+_NUMBERS = frozenset(("zero_group_size", "train_mtp"))
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",
@@ -210,6 +211,8 @@ def _plan(
         value = software_default(*where, column)[0]
         if value:
             plan[column] = float(value) if column in _NUMBERS else value
+    if math.isnan(shelf.number(model, "num_mtp_layers")):
+        plan.pop("train_mtp", None)
     plan["recompute_modules"] = _MODULES.get(text["recompute"].casefold(), plan.get("recompute_modules", ""))
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""

@@ -96,7 +96,7 @@ def _places(serving: Serving) -> Array:
 
 def _prompts(plan: InferencePlan, requests: Array, steps: Array, share: Array) -> Array:
     """Prompts that are prefilled together: those that come during a step, or in a burst; whole."""
-    most = plan.attention_replicas * np.maximum(np.floor(plan.prefill_tokens / plan.new_tokens), 1.0)
+    most = plan.attention_replicas * np.maximum(np.floor(plan.prefill_tokens / plan.own_tokens), 1.0)
     coming = np.maximum(requests / np.maximum(steps, 1.0), share * requests)
     return np.maximum(np.minimum(np.floor(coming), most), 1.0)
 
@@ -249,12 +249,12 @@ def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array
     """
     plan, other = serving.plan, receiver.plan
     memory = serving_memory(receiver.model, receiver.plan, receiver.architecture)
-    context = other.prompt_length + other.output_length
+    context = other.prompt_length + other.running_output
     one = memory["kv_cache_size"] * (other.prompt_length / context) * other.pipeline_parallel
     # Each rank of a copy of the attention sends or receives its part at the same time.
-    width = np.minimum(plan.attention_parallel / other.attention_parallel, 1.0)
-    size = (one / width)[:, None] / plan.pipeline_parallel[:, None]
-    apart = (plan.tensor_parallel * plan.pipeline_parallel)[:, None]
+    mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
+    size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
+    apart = plan.replica_ranks[:, None]
     pair = np.full_like(size, 2.0)
     return collective_time("point_to_point", size, pair, apart, serving.network, serving.kernels["point_to_point"])[
         :, 0

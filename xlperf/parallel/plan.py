@@ -84,6 +84,8 @@ class TrainingPlan:
         Code of the kernels of the loss: position in CROSS_ENTROPIES. [-]
     flash_attention : Array
         1 for a fused attention kernel, 0 for standard attention. [-]
+    mtp_layers : Array
+        Multi-token prediction modules that are trained beside the model. [-]
     adam : Array
         1 for Adam (two moments), 0 for SGD with momentum (one). [-]
     product_size : Array
@@ -127,6 +129,7 @@ class TrainingPlan:
     recompute_group: Array
     cross_entropy: Array
     flash_attention: Array
+    mtp_layers: Array
     adam: Array
     product_size: Array
     element_size: Array
