@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import engine, processes, rival
 from benchmarks.plans import SERVING_MODES
-
 from xlperf import load_catalog
 
 MODES = ("training", *SERVING_MODES)

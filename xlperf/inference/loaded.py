@@ -24,6 +24,7 @@ from xlperf.network.collectives import collective_time
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
+from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
 _MOST_OPEN = 256.0
@@ -47,7 +48,7 @@ class Serving:
         """The same with other requests decoded together and other prompts prefilled together."""
         return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
 
-    def results(self) -> dict[str, Array]:
+    def results(self, phases: tuple[int, ...] = BOTH_PHASES) -> dict[str, Array]:
         """As :func:`xlperf.inference.serving_results`."""
         return serving_results(
             self.model,
@@ -59,10 +60,11 @@ class Serving:
             self.software,
             self.reserved_memory,
             self.architecture,
+            phases,
         )
 
-    def times(self) -> Array:
-        """Times of a prefill and of a step of decoding, (rows, 2). [s]"""
+    def times(self, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
+        """Times of a prefill and of a step of decoding, or of one of them, (rows, phases). [s]"""
         work = serving_work(
             self.model,
             self.device,
@@ -72,6 +74,7 @@ class Serving:
             self.kernels,
             self.software,
             self.architecture,
+            phases,
         )
         return total(phase_times(work))
 
@@ -101,20 +104,30 @@ def _prompts(plan: InferencePlan, requests: Array, steps: Array, share: Array) -
     return np.maximum(np.minimum(np.floor(coming), most), 1.0)
 
 
-def _service(serving: Serving, stream: Stream, requests: Array) -> tuple[Service, dict[str, Array]]:
+def _step_line(full: Serving, steps: Array, per_token: Array) -> tuple[Array, Array]:
+    """Time of a step of decoding with no request and of one more, from the time per token with all of a batch."""
+    requests = full.plan.batch_size
+    fewer = np.maximum(np.floor(0.5 * requests), 1.0)
+    half = replace(full, plan=replace(full.plan, batch_size=fewer)).times((DECODING,))[:, 0]
+    step = np.where(steps > 0.0, per_token * full.plan.tokens_per_step, half)
+    return step_line(requests, step, fewer, half)
+
+
+def _service(full: Serving, stream: Stream, prefill: Array, per_token: Array) -> Service:
+    """What a replica needs for a request, from its times with a batch of requests and of prompts."""
+    plan = full.plan
+    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
+    base, slope = _step_line(full, steps, per_token)
+    # Prompts follow each other through the stages.
+    together = plan.prompts_together * np.maximum(np.minimum(plan.pipeline_parallel, plan.batch_size), 1.0)
+    return Service(prefill, prefill / together, base, slope, steps, stream.waiting_share)
+
+
+def _at(serving: Serving, stream: Stream, requests: Array) -> Serving:
+    """A replica with so many requests in flight, and the prompts that are prefilled together then."""
     plan = serving.plan
     steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    prompts = _prompts(plan, requests, steps, stream.waiting_share)
-    full = serving.with_batch(requests, prompts)
-    results = full.results()
-    fewer = np.maximum(np.floor(0.5 * requests), 1.0)
-    half = full.with_batch(fewer, prompts).times()
-    step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
-    base, slope = step_line(requests, step, fewer, half[:, 1])
-    prefill = results["ttft"]
-    # Prompts follow each other through the stages.
-    share = prefill / (prompts * np.maximum(np.minimum(plan.pipeline_parallel, requests), 1.0))
-    return Service(prefill, share, base, slope, steps, stream.waiting_share), results
+    return serving.with_batch(requests, _prompts(plan, requests, steps, stream.waiting_share))
 
 
 def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
@@ -141,11 +154,15 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     rate = stream.request_rate / replicas
     if arriving.any():
         guess = np.minimum(places, _MOST_OPEN)
-        service, _ = _service(serving, stream, np.where(arriving, guess, active))
+        full = _at(serving, stream, np.where(arriving, guess, active))
+        prefill, step = full.times().T
+        service = _service(full, stream, prefill, step / plan.tokens_per_step)
         found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation).running
         found = np.where(np.isfinite(found), np.ceil(found), places)
         active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
-    service, results = _service(serving, stream, active)
+    full = _at(serving, stream, active)
+    results = full.results()
+    service = _service(full, stream, results["ttft"], results["tpot"])
     steady = closed_state(service, requests, places)
     if arriving.any():
         opened = service.open_state(rate, stream.prompt_variation)
@@ -230,7 +247,7 @@ def _at_targets(serving: Serving, stream: Stream, service: Service, places: Arra
     }
 
 
-def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array]) -> Array:
+def _transfer_time(serving: Serving, receiver: Serving) -> Array:
     """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it.
 
     Parameters
@@ -239,8 +256,6 @@ def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array
         Pool of the prefill, (rows,).
     receiver : Serving
         Pool of decoding, (rows,).
-    results : dict of str to Array
-        Of the decoding pool: the cache of its batch at its longest. [B]
 
     Returns
     -------
@@ -287,22 +302,21 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
     share = np.maximum(requests / decoders, 1.0)
     active = np.minimum(np.ceil(share), places)
     prompts = _prompts(other, requests / prefillers, steps, stream.waiting_share)
-    prefill = prefilling.with_batch(prompts, prompts).times()[:, 0]
+    prefill = prefilling.with_batch(prompts, prompts).times((PREFILL,))[:, 0]
     parts = prompts * np.maximum(np.minimum(other.pipeline_parallel, requests), 1.0)
 
-    def service_at(batch: Array) -> tuple[Service, dict[str, Array]]:
-        full = decoding.with_batch(batch, np.ones_like(batch))
-        results = full.results()
-        fewer = np.maximum(np.floor(0.5 * batch), 1.0)
-        half = full.with_batch(fewer, np.ones_like(batch)).times()
-        step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
-        base, slope = step_line(batch, step, fewer, half[:, 1])
-        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share), results
+    def service_of(full: Serving, per_token: Array) -> Service:
+        base, slope = _step_line(full, steps, per_token)
+        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share)
 
-    service, results = service_at(active)
-    transfer = _transfer_time(prefilling, decoding, results)
+    ones = np.ones_like(active)
+    full = decoding.with_batch(active, ones)
+    service = service_of(full, full.times((DECODING,))[:, 0] / plan.tokens_per_step)
+    transfer = _transfer_time(prefilling, decoding)
     steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
-    service, results = service_at(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0))
+    full = decoding.with_batch(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0), ones)
+    results = full.results((DECODING,))
+    service = service_of(full, results["tpot"])
     steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
     best = pooled_state(service, 1e3 * decoders * places, prefillers, decoders, places, transfer).rate
     both = replace(decoding, plan=replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators))
