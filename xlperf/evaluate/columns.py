@@ -59,6 +59,7 @@ class CatalogArrays:
     cost_rate: Array
     server_power: Array
     power_usage_effectiveness: Array
+    carbon_intensity: Array
 
 
 _cache: WeakKeyDictionary[Catalog, CatalogArrays] = WeakKeyDictionary()
@@ -224,6 +225,7 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
         cost_rate=cost_rate,
         server_power=server_power,
         power_usage_effectiveness=effectiveness,
+        carbon_intensity=price("carbon_intensity"),
     )
     _cache[catalog] = arrays
     return arrays
