@@ -18,7 +18,17 @@ from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
-from xlperf.inference import BOUNDS, Serving, Stream, loaded_results, pooled_results
+from xlperf.inference import (
+    BOUNDS,
+    Serving,
+    Stream,
+    loaded_results,
+    operating,
+    pooled_results,
+    pooled_target_results,
+    pools_of,
+    target_results,
+)
 from xlperf.parallel.plan import Rule, broken_rules
 from xlperf.parallel.serving_plan import (
     InferencePlan,
@@ -198,6 +208,37 @@ def _stream(plans: Table, setting: ServingSetting) -> Stream:
     )
 
 
+def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
+    """What a prefill and a step of decoding of one plan are computed with, at the batches that it runs with.
+
+    Parameters
+    ----------
+    plans : Table
+        One legal inference plan.
+    catalog : Catalog
+        What it refers to.
+
+    Returns
+    -------
+    tuple of Serving
+        Of the prefill and of decoding: the same but for separate pools.
+    """
+    named = named_rows(plans, catalog)
+    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
+    mode = str(plans.filled("mode")[0])
+    if mode == "disaggregated":
+        decoding, prefilling, requests = _pools(plans, catalog, architecture)
+        setting = serving_setting(decoding, catalog, named, architecture)
+        first = serving_setting(prefilling, catalog, named_rows(prefilling, catalog), architecture)
+        pools = pools_of(setting.serving, first.serving, _stream(plans, setting), requests)
+        return pools.prefilling, pools.decoding
+    setting = serving_setting(plans, catalog, named, architecture)
+    serving = setting.serving
+    if mode == "continuous":
+        serving = operating(serving, _stream(plans, setting)).running
+    return serving, serving
+
+
 def _mode_rules(plans: Table, mode: str) -> list[Rule]:
     """Refuse columns that say something only in another mode."""
     given = {"prefill_accelerator": plans.text("prefill_accelerator") != ""}
@@ -208,9 +249,7 @@ def _mode_rules(plans: Table, mode: str) -> list[Rule]:
         Rule(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
         for name in ("prompt", "output")
     ]
-    targets = ~np.isnan(plans.number("ttft_target")) | ~np.isnan(plans.number("tpot_target"))
-    unmet = Rule(targets, "targets are not modelled in mode disaggregated; leave them blank")
-    return {"static": [*pools, *varied], "continuous": pools, "disaggregated": [unmet]}[mode]
+    return {"static": [*pools, *varied], "continuous": pools, "disaggregated": []}[mode]
 
 
 def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
@@ -270,9 +309,11 @@ def _evaluate(
             results = loaded_results(setting.serving, stream)
         else:
             results = setting.serving.results()
-            if not np.isnan(stream.first_target + stream.token_target).all():
-                loaded = loaded_results(setting.serving, stream)
-                results |= {name: loaded[name] for name in _AT_TARGETS}
+        if not (np.isnan(stream.first_target) & np.isnan(stream.token_target)).all():
+            if mode == "disaggregated":
+                results |= pooled_target_results(setting.serving, first.serving, stream)
+            else:
+                results |= target_results(setting.serving, stream)
         results = {**dict.fromkeys(_AT_TARGETS, np.full(len(plans), np.nan)), **results}
         rules += [
             *_mode_rules(plans, mode),
@@ -297,6 +338,7 @@ def _evaluate(
         ranks = plan.replica_ranks
         results["tpot_low"] = results["tpot"] * setting.band["step_low"][:, 0]
         results["tpot_high"] = results["tpot"] * setting.band["step_high"][:, 0]
+        results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
         results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
         results["energy_per_token"] = energy_per_token(power, whole, rate)
         results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], joined.carbon_intensity)
