@@ -14,7 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate.columns import DEVICE_COLUMNS, catalog_arrays
-from xlperf.evaluate.networks import network_of
+from xlperf.evaluate.networks import network_of, own_links
 from xlperf.evaluate.precisions import ELEMENT_SIZES, PRECISION_CODES, PRECISION_KEYS, PRODUCT_SIZES, WIDE_CODES
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
@@ -39,6 +39,7 @@ class Joined:
     cost_rate: Array
     server_power: Array
     power_usage_effectiveness: Array
+    carbon_intensity: Array
     rules: list[Rule]
     peaks: Array
     generation: Words
@@ -231,6 +232,14 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     network_rows = np.where(asked >= 0, asked, default)
     accelerators = plans.number("num_accelerators")
     network, network_rules = network_of(catalog, network_rows, accelerators)
+    if arrays.linked:
+        network = own_links(catalog, network, network_rows, arrays.link_bandwidth[rows])
+    stated, device_rules = ~np.isnan(peak), []
+    if arrays.unbuilt is not None:
+        unbuilt = arrays.unbuilt[rows]
+        failed = unbuilt != ""
+        stated = stated | failed
+        device_rules = [Rule(failed, "{}", (unbuilt,))]
 
     software = _software(plans)
     generation = arrays.generation.take(rows)
@@ -242,8 +251,9 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
             "model {} {}, which is not modelled yet",
             (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
+        *device_rules,
         Rule(
-            np.isnan(peak),
+            ~stated,
             "accelerator {} states no peak rate for precision {}",
             (plans.text("accelerator"), plans.filled("precision")),
         ),
@@ -263,6 +273,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         cost_rate=arrays.cost_rate[rows],
         server_power=arrays.server_power[rows],
         power_usage_effectiveness=arrays.power_usage_effectiveness[rows],
+        carbon_intensity=arrays.carbon_intensity[rows],
         rules=rules,
         peaks=arrays.peaks[rows],
         generation=generation,
