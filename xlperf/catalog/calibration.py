@@ -162,8 +162,8 @@ class Calibration:
 
         Each constant is looked up from the nearest key to the farthest: (generation, precision, software),
         (generation, precision, any), (generation, any, software), (generation, any, any), (any, precision, software),
-        (any, any, software), (any, precision, any), (any, any, any), and last the declared default. Software families: (generation, any, software),
-        (any, any, software), (any, any, any), default.
+        (any, any, software), (any, precision, any), (any, any, any), and last the declared default. Software families:
+        (generation, any, software), (any, any, software), (any, any, any), default.
 
         Parameters
         ----------
