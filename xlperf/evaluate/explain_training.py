@@ -88,8 +88,6 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
     share = min(float(plan.recompute_layers[0]) / layers, 1.0)
     passes = 2.0 + share * float(plan.recompute[0] == RECOMPUTE_FULL)
-    overlap = float(setting.constants["training_software"]["tensor_parallel_overlap"][0, 0])
-    visible = 1.0 - float(plan.tensor_overlap[0]) * overlap
     rows: list[Row] = []
 
     def add(name: str, collective: Collective, calls: float, share: float = 1.0) -> None:
@@ -106,7 +104,11 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     exchanges = batches * mixtures * (passes + moe_again)
     outside = sum(float(counts[place][0]) for place in ("head", "embedding", "mtp"))
     calls = batches * (passes * blocks + blocks_again + outside)
-    if float(plan.sequence_parallel[0]) > 0:
+    split = float(plan.sequence_parallel[0]) > 0
+    pair = found.tensor_gather.time[0] + found.tensor_scatter.time[0]
+    whole_tensor = calls * float(pair if split else found.tensor_reduce.time[0])
+    visible = float(done.results["time_tensor_parallel"][0]) / whole_tensor if whole_tensor > 0 else 0.0
+    if split:
         add("tensor-parallel gather", found.tensor_gather, calls, visible)
         add("tensor-parallel scatter", found.tensor_scatter, calls, visible)
     else:

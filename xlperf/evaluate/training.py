@@ -35,6 +35,7 @@ from xlperf.parallel.plan import (
     RECOMPUTE_MODULES,
     RECOMPUTE_SELECTIVE,
     SCHEDULES,
+    TENSOR_OVERLAPS,
     Rule,
     TrainingPlan,
     broken_rules,
@@ -59,6 +60,7 @@ _CODES = {
     "optimizer": {"sgd": 0, "adam": 1},
     "dispatch_precision": {"bf16": 0, "fp8": 1},
     "token_dispatch": {"once": 0, "copies": 1},
+    "tensor_overlap": {word: code for code, word in enumerate(TENSOR_OVERLAPS)},
     "graphs": {word: code for code, word in enumerate(GRAPHS)},
 }
 
@@ -111,7 +113,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         dispatch_copies=_codes(plans, "token_dispatch"),
         dispatch_nodes=_or_else(plans.number("dispatch_nodes"), np.inf),
         expert_overlap=plans.filled("expert_overlap"),
-        tensor_overlap=plans.filled("tensor_overlap"),
+        tensor_overlap=_codes(plans, "tensor_overlap"),
         graphs=_codes(plans, "graphs"),
         tensor_stride=dense_strides["tp"],
         context_stride=dense_strides["cp"],

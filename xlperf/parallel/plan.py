@@ -18,6 +18,8 @@ CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 PLACEHOLDERS = 2.0
 """Layers that the embedding and the output projection may count as when layers are dealt to stages. [-]"""
+TENSOR_OVERLAPS = ("none", "gradients", "all")
+OVERLAPS_ALL = 2.0
 GRAPHS = ("none", "layers", "step")
 GRAPH_OF_STEP = 2.0
 CROSS_ENTROPIES = ("parallel", "fused", "plain")
@@ -65,7 +67,8 @@ class TrainingPlan:
     expert_overlap : Array
         1 where tokens are sent beside the computation of another micro-batch. [-]
     tensor_overlap : Array
-        1 where the communication of tensor parallelism may run beside the products. [-]
+        Code of the communication of tensor parallelism that may run beside the products: position in TENSOR_OVERLAPS.
+        [-]
     graphs : Array
         Code of what the host launches at once: position in GRAPHS. [-]
     tensor_stride, context_stride, data_stride, stage_stride : Array

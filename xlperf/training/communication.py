@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
 from xlperf.network.collectives import collective_time
-from xlperf.parallel.plan import ALL_GATHER, RING, ULYSSES
+from xlperf.parallel.plan import ALL_GATHER, OVERLAPS_ALL, RING, ULYSSES
 from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import Setting
 
@@ -194,6 +194,29 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         expert_group_reduce=reduces[2],
         expert_weight_gather=gathers[4],
     )
+
+
+def tensor_times(setting: Setting, communication: Communication) -> Array:
+    """Tensor-parallel communication of one block that is waited for, forward and backward.
+
+    Parameters
+    ----------
+    setting : Setting
+        Plan and calibration. [-]
+    communication : Communication
+        Collectives, (rows,). [s]
+
+    Returns
+    -------
+    Array
+        Time that the rank waits, forward and backward, (rows, 2). [s]
+    """
+    plan = setting.plan
+    pair = communication.tensor_gather.time + communication.tensor_scatter.time
+    time = np.where(plan.sequence_parallel > 0, pair, communication.tensor_reduce.time)
+    hidden = setting.constants["training_software"]["tensor_parallel_overlap"][:, 0]
+    forward = time * (1.0 - np.where(plan.tensor_overlap == OVERLAPS_ALL, hidden, 0.0))
+    return side_by_side(forward, time * (1.0 - np.where(plan.tensor_overlap > 0, hidden, 0.0)))
 
 
 def context_time(setting: Setting, communication: Communication, forward_core: Array, backward_core: Array) -> Array:

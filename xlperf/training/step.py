@@ -19,7 +19,7 @@ from xlperf.parallel.pipeline import (
     zero_bubble_time,
 )
 from xlperf.parallel.plan import DUALPIPE, GRAPH_OF_STEP, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
-from xlperf.training.communication import Communication, communication_of, context_time
+from xlperf.training.communication import Communication, communication_of, context_time, tensor_times
 from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import RankParameters, memory_of, mixture_layers, rank_parameters
 from xlperf.training.recompute import selected_share
@@ -70,7 +70,7 @@ class _Stage(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Times of one block: kernels by place, (rows, places), and communication, (rows,). [s]"""
+    """Times of one block: kernels (rows, places); tensor and context by pass (rows, 2); others (rows,). [s]"""
 
     forward: Array
     backward: Array
@@ -102,15 +102,12 @@ def _blocks(setting: Setting, parts: list[Part], communication: Communication) -
             if share is not None:
                 times[AGAIN, :, place] += total(part.calls * part.time * share)
     times *= slowdown[:, None]
-    split = plan.sequence_parallel > 0
-    pair = communication.tensor_gather.time + communication.tensor_scatter.time
-    tensor = np.where(split, pair, communication.tensor_reduce.time)
     exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
     return _Blocks(
         times[FORWARD],
         times[BACKWARD],
         times[WEIGHTS],
-        (1.0 - plan.tensor_overlap * software["tensor_parallel_overlap"]) * tensor,
+        tensor_times(setting, communication),
         context_time(setting, communication, times[FORWARD, :, 1], times[BACKWARD, :, 1]),
         2.0 * exchange,
         communication.expert_gather.time + communication.expert_scatter.time,
@@ -150,10 +147,10 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     again = share * np.where(full, layer_forward, np.where(selective, repeated, 0.0))
     shared = np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0)
     once = layers + counts[..., 3] + mixtures * (shared[:, None] if np.ndim(shared) else shared)
-    tensor = blocks.tensor[:, None]
+    tensor, tensor_backward = blocks.tensor[:, FORWARD, None], blocks.tensor[:, BACKWARD, None]
     context = blocks.context[:, None, :]
     waiting = (np.maximum(host - layer_forward - tensor * once, 0.0) + apart) * (passes - 1.0)
-    waiting = waiting + np.maximum(host - layer_backward - tensor * once, 0.0) + 2.0 * apart
+    waiting = waiting + np.maximum(host - layer_backward - tensor_backward * once, 0.0) + 2.0 * apart
     blocks_again: Array | float = 0.0
     exchanges = mixtures * passes
     if plan.more_modules.any():
@@ -170,7 +167,7 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
         backward=layer_backward + total(backward[..., _OUTSIDE]),
         again=again,
         weight_gradients=total(counts * blocks.weight_gradients[:, None, :]),
-        tensor=tensor * (passes * once + blocks_again + total(counts[..., _OUTSIDE])),
+        tensor=tensor * ((passes - 1.0) * once + blocks_again + total(counts[..., _OUTSIDE])) + tensor_backward * once,
         context=layers * ((passes - 1.0) * context[..., FORWARD] + context[..., BACKWARD]),
         expert=exchange + exchanges * blocks.expert[:, None],
         waiting=waiting,
