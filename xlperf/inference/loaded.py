@@ -38,7 +38,7 @@ def _some(values: Array, rows: np.ndarray) -> Array:
     return values[rows] if np.ndim(values) else values
 
 
-def some_rows(bundle: Bundle, rows: np.ndarray) -> Bundle:
+def _some_rows(bundle: Bundle, rows: np.ndarray) -> Bundle:
     """Some plans of a bundle of arrays."""
     return replace(bundle, **{field.name: _some(getattr(bundle, field.name), rows) for field in fields(bundle)})
 
@@ -65,11 +65,11 @@ class Serving:
         """Some of the plans."""
         return replace(
             self,
-            model=some_rows(self.model, rows),
-            device=some_rows(self.device, rows),
-            attention_device=some_rows(self.attention_device, rows),
-            network=some_rows(self.network, rows),
-            plan=some_rows(self.plan, rows),
+            model=_some_rows(self.model, rows),
+            device=_some_rows(self.device, rows),
+            attention_device=_some_rows(self.attention_device, rows),
+            network=_some_rows(self.network, rows),
+            plan=_some_rows(self.plan, rows),
             kernels={name: {key: _some(v, rows) for key, v in family.items()} for name, family in self.kernels.items()},
             software={name: _some(values, rows) for name, values in self.software.items()},
             reserved_memory=_some(self.reserved_memory, rows),
@@ -115,6 +115,10 @@ class Stream:
     first_target: Array
     token_target: Array
     waiting_share: Array
+
+    def take(self, rows: np.ndarray) -> Stream:
+        """Those of some of the plans."""
+        return _some_rows(self, rows)
 
 
 def places_of(serving: Serving) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.inference.load import Steady, closed_state, largest_within
-from xlperf.inference.loaded import Serving, Stream, places_of, pools_of, quick_service, some_rows
+from xlperf.inference.loaded import Serving, Stream, places_of, pools_of, quick_service
 
 _MOST_TRIES = 40
 _START = 64.0
@@ -89,7 +89,7 @@ def target_results(serving: Serving, stream: Stream) -> dict[str, Array]:
 
     def attempt(batch: Array, rows: np.ndarray) -> _Trial:
         whole = len(rows) == len(places)
-        some, served = (stream, serving) if whole else (some_rows(stream, rows), serving.take(rows))
+        some, served = (stream, serving) if whole else (stream.take(rows), serving.take(rows))
         service = quick_service(served, some, batch)
         steady = closed_state(service, batch, batch)
         targets = tokens[rows], first[rows], token[rows]
@@ -134,7 +134,7 @@ def pooled_target_results(decoding: Serving, prefilling: Serving, stream: Stream
     def attempt(requests: Array, rows: np.ndarray) -> _Trial:
         pools = decoding, prefilling, stream
         if len(rows) < len(most):
-            pools = decoding.take(rows), prefilling.take(rows), some_rows(stream, rows)
+            pools = decoding.take(rows), prefilling.take(rows), stream.take(rows)
         steady = pools_of(*pools, requests).steady
         good = _within(steady, tokens[rows], first[rows], token[rows])
         return _Trial(good, steady.rate, np.ceil(steady.running), np.nan * requests)
