@@ -301,7 +301,7 @@ STUDY = Study(
     question="When does dividing an accelerator into chiplets make a token cheaper?",
     published=(
         "arXiv 2507.02456 brings a chiplet cost model; its figures could not be had. Feng and Ma 2022 (arXiv "
-        "2203.12268) find that large dies of a young node gain most and small ones nothing: the order found here. Their "
+        "2203.12268) find that large dies of a young node gain most and small ones nothing: the order here. Their "
         "2,376 published systems are reproduced by xlperf cost to 1e-9."
     ),
     analyse=_analyse,
