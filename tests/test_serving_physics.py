@@ -143,7 +143,7 @@ def test_waits_grow_without_bound_towards_the_largest_rate(catalog: Catalog) -> 
     found = results(catalog, *({"mode": "continuous", "request_rate": most * share} for share in shares))
     assert rising(found.number("ttft_ninety_ninth"), 0.01)
     assert rising(found.number("latency"), 0.1)
-    beyond = results(catalog, {"mode": "continuous", "request_rate": 1.2 * most})
+    beyond = results(catalog, {"mode": "continuous", "request_rate": 10.0 * most})
     assert "is more than the deployment can serve" in beyond.text("reason")[0]
     np.testing.assert_allclose(
         found.number("tokens_per_second"), [500 * most * share for share in shares], err_msg="what comes is served"
