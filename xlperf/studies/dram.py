@@ -221,7 +221,7 @@ STUDY = Study(
     question="How far does faster memory shorten the time of a token, and what bounds it then?",
     published=(
         "arXiv 2407.14645 scales DRAM technology against inference latency; its numbers could not be had. The floor "
-        "(bytes of the weights over the bandwidth) is a hand count, and the machine with HBM2e and HBM3 is held against "
+        "(bytes of the weights over the bandwidth) is a hand count, and a machine with HBM2e and HBM3 is held against "
         "the published Llama-2 latencies of the accuracy table."
     ),
     analyse=_analyse,
