@@ -201,6 +201,8 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
     gather = communication.weight_gather.time + communication.expert_weight_gather.time
     behind_backward = reduce + np.where(sharded, gather, 0.0)
     between = communication.group_reduce.time + communication.expert_group_reduce.time
+    kernels = stage.forward + stage.backward + stage.again
+    window = window * (1.0 + stage.waiting / kernels)  # what waits for the host leaves time to communicate too
     hidden = window * (stage.backward + stage.again)
 
     def seen(time: Array, beside: Array) -> Array:
