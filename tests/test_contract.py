@@ -14,6 +14,7 @@ from xlperf.arrays import Array, Numeric, array
 
 # Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
 NOT_DRAWN = {
+    "hardware.kernels.casts_apart": "the constants of all kernels by family",
     "hardware.kernels.launched_ahead": "the constants of all kernels by family",
     "inference.results.most_requests": "takes the memory that serving_memory returns",
     "inference.loaded.loaded_results": "takes a stream of requests beside plans",

@@ -17,7 +17,7 @@ from xlperf.explore.baseline import against_constant_mfu
 from xlperf.explore.measurements import Record, compare, hardware_share, metrics_of, predicted, relative_error
 from xlperf.explore.published import Published, published_columns, published_rows, read_published
 from xlperf.explore.published_inference import inference_plans
-from xlperf.explore.published_training import precision_choice, training_plans
+from xlperf.explore.published_training import precision_choice, recipe_choice, training_plans
 from xlperf.explore.validate import (
     CSV_COLUMNS,
     MARKERS,
@@ -183,9 +183,25 @@ def test_spellings_of_precision() -> None:
     assert [precision_choice(word) for word in words] == ["bf16", "bf16", "fp8", "fp8", "fp8", "fp4", "int8", ""]
 
 
+def test_recipes_of_training_are_told_apart() -> None:
+    words = ["amp_bf16", "FP8-CS (FP8-MX)", "FP8_MX", "fp8 rowwise", "fp8 tensorwise", "fp8_block", "NVFP4", "secret"]
+    found = ["bf16", "fp8-current", "mxfp8", "fp8-block", "fp8-current", "fp8-block", "fp4", ""]
+    assert [recipe_choice(word) for word in words] == found
+
+
+def test_what_a_source_means_by_fp8(shipped: Published, catalog: Catalog) -> None:
+    bridge = training_plans(one(shipped, "T00153"), catalog)
+    assert bridge.plans["precision"][0] == "fp8-current" and "fp8 taken as fp8-current (" in bridge.notes[0]
+    assert (bridge.plans["quantized_copies"][0], bridge.plans["wide_layers"][0]) == ("primary", 2.0)
+    deepseek = training_plans(one(shipped, "T02763"), catalog)
+    assert (deepseek.plans["precision"][0], deepseek.plans["quantized_copies"][0]) == ("fp8-block", "")
+    older = training_plans(one(shipped, "T00465"), catalog)
+    assert (older.plans["precision"][0], older.plans["quantized_copies"][0]) == ("fp8", "primary")
+
+
 def test_unstated_choices_are_the_softwares_default_and_said(training: Published, catalog: Catalog) -> None:
     plans = training_plans(one(training, "T00353"), catalog)
-    assert plans.plans["precision"][0] == "fp8"
+    assert plans.plans["precision"][0] == "fp8-current"
     assert plans.plans["recompute"][0] == "none"
     assert plans.notes[0].startswith("precision not stated: fp8 (")
     assert "recompute not stated: none (NeMo" in plans.notes[0]

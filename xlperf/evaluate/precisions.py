@@ -8,15 +8,23 @@ import numpy as np
 
 
 class Precision(NamedTuple):
-    """What a precision means: calibration key, column of the peak rate, bytes in products, bytes in between."""
+    """What a precision means: calibration key, column of the peak rate, bytes in products, bytes in between.
+
+    ``reads``: how often a tensor is read to make it narrow: twice where a scale needs its largest element first.
+    ``unit``: a column whose blank says that the matrix units do not take the format; "" where the peak tells.
+    """
 
     key: str
     peak: str
     product_size: float
     element_size: float
+    reads: float = 1.0
+    unit: str = ""
 
 
 _FP4_SIZE = 0.5 + 1.0 / 16.0  # one scale byte per block of 16
+_MX_SIZE = 1.0 + 1.0 / 32.0  # one scale byte per block of 32
+_BLOCK_SIZE = 1.0 + 4.0 / 128.0  # one FP32 scale per 128 elements
 PRECISIONS = {
     "fp32": Precision("fp32", "fp32", 4.0, 4.0),
     "tf32": Precision("tf32", "tf32", 4.0, 4.0),
@@ -24,8 +32,11 @@ PRECISIONS = {
     "bf16": Precision("bf16", "bf16", 2.0, 2.0),
     "fp8": Precision("fp8", "fp8", 1.0, 2.0),
     "int8": Precision("int8", "int8", 1.0, 2.0),
-    "fp4": Precision("fp4", "fp4", _FP4_SIZE, 2.0),
+    "fp4": Precision("fp4", "fp4", _FP4_SIZE, 2.0, 2.0),
     "int4": Precision("bf16", "bf16", _FP4_SIZE, 2.0),
+    "fp8-current": Precision("fp8", "fp8", 1.0, 2.0, 2.0),
+    "mxfp8": Precision("mxfp8", "fp8", _MX_SIZE, 2.0, 1.0, "fp4"),
+    "fp8-block": Precision("fp8_block", "fp8", _BLOCK_SIZE, 2.0),
 }
 PRECISION_NAMES = tuple(PRECISIONS)
 PRECISION_CODES = {name: code for code, name in enumerate(PRECISION_NAMES)}
@@ -34,3 +45,6 @@ WIDE = {"fp32": "fp32", "tf32": "tf32"}
 WIDE_CODES = np.array([PRECISION_CODES[WIDE.get(name, "bf16")] for name in PRECISION_NAMES])
 PRODUCT_SIZES = np.array([precision.product_size for precision in PRECISIONS.values()])
 ELEMENT_SIZES = np.array([precision.element_size for precision in PRECISIONS.values()])
+READS = np.array([precision.reads for precision in PRECISIONS.values()])
+BLOCK_SCALED = np.array([precision.unit != "" for precision in PRECISIONS.values()])
+FP4 = PRECISION_CODES["fp4"]

@@ -18,6 +18,10 @@ CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 PLACEHOLDERS = 2.0
 """Layers that the embedding and the output projection may count as when layers are dealt to stages. [-]"""
+QUANTIZED_COPIES = ("none", "kept", "primary")
+KEPT, PRIMARY = 1.0, 2.0
+LAYOUTS = 2.0
+"""Narrow copies of a tensor: products read it along rows in one pass and along columns in the other. [-]"""
 CROSS_ENTROPIES = ("parallel", "fused", "plain")
 FUSED, PLAIN = 1.0, 2.0
 RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products")
@@ -89,7 +93,13 @@ class TrainingPlan:
     adam : Array
         1 for Adam (two moments), 0 for SGD with momentum (one). [-]
     product_size : Array
-        Bytes of an element in the matrix products. [B]
+        Bytes of an element in the matrix products, scales included. [B]
+    cast_reads : Array
+        How often a tensor is read to make it as narrow as the products take it. [-]
+    quantized_copies : Array
+        Code of what stays narrow beside the products: position in QUANTIZED_COPIES. [-]
+    wide_layers : Array
+        Layers whose products stay as wide as the activations. [-]
     element_size : Array
         Bytes of a weight and of an activation between the products. [B]
     gradient_size : Array
@@ -132,6 +142,9 @@ class TrainingPlan:
     mtp_layers: Array
     adam: Array
     product_size: Array
+    cast_reads: Array
+    quantized_copies: Array
+    wide_layers: Array
     element_size: Array
     gradient_size: Array
 
@@ -170,6 +183,16 @@ class TrainingPlan:
     def expert_zero_shards(self) -> Array:
         """Ranks over which what ZeRO shards of the experts is split. [-]"""
         return np.asarray(np.minimum(self.zero_group, self.expert_shards))
+
+    @property
+    def quantized(self) -> np.ndarray:
+        """Where products take narrower elements than activations have. [-]"""
+        return np.asarray(self.product_size < self.element_size)
+
+    @property
+    def keeps_copies(self) -> np.ndarray:
+        """Where narrow copies outlive the product that they were made for. [-]"""
+        return np.asarray(self.quantized & (self.quantized_copies > 0))
 
     @property
     def regathers(self) -> np.ndarray:

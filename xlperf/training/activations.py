@@ -26,6 +26,38 @@ class LayerActivations(NamedTuple):
     mixture_whole: Array
 
 
+class _NarrowInputs(NamedTuple):
+    """Bytes of one layer by which narrow inputs change what is kept, (rows,). [B]"""
+
+    attention: Array
+    dense: Array
+    mixture: Array
+
+
+def _narrow_inputs(setting: Setting) -> _NarrowInputs | None:
+    """Inputs of products that are kept narrow: in place of norm and activation outputs, beside the attention's."""
+    model, plan = setting.model, setting.plan
+    if not plan.keeps_copies.any():
+        return None
+    tensor, narrow = plan.tensor_parallel, plan.product_size
+    share = np.where(plan.keeps_copies, 1.0 - plan.wide_layers / model.num_layers, 0.0)
+    saved = share * (narrow - plan.element_size)
+    stream = plan.tokens * model.hidden_size / np.where(plan.sequence_parallel > 0, tensor, 1.0)
+    norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
+    output = plan.tokens * model.num_attention_heads * model.v_head_size / tensor
+    attention = products * (norm * saved * stream + share * narrow * output)
+    inner = plan.tokens * model.ffn_hidden_size / tensor
+    dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
+    if not setting.architecture.experts:
+        return _NarrowInputs(attention, dense, dense)
+    _, copies, _ = routed_tokens(setting)
+    width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+    received = copies * (model.hidden_size + activation * width)
+    shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor
+    shared = np.where(model.shared_ffn_hidden_size > 0, shared, 0.0)
+    return _NarrowInputs(attention, dense, products * (1.0 - plan.again("moe")) * saved * (received + shared))
+
+
 def layer_activations(setting: Setting) -> LayerActivations:
     """Bytes that a dense layer and a mixture of experts keep.
 
@@ -71,6 +103,10 @@ def layer_activations(setting: Setting) -> LayerActivations:
         expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
         mixture = shared + expert_activation_size(copies, model.hidden_size, expert_ffn, model.gated_mlp, element)
         expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / tensor
+    narrow = _narrow_inputs(setting)
+    if narrow is not None:
+        attention, dense = attention + narrow.attention, dense + narrow.dense
+        mixture = mixture + narrow.mixture
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
     whole, mixture_whole = unfused * (attention + dense), unfused * (attention + mixture)
     if not (plan.recompute > 0).any():

@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
 from xlperf.network.collectives import collective_time
-from xlperf.parallel.plan import ALL_GATHER, RING, ULYSSES
+from xlperf.parallel.plan import ALL_GATHER, PRIMARY, RING, ULYSSES
 from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import Setting
 
@@ -90,7 +90,9 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))
 
 
-def communication_of(setting: Setting, parameters: Array, expert_parameters: Array) -> Communication:
+def communication_of(
+    setting: Setting, parameters: Array, expert_parameters: Array, narrow_parameters: Array
+) -> Communication:
     """Time and size of every collective of a step.
 
     Parameters
@@ -101,6 +103,8 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         Parameters of the fullest stage on one rank, routed experts apart, (rows,). [-]
     expert_parameters : Array
         Parameters of its routed experts, (rows,). [-]
+    narrow_parameters : Array
+        Those among the former that are weights of products of the layers, (rows,). [-]
 
     Returns
     -------
@@ -118,7 +122,10 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
     sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
     tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
     calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
-    weights_call = (parameters * plan.element_size / calls, sharded_ranks, stride)
+    primary = plan.quantized & (plan.quantized_copies == PRIMARY)
+    saved = np.where(primary, 1.0 - plan.wide_layers / model.num_layers, 0.0) * (plan.element_size - plan.product_size)
+    weights = parameters * plan.element_size - narrow_parameters * saved
+    weights_call = (weights / calls, sharded_ranks, stride)
     scatter_call = (gradients / calls, sharded_ranks, stride)
     whole_call = (gradients / sharded_ranks / calls, plan.shards / sharded_ranks, stride * sharded_ranks)
 
@@ -150,7 +157,7 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         expert_stride = plan.expert_data_stride
         expert_sharded = np.where(sharded, plan.expert_zero_shards, 1.0)
         expert_gradients = expert_parameters * plan.gradient_size
-        expert_weights = (expert_parameters * plan.element_size, expert_sharded, expert_stride)
+        expert_weights = (expert_parameters * (plan.element_size - saved), expert_sharded, expert_stride)
         expert_scatter = (expert_gradients, expert_sharded, expert_stride)
         expert_reduce = (
             expert_gradients / expert_sharded,

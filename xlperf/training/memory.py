@@ -9,7 +9,7 @@ import numpy as np
 from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.parallel.memory import logits_size, optimizer_element_size, weights_size
 from xlperf.parallel.pipeline import in_flight_micro_batches
-from xlperf.parallel.plan import DUALPIPE, FUSED, PLAIN, RECOMPUTE_FULL, TrainingPlan
+from xlperf.parallel.plan import DUALPIPE, FUSED, LAYOUTS, PLAIN, PRIMARY, RECOMPUTE_FULL, TrainingPlan
 from xlperf.training.activations import LayerActivations, layer_activations
 from xlperf.training.setting import MASK, WORD, Setting
 from xlperf.training.stages import stages_of
@@ -31,6 +31,13 @@ class RankParameters(NamedTuple):
     embedding: Array
     head: Array
     mtp: Array
+    small: Array
+    router: Array
+
+    def narrow(self, layers: Array, mixtures: Array) -> Array:
+        """Weights of the products of so many layers, routed experts apart: what a narrow precision covers. [-]"""
+        dense = (layers - mixtures) * self.mlp
+        return np.asarray(layers * (self.attention - self.small) + dense + mixtures * (self.shared - self.router))
 
 
 def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
@@ -47,7 +54,8 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
     -------
     RankParameters
         Attention with norms and biases; dense feed-forward; router with shared experts; routed experts; embedding
-        with learned positions; output projection; entry and exit of a multi-token prediction module. [-]
+        with learned positions; output projection; entry and exit of a multi-token prediction module; then, among
+        those of a layer, norms and biases, and the router. [-]
     """
     tensor = plan.tensor_parallel
     hidden, gated = model.hidden_size, model.gated_mlp
@@ -69,6 +77,8 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         embedding=table + model.learned_positions * hidden,
         head=np.where((model.tied_embeddings > 0) & (plan.pipeline_parallel < 2), 0.0, table),
         mtp=2.0 * hidden**2 / tensor + 3.0 * (1.0 + model.layer_norm) * hidden,
+        small=layer_small_parameters(model),
+        router=router_parameters(model),
     )
 
 
@@ -126,6 +136,14 @@ def _kept(plan: TrainingPlan, size: LayerActivations, layers: Array, mixtures: A
     group = np.where(plan.recompute == RECOMPUTE_FULL, plan.recompute_group, 1.0)[:, None]
     one, least = np.where(mixtures > 0, mixture_whole, dense_whole), np.where(mixtures > 0, mixture, dense)
     return share * kept / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
+
+
+def _narrow_growth(setting: Setting) -> Array:
+    """Bytes per weight of a product that its narrow copies add, (rows,); less than 0 where they replace it. [B]"""
+    plan = setting.plan
+    replaced = np.where(plan.quantized_copies == PRIMARY, plan.element_size, 0.0)
+    share = 1.0 - plan.wide_layers / setting.model.num_layers
+    return np.asarray(np.where(plan.keeps_copies, share * (LAYOUTS * plan.product_size - replaced), 0.0))
 
 
 def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
@@ -220,12 +238,17 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         whole = dense + routed
         weights = weights + np.where(held_whole[:, None], element * whole, 0.0)
         gradients = np.where(held_whole[:, None], gradients + gradient * whole, gradients)
+    narrow: Array | float = 0.0
+    if plan.keeps_copies.any():
+        narrow = _narrow_growth(setting)[:, None]
+        layouts = copies * held.narrow(layers.T, mixtures.T).T + routed
+        weights = weights + np.where(plan.regathers[:, None], 0.0, narrow) * layouts
     if plan.regathers.any():
         gathered_layer = np.where(
             mixtures > 0, held.attention[:, None] + held.shared[:, None] + held.experts[:, None],
             held.attention[:, None] + held.mlp[:, None],
         )  # fmt: skip
-        in_transit = np.maximum(gathered_layer, heads) * WORD + 2.0 * gathered_layer * element
+        in_transit = np.maximum(gathered_layer, heads) * WORD + 2.0 * gathered_layer * (element + narrow)
         passing = np.where(plan.regathers[:, None], in_transit, passing)
     activations = activations + passing
     stage_total = weights + gradients + optimizer + activations

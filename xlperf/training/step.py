@@ -18,7 +18,7 @@ from xlperf.parallel.pipeline import (
     pipeline_bubble_time,
     zero_bubble_time,
 )
-from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
+from xlperf.parallel.plan import DUALPIPE, LAYOUTS, PRIMARY, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
 from xlperf.training.communication import Communication, communication_of, context_time
 from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import RankParameters, memory_of, mixture_layers, rank_parameters
@@ -208,6 +208,16 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
 
 
+def _copied_weights(setting: Setting, narrow: Array) -> Array:
+    """Bytes moved once a step to make the narrow copies of the weights; where gathered ones were not cast before."""
+    plan = setting.plan
+    share = 1.0 - plan.wide_layers / setting.model.num_layers
+    cast = plan.cast_reads * plan.element_size + LAYOUTS * plan.product_size
+    turned = LAYOUTS * plan.product_size  # gathered in one layout, read and written once more in the other
+    each = np.where(plan.quantized_copies == PRIMARY, turned, np.where(plan.regathers, 0.0, cast))
+    return np.where(plan.keeps_copies, share * narrow * each, 0.0)
+
+
 def _with_mtp(
     setting: Setting, held: RankParameters, parameters: Array, experts: Array, layers: Array, mixtures: Array
 ) -> tuple[Array, Array]:
@@ -273,7 +283,8 @@ def step(setting: Setting) -> Step:
     mtp_mixtures = np.where(model.num_moe_layers > 0, mtp, 0.0)
     if mtp.any():
         parameters, experts = _with_mtp(setting, held, parameters, experts, last_layers, last_mixtures)
-    communication = communication_of(setting, parameters, experts)
+    narrow = held.narrow(full_layers, full_mixtures)
+    communication = communication_of(setting, parameters, experts, narrow)
     blocks = _blocks(setting, parts, communication)
 
     ones, none = np.ones_like(single), np.zeros_like(single)
@@ -308,6 +319,8 @@ def step(setting: Setting) -> Step:
         parameters / np.where(sharded, owners, 1.0) + experts / np.where(sharded, expert_owners, 1.0)
     )
     optimizer_traffic = touched * (parameters / owners + experts / expert_owners) + cleared
+    if plan.keeps_copies.any():
+        optimizer_traffic = optimizer_traffic + _copied_weights(setting, narrow + experts)
     optimizer = vector_time(setting.device, setting.constants["vector"], optimizer_traffic[:, None], 0.0)[:, 0]
 
     times = {
