@@ -217,8 +217,8 @@ def traffic_of(catalog: Catalog, name: str, **change: object) -> float:
     [
         ("fp8", -2.0 + 2.0, 2.0 + 2.0),
         ("fp8-current", 2.0 + 2.0, 4.0 + 2.0),
-        ("mxfp8", -2.0 + 2.0 * (1.0 + 1.0 / 32.0), 2.0 + 2.0 * (1.0 + 1.0 / 32.0)),
-        ("fp8-block", -2.0 + 2.0 * (1.0 + 4.0 / 128.0), 2.0 + 2.0 * (1.0 + 4.0 / 128.0)),
+        ("mxfp8", 2.0 + 2.0 * (1.0 + 1.0 / 32.0), 2.0 + 2.0 * (1.0 + 1.0 / 32.0)),
+        ("fp8-block", 2.0 + 2.0 * (1.0 + 4.0 / 128.0), 2.0 + 2.0 * (1.0 + 4.0 / 128.0)),
         ("fp4", 2.0 + 2.0 * 0.5625, 4.0 + 2.0 * 0.5625),
     ],
 )
@@ -250,9 +250,11 @@ def test_what_is_not_kept_is_cast_for_each_product(catalog: Catalog) -> None:
 
 
 def test_recipes_that_read_twice_are_slower(catalog: Catalog) -> None:
-    assert result(catalog, NARROW) < result(catalog, NARROW, precision="fp8-current")
-    assert result(catalog, NARROW) < result(catalog, NARROW, precision="mxfp8")
-    assert result(catalog, NARROW, precision="fp4") < result(catalog, NARROW, precision="bf16")
+    busy = {**NARROW, "software": "megatron"}  # the host does not wait
+    assert result(catalog, busy) < result(catalog, busy, precision="mxfp8")
+    assert result(catalog, busy, precision="mxfp8") < result(catalog, busy, precision="fp8-current") * 1.02
+    assert result(catalog, busy) < result(catalog, busy, precision="fp8-current")
+    assert result(catalog, busy, precision="fp4") < result(catalog, busy, precision="bf16")
 
 
 def test_memory_of_narrow_copies_by_hand(catalog: Catalog) -> None:
@@ -274,6 +276,12 @@ def test_memory_of_narrow_copies_by_hand(catalog: Catalog) -> None:
 
 
 def test_primary_weights_are_gathered_narrow(catalog: Catalog) -> None:
+    """One byte less for each; scales along rows cannot be turned: those weights are gathered wide."""
+    wide = [
+        traffic_of(catalog, "weight gathering", precision="mxfp8", quantized_copies=copies)
+        for copies in ("kept", "primary")
+    ]
+    assert wide[0] == wide[1]
     kept, primary = (traffic_of(catalog, "weight gathering", quantized_copies=copies) for copies in ("kept", "primary"))
     assert kept - primary == pytest.approx(LAYERS * PRODUCTS)
     sharded = {**NARROW, "zero_stage": 3, "global_batch_size": 32}

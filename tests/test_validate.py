@@ -192,7 +192,7 @@ def test_recipes_of_training_are_told_apart() -> None:
 def test_what_a_source_means_by_fp8(shipped: Published, catalog: Catalog) -> None:
     bridge = training_plans(one(shipped, "T00153"), catalog)
     assert bridge.plans["precision"][0] == "fp8-current" and "fp8 taken as fp8-current (" in bridge.notes[0]
-    assert (bridge.plans["quantized_copies"][0], bridge.plans["wide_layers"][0]) == ("primary", 2.0)
+    assert bridge.plans["quantized_copies"][0] == "primary"
     deepseek = training_plans(one(shipped, "T02763"), catalog)
     assert (deepseek.plans["precision"][0], deepseek.plans["quantized_copies"][0]) == ("fp8-block", "")
     older = training_plans(one(shipped, "T00465"), catalog)

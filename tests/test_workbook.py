@@ -17,7 +17,16 @@ import pytest
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import parse_header
-from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, PLAN_TABLES, results_of, schema, table_schema, unit_of
+from xlperf.catalog.schema import (
+    CATALOG_TABLES,
+    OPTIONAL_TABLES,
+    PLAN_TABLES,
+    TECHNOLOGY_TABLES,
+    results_of,
+    schema,
+    table_schema,
+    unit_of,
+)
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError
 from xlperf.excel.build import KINDS, build, main, read_tables, table_of, workbook_package, write_workbook
@@ -130,7 +139,7 @@ def test_main_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_sheets_stand_in_order_with_one_native_table_each(book: Any, tables: dict[str, Table]) -> None:
-    kinds = [*KINDS, *(kind for kind in COST_TABLES if kind in tables)]
+    kinds = [*KINDS, *(kind for kind in OPTIONAL_TABLES if kind in tables)]
     assert book.sheetnames == ["start", *kinds, "tco", "checks"]
     for kind in kinds:
         assert list(book[kind].tables) == [kind]
@@ -181,7 +190,8 @@ def test_every_input_column_with_a_choice_or_bounds_is_guarded(book: Any) -> Non
         }
         for offset, column in enumerate(table_schema(kind).columns, start=1):
             first = book[kind].cell(5, offset).coordinate
-            wanted = column.kind in ("choice", "reference", "flag") or (column.kind == "number" and column.bounds)
+            known = column.kind == "reference" and column.reference in book.sheetnames
+            wanted = known or column.kind in ("choice", "flag") or (column.kind == "number" and column.bounds)
             assert (first in guarded) == bool(wanted), (kind, column.name)
 
 
@@ -193,7 +203,7 @@ def test_number_formats_follow_the_units(book: Any) -> None:
 
 
 def test_names_refer_to_rows_that_exist(tables: dict[str, Table]) -> None:
-    catalog = Catalog.from_tables([tables[kind] for kind in CATALOG_TABLES], "xlperf.xlsx")
+    catalog = Catalog.from_tables([tables[kind] for kind in tables if kind not in PLAN_TABLES], "xlperf.xlsx")
     networks = {name.casefold() for name in catalog.networks}
     for name in tables["accelerators"].text("default_network"):
         assert not name or name.casefold() in networks
@@ -260,7 +270,7 @@ def test_no_plan_is_refused_and_all_fit(tables: dict[str, Table], values: Any) -
     from xlperf.evaluate import evaluate
 
     assert sum(len(tables[kind]) for kind in PLAN_TABLES) >= 40
-    catalog = Catalog.from_tables([tables[kind] for kind in CATALOG_TABLES], "xlperf.xlsx")
+    catalog = Catalog.from_tables([tables[kind] for kind in tables if kind not in PLAN_TABLES], "xlperf.xlsx")
     for kind in PLAN_TABLES:
         results = evaluate(tables[kind], catalog)
         names = tables[kind]["name"]
@@ -298,7 +308,8 @@ def test_results_are_live_formulas_in_the_form_of_files(book: Any) -> None:
             assert book[kind].cell(5, header.index(text) + 1).value == f"={formula}"
             assert "[@" not in formula and f"{kind}[[#All]]" not in formula
     assert book.defined_names["catalog"].attr_text == "start!$C$13"
-    given = ",".join(f"{kind}[[#All]]" for kind in CATALOG_TABLES)
+    sent = (*CATALOG_TABLES, *TECHNOLOGY_TABLES, "process_nodes", "packages")
+    given = ",".join(f"{kind}[[#All]]" for kind in sent)
     assert book["start"]["C13"].value == f"=XLPERF_CATALOG({given})"
 
 

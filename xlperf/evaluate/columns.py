@@ -14,6 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.cost.tco import accelerator_cost_rate
+from xlperf.evaluate.devices import accelerators_of
 from xlperf.evaluate.precisions import PRECISIONS
 from xlperf.units import YEAR, factor
 from xlperf.workload.model import Model
@@ -43,7 +44,9 @@ DEVICE_COLUMNS = (
 class CatalogArrays:
     """Columns of a whole catalog, made once and then taken from by row.
 
-    ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`.
+    ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`. ``linked``
+    says whether any accelerator brings its own link bandwidth, ``unbuilt`` why derived ones cannot be built; None
+    where all can.
     """
 
     model: Array
@@ -59,6 +62,10 @@ class CatalogArrays:
     cost_rate: Array
     server_power: Array
     power_usage_effectiveness: Array
+    carbon_intensity: Array
+    link_bandwidth: Array
+    linked: bool
+    unbuilt: np.ndarray | None
 
 
 _cache: WeakKeyDictionary[Catalog, CatalogArrays] = WeakKeyDictionary()
@@ -159,7 +166,8 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
     found = _cache.get(catalog)
     if found is not None:
         return found
-    models, accelerators, prices = (catalog.tables[kind] for kind in ("models", "accelerators", "prices"))
+    models, prices = catalog.tables["models"], catalog.tables["prices"]
+    accelerators, device_capex, device_power, unbuilt, _ = accelerators_of(catalog)
     model, unmodelled = _model_columns(models)
     units = accelerators.number("num_multiprocessors")
     clocked = units * accelerators.number("clock_rate")
@@ -181,12 +189,15 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
             return np.full(len(row), default)
         return np.where(priced, prices.filled(column)[np.maximum(row, 0)], default)
 
+    capex = price("capex")
+    capex = np.where(np.isnan(capex), device_capex, capex)
     stated_power = price("server_power")
-    server_power = np.where(np.isnan(stated_power), power, stated_power)
+    own_power = np.where(np.isnan(device_power), power, device_power)
+    server_power = np.where(np.isnan(stated_power), own_power, stated_power)
     effectiveness = price("power_usage_effectiveness")
     cost_rate = accelerator_cost_rate(
         price("rental_price"),
-        price("capex"),
+        capex,
         price("life"),
         price("utilization"),
         server_power,
@@ -224,6 +235,10 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
         cost_rate=cost_rate,
         server_power=server_power,
         power_usage_effectiveness=effectiveness,
+        carbon_intensity=price("carbon_intensity"),
+        link_bandwidth=accelerators.number("link_bandwidth"),
+        linked=bool((~np.isnan(accelerators.number("link_bandwidth"))).any()),
+        unbuilt=unbuilt if any(unbuilt.tolist()) else None,
     )
     _cache[catalog] = arrays
     return arrays

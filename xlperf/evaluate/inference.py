@@ -11,18 +11,31 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, token_rate_per_power
+from xlperf.cost.systems import carbon_of_energy
+from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, rate_per_cost, token_rate_per_power
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
+from xlperf.evaluate.precisions import PRECISION_CODES
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
-from xlperf.inference import BOUNDS, Serving, Stream, loaded_results, pooled_results
+from xlperf.inference import (
+    BOUNDS,
+    Serving,
+    Stream,
+    loaded_results,
+    operating,
+    pooled_results,
+    pooled_target_results,
+    pools_of,
+    target_results,
+)
 from xlperf.parallel.plan import Rule, broken_rules
 from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
     cache_precision,
+    distinct_names,
     inference_plan,
     product_precision,
 )
@@ -116,11 +129,14 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         Arguments of the equations.
     """
     precision, given = plans.filled("precision"), plans.text("activation_precision")
-    product = product_precision(given, precision)
-    multiplied = replace(plans, columns={**plans.columns, "precision": product}) if (given != "").any() else plans
+    codes, (weights, caches, activations) = distinct_names(precision, plans.text("kv_precision"), given)
+    product = product_precision(activations, weights)
+    multiplied = plans
+    if "activation_precision" in plans:
+        multiplied = replace(plans, columns={**plans.columns, "precision": product[codes]})
     joined = join(multiplied, catalog, named)
-    cache = cache_precision(plans.text("kv_precision"), product)
-    attention = attention_precision(cache, product)
+    words = attention_precision(cache_precision(caches, product), product).tolist()
+    attention = np.array([PRECISION_CODES[word] for word in words], dtype=np.int64)[codes]
     plan = inference_plan(
         plans.number("num_accelerators"),
         plans.filled("tensor_parallel"),
@@ -197,6 +213,37 @@ def _stream(plans: Table, setting: ServingSetting) -> Stream:
     )
 
 
+def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
+    """What a prefill and a step of decoding of one plan are computed with, at the batches that it runs with.
+
+    Parameters
+    ----------
+    plans : Table
+        One legal inference plan.
+    catalog : Catalog
+        What it refers to.
+
+    Returns
+    -------
+    tuple of Serving
+        Of the prefill and of decoding: the same but for separate pools.
+    """
+    named = named_rows(plans, catalog)
+    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
+    mode = str(plans.filled("mode")[0])
+    if mode == "disaggregated":
+        decoding, prefilling, requests = _pools(plans, catalog, architecture)
+        setting = serving_setting(decoding, catalog, named, architecture)
+        first = serving_setting(prefilling, catalog, named_rows(prefilling, catalog), architecture)
+        pools = pools_of(setting.serving, first.serving, _stream(plans, setting), requests)
+        return pools.prefilling, pools.decoding
+    setting = serving_setting(plans, catalog, named, architecture)
+    serving = setting.serving
+    if mode == "continuous":
+        serving = operating(serving, _stream(plans, setting)).running
+    return serving, serving
+
+
 def _mode_rules(plans: Table, mode: str) -> list[Rule]:
     """Refuse columns that say something only in another mode."""
     given = {"prefill_accelerator": plans.text("prefill_accelerator") != ""}
@@ -207,9 +254,7 @@ def _mode_rules(plans: Table, mode: str) -> list[Rule]:
         Rule(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
         for name in ("prompt", "output")
     ]
-    targets = ~np.isnan(plans.number("ttft_target")) | ~np.isnan(plans.number("tpot_target"))
-    unmet = Rule(targets, "targets are not modelled in mode disaggregated; leave them blank")
-    return {"static": [*pools, *varied], "continuous": pools, "disaggregated": [unmet]}[mode]
+    return {"static": [*pools, *varied], "continuous": pools, "disaggregated": []}[mode]
 
 
 def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
@@ -269,9 +314,11 @@ def _evaluate(
             results = loaded_results(setting.serving, stream)
         else:
             results = setting.serving.results()
-            if not np.isnan(stream.first_target + stream.token_target).all():
-                loaded = loaded_results(setting.serving, stream)
-                results |= {name: loaded[name] for name in _AT_TARGETS}
+        if not (np.isnan(stream.first_target) & np.isnan(stream.token_target)).all():
+            if mode == "disaggregated":
+                results |= pooled_target_results(setting.serving, first.serving, stream)
+            else:
+                results |= target_results(setting.serving, stream)
         results = {**dict.fromkeys(_AT_TARGETS, np.full(len(plans), np.nan)), **results}
         rules += [
             *_mode_rules(plans, mode),
@@ -296,8 +343,12 @@ def _evaluate(
         ranks = plan.replica_ranks
         results["tpot_low"] = results["tpot"] * setting.band["step_low"][:, 0]
         results["tpot_high"] = results["tpot"] * setting.band["step_high"][:, 0]
+        results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
         results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
         results["energy_per_token"] = energy_per_token(power, whole, rate)
+        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], joined.carbon_intensity)
+        results["accelerator_hour_cost"] = joined.cost_rate
+        results["tokens_per_dollar"] = rate_per_cost(rate, whole, joined.cost_rate)
         for side in ("input", "output"):
             results[f"cost_per_million_{side}_tokens"] = cost_per_token(
                 joined.cost_rate, ranks, results[f"{side}_token_rate"]

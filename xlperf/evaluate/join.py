@@ -14,15 +14,15 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate.columns import DEVICE_COLUMNS, catalog_arrays
-from xlperf.evaluate.networks import network_of
+from xlperf.evaluate.networks import network_of, own_links
 from xlperf.evaluate.precisions import (
     BLOCK_SCALED,
+    CASTS,
     ELEMENT_SIZES,
     FP4,
     PRECISION_CODES,
     PRECISION_KEYS,
     PRODUCT_SIZES,
-    READS,
     WIDE_CODES,
 )
 from xlperf.hardware.device import Device
@@ -43,51 +43,47 @@ class Joined:
     wide_keys: Keys
     product_size: Array
     element_size: Array
-    cast_reads: Array
+    casts: Array
     reserved_memory: Array
     max_sequence_length: Array
     cost_rate: Array
     server_power: Array
     power_usage_effectiveness: Array
+    carbon_intensity: Array
     rules: list[Rule]
     peaks: Array
     generation: Words
     software: Words
 
-    def keys_for(self, precision: np.ndarray) -> Keys:
+    def keys_for(self, codes: np.ndarray) -> Keys:
         """Calibration keys of the plans at another precision.
 
         Parameters
         ----------
-        precision : np.ndarray
-            Names, (rows,).
+        codes : np.ndarray
+            Positions of its names in PRECISION_NAMES, (rows,).
 
         Returns
         -------
         Keys
             For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
         """
-        return combined_keys(self.generation, Words(_codes(precision), PRECISION_KEYS), self.software)
+        return combined_keys(self.generation, Words(codes, PRECISION_KEYS), self.software)
 
-    def peak_for(self, precision: np.ndarray) -> Array:
+    def peak_for(self, codes: np.ndarray) -> Array:
         """Dense peak of the plans' accelerators at another precision.
 
         Parameters
         ----------
-        precision : np.ndarray
-            Names, (rows,).
+        codes : np.ndarray
+            Positions of its names in PRECISION_NAMES, (rows,).
 
         Returns
         -------
         Array
             NaN where the accelerator states none, (rows,). [FLOP/s]
         """
-        return np.asarray(self.peaks[np.arange(len(precision)), _codes(precision)])
-
-
-def _codes(precision: np.ndarray) -> np.ndarray:
-    """Positions of names in PRECISION_NAMES."""
-    return np.array([PRECISION_CODES[name] for name in precision.tolist()], dtype=np.int64)
+        return np.asarray(self.peaks[np.arange(len(codes)), codes])
 
 
 def refuse_auto(plans: Table) -> None:
@@ -241,6 +237,14 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     network_rows = np.where(asked >= 0, asked, default)
     accelerators = plans.number("num_accelerators")
     network, network_rules = network_of(catalog, network_rows, accelerators)
+    if arrays.linked:
+        network = own_links(catalog, network, network_rows, arrays.link_bandwidth[rows])
+    stated, device_rules = ~np.isnan(peak), []
+    if arrays.unbuilt is not None:
+        unbuilt = arrays.unbuilt[rows]
+        failed = unbuilt != ""
+        stated = stated | failed
+        device_rules = [Rule(failed, "{}", (unbuilt,))]
 
     software = _software(plans)
     generation = arrays.generation.take(rows)
@@ -252,8 +256,9 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
             "model {} {}, which is not modelled yet",
             (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
+        *device_rules,
         Rule(
-            np.isnan(peak),
+            ~stated,
             "accelerator {} states no peak rate for precision {}",
             (plans.text("accelerator"), plans.filled("precision")),
         ),
@@ -273,12 +278,13 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         wide_keys=wide_keys,
         product_size=product_size,
         element_size=element_size,
-        cast_reads=READS[codes],
+        casts=CASTS[:, codes],
         reserved_memory=np.broadcast_to(arrays.reserved_memory[rows], num_rows),
         max_sequence_length=arrays.max_sequence_length[model_rows],
         cost_rate=arrays.cost_rate[rows],
         server_power=arrays.server_power[rows],
         power_usage_effectiveness=arrays.power_usage_effectiveness[rows],
+        carbon_intensity=arrays.carbon_intensity[rows],
         rules=rules,
         peaks=arrays.peaks[rows],
         generation=generation,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import isqrt, prod
@@ -275,6 +275,35 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
         ),
     ]
     return network, rules
+
+
+def own_links(catalog: Catalog, network: Network, rows: np.ndarray, link_bandwidth: Array) -> Network:
+    """Networks whose innermost tier has the bandwidth of the accelerators' own links.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose networks are meant.
+    network : Network
+        As :func:`network_of` has it.
+    rows : np.ndarray
+        Position of the network of each plan, -1 where it has none, (rows,).
+    link_bandwidth : Array
+        Bandwidth of the links of each plan's accelerator, NaN where the network's counts, (rows,). [B/s]
+
+    Returns
+    -------
+    Network
+        The same but for the bandwidth of the first tier; a fully shared adapter or core shares it as before.
+    """
+    if not catalog.networks:
+        return network
+    index = np.maximum(rows, 0)
+    tiers = catalog.network_arrays
+    ratio = np.where(np.isnan(link_bandwidth), 1.0, link_bandwidth / tiers["link_bandwidth"][index][:, 0])
+    inner = np.arange(network.link_bandwidth.shape[1]) == 0
+    inner = inner | (tiers["num_tiers"][index] == 1)[:, None]
+    return replace(network, link_bandwidth=network.link_bandwidth * np.where(inner, ratio[:, None], 1.0))
 
 
 def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Array) -> tuple[Array, Array]:

@@ -21,6 +21,7 @@ from xlperf.excel import style
 from xlperf.excel.report_assumptions import assumptions_sheet, catalog_sheet, reasons_sheet, used_rows
 from xlperf.excel.report_breakdown import inference_time_sheet, memory_sheet, step_time_sheet
 from xlperf.excel.report_data import GOOD, TOO_LARGE, Plans, Report, plural
+from xlperf.excel.report_limits import Limits, curves, limits_sheet
 from xlperf.excel.report_roofline import Explain, chosen, roofline_sheet
 from xlperf.excel.report_summary import summary_sheet
 from xlperf.excel.save import save_workbook
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.catalog import Catalog
+    from xlperf.studies.outcome import Finding, Inputs, Outcome, Study
 
 _TOP = 4
 
@@ -44,6 +46,7 @@ def write_report(
     date: datetime.date,
     study: str = "",
     explain: Explain | None = None,
+    limits: Limits | None = None,
 ) -> None:
     """Write a report workbook; the same arguments give the same bytes.
 
@@ -63,13 +66,46 @@ def write_report(
         Name of the study; part of the title.
     explain : callable, optional
         Operators of one plan; :func:`xlperf.evaluate.explain` when not given.
+    limits : callable, optional
+        What a plan gives at every load; :func:`xlperf.explore.frontier.points` when not given.
 
     Raises
     ------
     InputError
         Where there are no plans, or the file cannot be written.
     """
-    workbook = report_workbook(catalog, plans, results, date=date, study=study, explain=explain)
+    workbook = report_workbook(catalog, plans, results, date=date, study=study, explain=explain, limits=limits)
+    save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
+
+
+def write_study_report(
+    path: str | Path, study: Study, inputs: Inputs, outcome: Outcome, *, date: datetime.date
+) -> None:
+    """Write the report of a study: its question, tables and charts, then what any report has of its plans.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where; an old file is replaced whole.
+    study : Study
+    inputs : Inputs
+        What it started from.
+    outcome : Outcome
+        What it found.
+    date : datetime.date
+        Date that the report carries.
+
+    Raises
+    ------
+    InputError
+        Where there are no plans, or the file cannot be written.
+    """
+    from xlperf.excel.report_study import study_sheets
+
+    plans = [table for table, _ in outcome.plans]
+    results = [table for _, table in outcome.plans]
+    workbook = report_workbook(outcome.catalog, plans, results, date=date, study=study.title, found=outcome.findings)
+    study_sheets(workbook, study, inputs, outcome)
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
 
@@ -81,8 +117,10 @@ def report_workbook(
     date: datetime.date,
     study: str = "",
     explain: Explain | None = None,
+    limits: Limits | None = None,
+    found: Sequence[Finding] = (),
 ) -> Workbook:
-    """A report in memory: the arguments of :func:`write_report`, without a path.
+    """A report in memory: the arguments of :func:`write_report`, without a path; ``found`` heads the findings.
 
     Raises
     ------
@@ -92,7 +130,8 @@ def report_workbook(
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups:
         raise InputError(Fault(catalog.origin, "holds no plans; fill the sheets training or inference"))
-    report = Report(catalog, groups, _operators(catalog, groups, explain), date, study, xlperf.__version__)
+    operators = _operators(catalog, groups, explain)
+    report = Report(catalog, groups, operators, date, study, xlperf.__version__, tuple(found))
     workbook = load_workbook(resources.template("report.xlsx"))
     add_styles(workbook)
     _properties(workbook, report)
@@ -109,6 +148,11 @@ def report_workbook(
             step_time_sheet(workbook[time], group)
         else:
             inference_time_sheet(workbook[time], group)
+    drawn = curves(report.group("inference"), catalog, limits)
+    if drawn:
+        limits_sheet(workbook["limits"], drawn)
+    else:
+        _drop(workbook, "limits")
     computed = [g for g in groups if g.parts("memory_", "memory_reserved", "memory_capacity")]
     if computed:
         memory_sheet(workbook["memory"], computed)

@@ -96,6 +96,10 @@ class TrainingPlan:
         Bytes of an element in the matrix products, scales included. [B]
     cast_reads : Array
         How often a tensor is read to make it as narrow as the products take it. [-]
+    fused_reads : Array
+        The same of what a norm or an activation puts out; -1 where that writes it narrow in place of wide. [-]
+    turns : Array
+        1 where a narrow tensor can be turned into the other layout. [-]
     quantized_copies : Array
         Code of what stays narrow beside the products: position in QUANTIZED_COPIES. [-]
     wide_layers : Array
@@ -143,6 +147,8 @@ class TrainingPlan:
     adam: Array
     product_size: Array
     cast_reads: Array
+    fused_reads: Array
+    turns: Array
     quantized_copies: Array
     wide_layers: Array
     element_size: Array

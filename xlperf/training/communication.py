@@ -122,7 +122,7 @@ def communication_of(
     sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
     tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
     calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
-    primary = plan.quantized & (plan.quantized_copies == PRIMARY)
+    primary = plan.quantized & (plan.quantized_copies == PRIMARY) & (plan.turns > 0)
     saved = np.where(primary, 1.0 - plan.wide_layers / model.num_layers, 0.0) * (plan.element_size - plan.product_size)
     weights = parameters * plan.element_size - narrow_parameters * saved
     weights_call = (weights / calls, sharded_ranks, stride)

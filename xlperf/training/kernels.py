@@ -192,16 +192,16 @@ def _gemm_parts(setting: Setting) -> list[Part]:
 def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     """Casts of inputs, gradients and weights to the precision of the products, where that is narrower.
 
-    A tensor is read, twice where the scale needs its largest element, and written in both layouts. What a norm or an
-    activation puts out it writes narrow itself: the first reading and, where one is enough, the wide copy fall away.
-    What is not kept is cast anew for each product, in the layout that it takes.
+    A tensor is read, twice where the scale needs its largest element, and written in both layouts. A norm or an
+    activation finds that element itself, or writes narrow in place of wide where the scale is known before. What is
+    not kept is cast anew for each product, in the layout that it takes.
     """
     plan = setting.plan
     if not plan.quantized.any():
         return []
     element, size = plan.element_size[:, None], plan.product_size[:, None]
     read = plan.cast_reads[:, None] * element
-    fused = np.where(plan.cast_reads[:, None] > 1.0, read - element, -element)
+    fused = plan.fused_reads[:, None] * element
     share = np.where(plan.quantized, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)[:, None]
     kept = (plan.quantized_copies > 0)[:, None]
     once = kept & ~(plan.regathers & (plan.quantized_copies < PRIMARY))[:, None]

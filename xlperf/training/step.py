@@ -214,7 +214,8 @@ def _copied_weights(setting: Setting, narrow: Array) -> Array:
     share = 1.0 - plan.wide_layers / setting.model.num_layers
     cast = plan.cast_reads * plan.element_size + LAYOUTS * plan.product_size
     turned = LAYOUTS * plan.product_size  # gathered in one layout, read and written once more in the other
-    each = np.where(plan.quantized_copies == PRIMARY, turned, np.where(plan.regathers, 0.0, cast))
+    primary = (plan.quantized_copies == PRIMARY) & (plan.turns > 0)
+    each = np.where(primary, turned, np.where(plan.regathers, 0.0, cast))
     return np.where(plan.keeps_copies, share * narrow * each, 0.0)
 
 
