@@ -14,6 +14,9 @@ from xlperf.arrays import Array, Numeric, array
 
 # Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
 NOT_DRAWN = {
+    "training.adapters.adapter_gemms": "the place is a word",
+    "training.adapters.adapter_vectors": "the place is a word",
+    "training.adapters.frozen_products": "names of products",
     "hardware.kernels.casts_apart": "the constants of all kernels by family",
     "hardware.kernels.launched_ahead": "the constants of all kernels by family",
     "inference.results.most_requests": "takes the memory that serving_memory returns",

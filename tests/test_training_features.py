@@ -355,3 +355,114 @@ def test_kinds_of_fp8_take_the_constants_of_fp8_unless_they_have_their_own() -> 
     assert [found(own, name) for name in ("mxfp8", "fp8_block", "fp8")] == [0.75, 0.8, 0.8]
     far = table(*rows[2:], ("any", "fp8", 0.55))
     assert [found(far, name) for name in ("mxfp8", "fp8_block")] == [0.55, 0.5]
+
+
+# --- adapters ------------------------------------------------------------------------------------------------------
+
+TUNED = {"model": "Meta-Llama-3.1-8B", "accelerator": H100, "num_accelerators": 2, "global_batch_size": 8}
+TUNED |= {"sequence_length": 4096, "zero_stage": 0}
+RANK = 16.0
+EVERYWHERE = RANK * (4096 + 6144 + 4096 + 4096 + 4096 + 2 * 14336 + 14336 + 4096)
+QKV = RANK * (4096 + 6144)
+
+
+def test_memory_of_adapters_by_hand(catalog: Catalog) -> None:
+    """Weights grow by the adapters; gradients and optimizer are those of the adapters alone."""
+    whole = result(catalog, TUNED, "memory_weights")
+    for modules, size in (("all", EVERYWHERE), ("qkv", QKV)):
+        tuned = {**TUNED, "adapter_rank": RANK, "adapter_modules": modules}
+        assert result(catalog, tuned, "memory_weights") - whole == pytest.approx(32 * size * 2.0)
+        assert result(catalog, tuned, "memory_gradients") == pytest.approx(32 * size * 4.0)
+        assert result(catalog, tuned, "memory_optimizer") == pytest.approx(32 * size * 12.0)
+    freed = result(catalog, {**TUNED, "adapter_rank": RANK}, "memory_layer_activations") - result(
+        catalog, {**TUNED, "adapter_rank": RANK, "adapter_modules": "qkv"}, "memory_layer_activations"
+    )
+    assert freed == pytest.approx(32 * 4096 * (4096 + 14336) * 2.0)
+
+
+def test_flop_of_adapters_by_hand(catalog: Catalog) -> None:
+    """Two products of each frozen weight in place of three, three of each adapter."""
+    tuned = {**TUNED, "adapter_rank": RANK}
+    flop = [
+        result(catalog, row, "model_flop_rate") * 2.0 * result(catalog, row) / (8.0 * 4096.0) for row in (TUNED, tuned)
+    ]
+    met = 32 * (4096 * 128 * 80 + 3 * 4096 * 14336) + 4096 * 128256
+    assert flop[0] - flop[1] == pytest.approx(2.0 * met - 6.0 * 32 * EVERYWHERE, rel=1e-9)
+
+
+def test_frozen_weights_are_cheaper_to_train(catalog: Catalog) -> None:
+    tuned = {**TUNED, "adapter_rank": RANK}
+    for part in ("step_time", "memory", "time_backward", "time_optimizer"):
+        assert result(catalog, tuned, part) < result(catalog, TUNED, part)
+    assert result(catalog, tuned, "time_forward") > result(catalog, TUNED, "time_forward")
+    assert result(catalog, tuned, adapter_modules="qkv") < result(catalog, tuned)
+    parts = explain(plans(tuned), catalog).text("operator").tolist()
+    assert "qkv weight gradient" not in parts and "qkv adapter in weight gradient" in parts
+    assert "mlp adapter sums" in parts
+
+
+def test_sharded_frozen_weights_are_gathered_and_not_reduced(catalog: Catalog) -> None:
+    sharded = {**TUNED, "zero_stage": 3, "num_accelerators": 8}
+    tuned = {**sharded, "adapter_rank": RANK}
+    found = {}
+    for name, row in (("whole", sharded), ("tuned", tuned)):
+        parts = explain(plans(row), catalog)
+        rows = parts.text("operator").tolist()
+        found[name] = [
+            float(parts.number("traffic")[rows.index(kind)]) for kind in ("gradient reduction", "weight gathering")
+        ]
+    assert found["tuned"][0] == pytest.approx(32 * EVERYWHERE * 4.0)
+    assert found["tuned"][1] - found["whole"][1] == pytest.approx(32 * EVERYWHERE * 2.0)
+    assert result(catalog, tuned, "memory_weights") < 0.6 * result(catalog, sharded, "memory_weights")
+
+
+def test_experts_are_frozen_without_adapters(catalog: Catalog) -> None:
+    row = {"model": "Mixtral-8x7B-v0.1", "accelerator": H100, "num_accelerators": 8, "expert_parallel": 8}
+    row |= {"global_batch_size": 8, "sequence_length": 4096, "adapter_rank": RANK}
+    attention = RANK * (4096 + 6144 + 4096 + 4096)
+    assert result(catalog, row, "memory_gradients", zero_stage=0) == pytest.approx(32 * attention * 4.0)
+    assert "experts up weight gradient" not in explain(plans(row), catalog).text("operator").tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"adapter_modules": "qkv"}, "adapter modules qkv need an adapter rank"),
+        (
+            {**TRAINED, "train_mtp": "yes", "adapter_rank": 8},
+            "multi-token prediction modules are not trained beside adapters",
+        ),
+    ],
+)
+def test_adapters_that_cannot_be_are_said(ahead: Catalog, change: dict[str, object], reason: str) -> None:
+    assert evaluate(plans({**TUNED, **change}), ahead)["reason"][0] == reason
+
+
+def test_rows_with_and_without_adapters_are_the_same_together_and_alone(catalog: Catalog) -> None:
+    table = plans(
+        TUNED,
+        {**TUNED, "adapter_rank": 8},
+        {**TUNED, "adapter_rank": 64, "adapter_modules": "qkv", "precision": "fp8", "zero_stage": 3},
+        {**TUNED, "precision": "fp8"},
+        {**LATENT, "adapter_rank": 16},
+        LATENT,
+    )
+    together = evaluate(table, catalog)
+    for row in range(len(table)):
+        alone = evaluate(table.take([row]), catalog)
+        assert not np.isnan(alone["step_time"][0]), alone["reason"][0]
+        for name, values in alone.columns.items():
+            assert repr(values[0]) == repr(together[name][row]), (name, row)
+
+
+@pytest.mark.parametrize("row", [{**TUNED, "adapter_rank": 16}, {**NARROW, "precision": "fp4", "wide_layers": 4}])
+def test_explanations_of_adapters_and_casts_account_for_the_step(catalog: Catalog, row: dict[str, object]) -> None:
+    parts = explain(plans(row), catalog)
+    kernels = np.isin(parts.text("phase"), ["forward", "backward", "recompute"])
+    spent = sum(result(catalog, row, name) for name in ("time_forward", "time_backward", "time_recompute"))
+    assert parts.number("total_time")[kernels].sum() == pytest.approx(spent, rel=1e-9)
+
+
+def test_checkpoints_of_adapters_hold_no_frozen_weights(catalog: Catalog) -> None:
+    size = result(catalog, {**TUNED, "adapter_rank": RANK, "training_tokens": 0.001}, "checkpoint_size")
+    assert size == pytest.approx(14.0 * 32 * EVERYWHERE)

@@ -262,7 +262,6 @@ def test_modules_that_a_source_recomputes_are_named(training: Published, catalog
 @pytest.mark.parametrize(
     ("row_id", "reason"),
     [
-        ("T02777", "fine-tuning of adapters (LoRA) is not modelled"),
         ("T02798", "time to train depends on how many steps converge"),
     ],
 )
@@ -285,6 +284,14 @@ def test_korthikanti_2022_table_4_time_of_one_layer(shipped: Published, catalog:
 def test_fine_tuning_of_all_weights_is_training_on_packed_sequences(shipped: Published, catalog: Catalog) -> None:
     plans = training_plans(one(shipped, "T00464"), catalog)
     assert len(plans.plans) == 1 and "packed to the full length" in plans.notes[0]
+
+
+def test_fine_tuning_of_adapters(shipped: Published, catalog: Catalog) -> None:
+    nemo = training_plans(one(shipped, "T00466"), catalog)
+    assert (nemo.plans["adapter_rank"][0], nemo.plans["adapter_modules"][0]) == (16.0, "qkv")
+    assert "rank of the adapters not stated: 16 (" in nemo.notes[0]
+    automodel = training_plans(one(shipped, "T02777"), catalog)
+    assert (automodel.plans["adapter_rank"][0], automodel.plans["adapter_modules"][0]) == (16.0, "")
 
 
 def test_a_rounded_global_batch_becomes_whole_where_only_a_rate_is_printed(
@@ -485,12 +492,12 @@ def test_readme_table(report: ValidationReport) -> None:
 
 
 def test_file_without_any_plan_is_a_report_of_reasons(training: Published, catalog: Catalog) -> None:
-    (record,) = records_of([one(training, "T02777")], catalog)
+    (record,) = records_of([one(training, "T02798")], catalog)
     assert not record.covered and record.reason.startswith("fine-tuning of adapters")
 
 
 def test_refusals_are_listed_by_source(report: ValidationReport) -> None:
-    assert ("nemo_automodel", "fine-tuning of adapters (LoRA) is not modelled", 2) in report.refusals()
+    assert ("mlperf_train_v4.0", "time to train depends on how many steps converge", 1) in report.refusals()
     titles = [title for title, _, _ in report.tables()]
     assert titles == ["By group", "By source", "By accelerator", "By metric", "Not predicted"]
 

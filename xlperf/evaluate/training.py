@@ -26,6 +26,7 @@ from xlperf.evaluate.pieces import in_pieces
 from xlperf.evaluate.run import run_results
 from xlperf.hardware.kernels import casts_apart, launched_ahead
 from xlperf.parallel.plan import (
+    ADAPTER_MODULES,
     CONTEXT_METHODS,
     CROSS_ENTROPIES,
     DIMENSIONS,
@@ -57,6 +58,7 @@ _CODES = {
     "cross_entropy": {word: code for code, word in enumerate(CROSS_ENTROPIES)},
     "attention": {"standard": 0, "flash": 1},
     "optimizer": {"sgd": 0, "adam": 1},
+    "adapter_modules": {word: code for code, word in enumerate(ADAPTER_MODULES)},
     "quantized_copies": {word: code for code, word in enumerate(QUANTIZED_COPIES)},
     "dispatch_precision": {"bf16": 0, "fp8": 1},
 }
@@ -128,6 +130,8 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         recompute_group=plans.filled("recompute_group"),
         cross_entropy=_codes(plans, "cross_entropy"),
         flash_attention=_codes(plans, "attention"),
+        adapter_rank=_or_else(plans.number("adapter_rank"), 0.0),
+        adapter_modules=_codes(plans, "adapter_modules"),
         mtp_layers=plans.filled("train_mtp") * joined.model.num_mtp_layers,
         adam=_codes(plans, "optimizer"),
         product_size=joined.product_size,
@@ -215,6 +219,13 @@ def _asked_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
     if "train_mtp" in plans:
         asked = (plans.filled("train_mtp") > 0) & ~(model.num_mtp_layers > 0)
         rules.append(Rule(asked, "the model has no multi-token prediction modules to train"))
+        frozen = (plan.mtp_layers > 0) & (plan.adapter_rank > 0)
+        rules.append(Rule(frozen, "multi-token prediction modules are not trained beside adapters"))
+    if "adapter_modules" in plans:
+        modules = plans.text("adapter_modules")
+        rules.append(
+            Rule((modules != "") & (plan.adapter_rank <= 0), "adapter modules {} need an adapter rank", (modules,))
+        )
     if "quantized_copies" in plans:
         copies = plans.text("quantized_copies")
         sentence = "quantized copies {} need products in FP8, INT8 or FP4"

@@ -15,7 +15,6 @@ from xlperf.explore.published import Published, PublishedPlans, package_rows
 from xlperf.explore.published_models import ModelShelf
 
 _REFUSED = {
-    "throughput_lora": "fine-tuning of adapters (LoRA) is not modelled",
     "time_to_train": "time to train depends on how many steps converge",
 }
 _RECOMPUTE = {
@@ -252,7 +251,12 @@ def _plan(
     if _value(plan, "pipeline_parallel") < 2.0 and _value(plan, "virtual_pipeline") > 1.0:
         said.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
         plan["virtual_pipeline"] = 1.0
-    if text["metric_kind"] == "throughput_sft":
+    if text["metric_kind"] == "throughput_lora":
+        rank, reference, _ = software_default(*where, "adapter_rank")
+        plan["adapter_rank"] = float(rank)
+        plan["adapter_modules"] = software_default(*where, "adapter_modules")[0]
+        said.append(f"rank of the adapters not stated: {rank} ({reference})")
+    if text["metric_kind"] in ("throughput_sft", "throughput_lora"):
         said.append("sequences are taken as packed to the full length: attention as of one document")
     _whole_batch(plan, text, said)
     return plan, said

@@ -18,6 +18,8 @@ CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 PLACEHOLDERS = 2.0
 """Layers that the embedding and the output projection may count as when layers are dealt to stages. [-]"""
+ADAPTER_MODULES = ("all", "qkv")
+ADAPT_ALL = 0.0
 QUANTIZED_COPIES = ("none", "kept", "primary")
 KEPT, PRIMARY = 1.0, 2.0
 LAYOUTS = 2.0
@@ -90,6 +92,10 @@ class TrainingPlan:
         1 for a fused attention kernel, 0 for standard attention. [-]
     mtp_layers : Array
         Multi-token prediction modules that are trained beside the model. [-]
+    adapter_rank : Array
+        Rank of low-rank adapters beside frozen weights; 0 where all weights are trained. [-]
+    adapter_modules : Array
+        Code of the products that have one: position in ADAPTER_MODULES. [-]
     adam : Array
         1 for Adam (two moments), 0 for SGD with momentum (one). [-]
     product_size : Array
@@ -144,6 +150,8 @@ class TrainingPlan:
     cross_entropy: Array
     flash_attention: Array
     mtp_layers: Array
+    adapter_rank: Array
+    adapter_modules: Array
     adam: Array
     product_size: Array
     cast_reads: Array

@@ -91,7 +91,12 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
 
 
 def communication_of(
-    setting: Setting, parameters: Array, expert_parameters: Array, narrow_parameters: Array
+    setting: Setting,
+    parameters: Array,
+    expert_parameters: Array,
+    narrow_parameters: Array,
+    trained_parameters: Array,
+    trained_expert_parameters: Array,
 ) -> Communication:
     """Time and size of every collective of a step.
 
@@ -105,6 +110,10 @@ def communication_of(
         Parameters of its routed experts, (rows,). [-]
     narrow_parameters : Array
         Those among the former that are weights of products of the layers, (rows,). [-]
+    trained_parameters : Array
+        Parameters that have gradients, routed experts apart, (rows,). [-]
+    trained_expert_parameters : Array
+        Those of its routed experts, (rows,). [-]
 
     Returns
     -------
@@ -118,13 +127,18 @@ def communication_of(
     pair_call = (stream, np.where(split, tensor, 1.0), plan.tensor_stride)
     reduce_call = (stream, np.where(split, 1.0, tensor), plan.tensor_stride)
     stride = np.minimum(plan.context_stride, plan.data_stride)
-    gradients = parameters * plan.gradient_size
+    gradients = trained_parameters * plan.gradient_size
     sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
     tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
     calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
     primary = plan.quantized & (plan.quantized_copies == PRIMARY) & (plan.turns > 0)
     saved = np.where(primary, 1.0 - plan.wide_layers / model.num_layers, 0.0) * (plan.element_size - plan.product_size)
     weights = parameters * plan.element_size - narrow_parameters * saved
+    expert_weights_size = expert_parameters * (plan.element_size - saved)
+    frozen = (plan.adapter_rank > 0) & (plan.zero_stage < 3)  # only what is trained has to be gathered
+    if frozen.any():
+        weights = np.where(frozen, trained_parameters * plan.element_size, weights)
+        expert_weights_size = np.where(frozen, 0.0, expert_weights_size)
     weights_call = (weights / calls, sharded_ranks, stride)
     scatter_call = (gradients / calls, sharded_ranks, stride)
     whole_call = (gradients / sharded_ranks / calls, plan.shards / sharded_ranks, stride * sharded_ranks)
@@ -156,8 +170,8 @@ def communication_of(
         expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)
         expert_stride = plan.expert_data_stride
         expert_sharded = np.where(sharded, plan.expert_zero_shards, 1.0)
-        expert_gradients = expert_parameters * plan.gradient_size
-        expert_weights = (expert_parameters * (plan.element_size - saved), expert_sharded, expert_stride)
+        expert_gradients = trained_expert_parameters * plan.gradient_size
+        expert_weights = (expert_weights_size, expert_sharded, expert_stride)
         expert_scatter = (expert_gradients, expert_sharded, expert_stride)
         expert_reduce = (
             expert_gradients / expert_sharded,

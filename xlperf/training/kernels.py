@@ -14,6 +14,8 @@ import numpy as np
 from xlperf.arrays import Array, ceil_div, side_by_side, total
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
 from xlperf.parallel.plan import FUSED, LAYOUTS, PLAIN, PRIMARY, RING
+from xlperf.training.adapters import PLACES as ADAPTED
+from xlperf.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.training.setting import MASK, WORD, Part, Setting
 from xlperf.workload.operators import (
     Gemms,
@@ -77,6 +79,9 @@ class _Collected:
             time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
+        if (setting.plan.adapter_rank > 0).any():
+            frozen = frozen_products(whole.names, setting.plan)
+            calls, time = np.where(frozen, 0.0, calls), np.where(frozen, 0.0, time)
         grouped = np.array([name.startswith("experts") for name in whole.names])
         if grouped.any():
             time = np.where(grouped, setting.constants["experts"]["product_slowdown"] * time, time)
@@ -179,6 +184,11 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
         narrow.add_with_gradients("moe", shared, element, gradient)
         wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
+    adapters: list[Part] = []
+    if (plan.adapter_rank > 0).any():
+        for place, gemms in narrow.forward[: len(ADAPTED)]:
+            wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
+            adapters += _adapter_parts(setting, place, gemms)
     if plan.mtp_layers.any():
         narrow.add_with_gradients("mtp", mtp_gemm(model, tokens, tensor), element, gradient)
     if bool((plan.flash_attention < 1).any()):
@@ -186,7 +196,17 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         scores = attention_gemms(model, plan.micro_batch_size / plan.context_parallel, plan.sequence_length, tensor)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
-    return narrow.parts(setting, wide=False) + wide.parts(setting, wide=True) + _cast_parts(setting, narrow)
+    return narrow.parts(setting, wide=False) + wide.parts(setting, wide=True) + _cast_parts(setting, narrow) + adapters
+
+
+def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
+    parts = []
+    for phase in ("forward", "backward"):
+        names, traffic = adapter_vectors(place, gemms, setting.plan, phase == "backward")
+        time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
+        calls = np.where(traffic > 0.0, 1.0, 0.0)
+        parts.append(Part(phase, "vector", names, place, calls, time, None, traffic, wide=True))
+    return parts
 
 
 def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
@@ -206,15 +226,16 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     kept = (plan.quantized_copies > 0)[:, None]
     once = kept & ~(plan.regathers & (plan.quantized_copies < PRIMARY))[:, None]
     again = np.where(kept, 0.0, 1.0)
+    layouts = np.where(plan.adapter_rank[:, None] > 0, 1.0, LAYOUTS)  # frozen weights need no gradient
     parts = []
     for place, gemms in narrow.forward:
         inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
         weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
         made_narrow = np.array([name not in _STANDALONE for name in gemms.names])
         taken_narrow = np.array([name.endswith("up") for name in gemms.names])
-        forward = inputs * (np.where(made_narrow, fused, read) + (LAYOUTS - again) * size) + weights
-        backward = gradients * (np.where(taken_narrow, fused, read) + LAYOUTS * size)
-        backward = backward + again * inputs * (read + size) + weights
+        forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
+        backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
+        backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
         for phase, name, traffic in (("forward", "casts", forward), ("backward", "casts of gradients", backward)):
             moved = np.maximum(share[:, 0] * total(traffic), 0.0)[:, None]
             time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
