@@ -16,6 +16,7 @@ from xlperf.explore.fit_rows import FittedConstant, calibration_table
 from xlperf.explore.published import read_published
 from xlperf.explore.published_training import training_plans
 from xlperf.resources import workbook
+from xlperf.training.communication import distinct_share
 from xlperf.workload.parameters import mtp_parameters, parameter_count
 
 H100 = "H100-SXM-80GB"
@@ -466,3 +467,61 @@ def test_explanations_of_adapters_and_casts_account_for_the_step(catalog: Catalo
 def test_checkpoints_of_adapters_hold_no_frozen_weights(catalog: Catalog) -> None:
     size = result(catalog, {**TUNED, "adapter_rank": RANK, "training_tokens": 0.001}, "checkpoint_size")
     assert size == pytest.approx(14.0 * 32 * EVERYWHERE)
+
+
+# --- capacity of experts, gradients, memory by stage ---------------------------------------------------------------
+
+ROUTED = {"model": "Mixtral-8x7B-v0.1", "accelerator": H100, "num_accelerators": 64, "expert_parallel": 8}
+ROUTED |= {"pipeline_parallel": 4, "global_batch_size": 256, "sequence_length": 4096}
+
+
+def test_capacity_decides_what_experts_take_and_what_is_sent(catalog: Catalog) -> None:
+    """A capacity of 1 is a balanced router whose copies are all sent; more is padding, less drops tokens."""
+    times = [result(catalog, ROUTED, expert_capacity=capacity) for capacity in (0.75, 1.0, 1.25)]
+    assert times[0] < times[1] < times[2]
+    for part in ("time_forward", "time_backward"):
+        assert result(catalog, ROUTED, part, expert_capacity=1.0) == result(catalog, ROUTED, part)
+        assert result(catalog, ROUTED, part, expert_capacity=1.25) == result(
+            catalog, ROUTED, part, expert_imbalance=1.25
+        )
+    parts = [explain(plans({**ROUTED, **change}), catalog) for change in ({}, {"expert_capacity": 1.25})]
+    sent = [float(part.number("traffic")[part.text("operator").tolist().index("expert exchange")]) for part in parts]
+    copies = 4096.0 * 4096.0 * 2.0 * 2.0  # tokens x width x experts of a token x bytes
+    assert sent[1] == pytest.approx(1.25 * copies)
+    assert sent[0] == pytest.approx(float(distinct_share(8.0, 2.0)) * copies)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({**DENSE, "expert_capacity": 1.25}, "the model has no experts to give a capacity of 1.25"),
+        (
+            {**ROUTED, "expert_capacity": 1.25, "expert_imbalance": 1.5},
+            "experts with a capacity (1.25) are filled alike: leave expert imbalance (1.5) out",
+        ),
+    ],
+)
+def test_capacities_that_cannot_be_are_said(catalog: Catalog, row: dict[str, object], reason: str) -> None:
+    assert evaluate(plans(row), catalog)["reason"][0] == reason
+
+
+def test_gradients_in_16_bits_are_half_as_large(catalog: Catalog) -> None:
+    row = {**DENSE, "software": "megatron"}
+    wide, narrow, blank = (
+        [result(catalog, row, name, gradient_precision=word) for name in ("memory_gradients", "time_data_parallel")]
+        for word in ("fp32", "bf16", "")
+    )
+    assert wide == blank
+    assert narrow[0] == pytest.approx(wide[0] / 2.0) and narrow[1] <= wide[1]
+
+
+def test_memory_by_stage(catalog: Catalog) -> None:
+    """The worst of the stages is the memory of the plan; the last stage holds the logits and one micro-batch."""
+    stages = [f"memory_{place}_stage" for place in ("first", "middle", "last")]
+    found = [result(catalog, DENSE, name) for name in stages]
+    assert max(found) == result(catalog, DENSE, "memory") and found[0] > found[1] > found[2]
+    one = {**DENSE, "pipeline_parallel": 1}
+    assert result(catalog, one, "memory_first_stage") == result(catalog, one, "memory")
+    assert all(np.isnan(result(catalog, one, name)) for name in stages[1:])
+    two = {**DENSE, "pipeline_parallel": 2}
+    assert np.isnan(result(catalog, two, "memory_middle_stage")) and result(catalog, two, "memory_last_stage") > 0.0

@@ -493,7 +493,7 @@ def test_readme_table(report: ValidationReport) -> None:
 
 def test_file_without_any_plan_is_a_report_of_reasons(training: Published, catalog: Catalog) -> None:
     (record,) = records_of([one(training, "T02798")], catalog)
-    assert not record.covered and record.reason.startswith("fine-tuning of adapters")
+    assert not record.covered and record.reason.startswith("time to train depends on")
 
 
 def test_refusals_are_listed_by_source(report: ValidationReport) -> None:

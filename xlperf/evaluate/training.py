@@ -108,6 +108,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         expert_parallel=experts,
         expert_tensor_parallel=expert_tensor,
         expert_imbalance=plans.filled("expert_imbalance"),
+        expert_capacity=plans.number("expert_capacity"),
         dispatch_size=np.where(_codes(plans, "dispatch_precision") > 0.0, 1.0, joined.element_size),
         tensor_stride=dense_strides["tp"],
         context_stride=dense_strides["cp"],
@@ -304,6 +305,14 @@ def constants_of(
     return found, extrapolated
 
 
+def _gradient_size(plans: Table, default: Array) -> Array:
+    """Bytes of an element of the gradient buffer, where a plan says so, else of its software. [B]"""
+    if "gradient_precision" not in plans:
+        return default
+    sizes = {"fp32": 4.0, "bf16": 2.0, "": np.nan}
+    return _or_else(np.array([sizes[word] for word in plans.text("gradient_precision").tolist()]), default)
+
+
 def training_setting(
     plans: Table, catalog: Catalog, named: Named, architecture: Architecture
 ) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
@@ -327,7 +336,7 @@ def training_setting(
     """
     joined = join(plans, catalog, named)
     constants, extrapolated = constants_of(catalog.calibration, joined)
-    plan = plan_of(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
+    plan = plan_of(plans, joined, _gradient_size(plans, constants["training_memory"]["gradient_size"][:, 0]))
     kernels = casts_apart(launched_ahead(constants))
     setting = Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, kernels, architecture)
     return setting, joined, extrapolated

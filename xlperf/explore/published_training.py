@@ -49,8 +49,9 @@ _DEFAULTED = (
     "dispatch_precision",
     "zero_group_size",
     "train_mtp",
+    "expert_capacity",
 )
-_NUMBERS = frozenset(("zero_group_size", "train_mtp"))
+_NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity"))
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",

@@ -60,6 +60,8 @@ class TrainingPlan:
         Ranks that share one expert. [-]
     expert_imbalance : Array
         Tokens of the fullest expert rank over the mean. [-]
+    expert_capacity : Array
+        Tokens that each expert takes over the mean; NaN where none is dropped or padded. [-]
     dispatch_size : Array
         Bytes of an element sent to experts. [B]
     tensor_stride, context_stride, data_stride, stage_stride : Array
@@ -129,6 +131,7 @@ class TrainingPlan:
     expert_parallel: Array
     expert_tensor_parallel: Array
     expert_imbalance: Array
+    expert_capacity: Array
     dispatch_size: Array
     tensor_stride: Array
     context_stride: Array
@@ -381,6 +384,16 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
                 plan.expert_tensor_parallel,
                 plan.tensor_parallel * plan.context_parallel * plan.data_parallel,
             ),
+        ),
+        Rule(
+            dense & ~np.isnan(plan.expert_capacity),
+            "the model has no experts to give a capacity of {}",
+            (plan.expert_capacity,),
+        ),
+        Rule(
+            ~np.isnan(plan.expert_capacity) & (plan.expert_imbalance > 1),
+            "experts with a capacity ({}) are filled alike: leave expert imbalance ({}) out",
+            (plan.expert_capacity, plan.expert_imbalance),
         ),
         Rule(
             (plan.expert_parallel > 1) & (plan.tensor_parallel > 1) & (plan.sequence_parallel < 1),

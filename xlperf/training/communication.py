@@ -165,6 +165,9 @@ def communication_of(
         inside = np.minimum(np.maximum(setting.network.size[:, 0] / plan.expert_stride, 1.0), plan.expert_parallel)
         across = plan.expert_parallel / inside
         share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
+        padded = ~np.isnan(plan.expert_capacity)  # buffers of one size for each expert
+        if padded.any():
+            share = np.where(padded, plan.expert_capacity, share)
         exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
         expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)

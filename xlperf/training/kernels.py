@@ -163,7 +163,8 @@ def routed_tokens(setting: Setting) -> tuple[Array, Array, Array]:
     model, plan = setting.model, setting.plan
     routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
     experts = model.num_experts / plan.expert_parallel
-    copies = routed * model.top_k * plan.expert_tensor_parallel * plan.expert_imbalance
+    filled = np.where(np.isnan(plan.expert_capacity), plan.expert_imbalance, plan.expert_capacity)
+    copies = routed * model.top_k * plan.expert_tensor_parallel * filled
     return routed, copies, experts
 
 

@@ -277,6 +277,9 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     software = setting.constants["training_memory"]
     return {
         "memory": memory,
+        "memory_first_stage": stage_total[:, 0],
+        "memory_middle_stage": np.where(stages > 2, stage_total[:, 1], np.nan),
+        "memory_last_stage": np.where(single, np.nan, stage_total[:, 2]),
         "memory_weights": weights[rows, worst],
         "memory_gradients": gradients[rows, worst],
         "memory_optimizer": optimizer[rows, worst],
