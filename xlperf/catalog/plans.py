@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +84,8 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     return filled
 
 
-def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Table:
-    """Read chiplet designs or servers: rows of the sheets ``chiplets`` or ``servers``.
+def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
+    """Read chiplet designs or servers: rows of the sheets ``chiplets`` or ``servers``; or of another catalog sheet.
 
     Parameters
     ----------
@@ -92,12 +93,14 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Tabl
         ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook with one of the sheets; its first header,
         ``chiplet`` or ``server``, says which it is.
     sheet : str, optional
-        Which of the two sheets of a workbook; by default ``chiplets`` where it has rows.
+        Which of the sheets of a workbook; by default ``chiplets`` where it has rows.
+    kinds : sequence of str, optional
+        Sheets that are meant.
 
     Returns
     -------
     Table
-        Of kind ``chiplets`` or ``servers``, at least one row.
+        Of one of the kinds, at least one row.
 
     Raises
     ------
@@ -108,7 +111,7 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Tabl
     faults: list[Fault]
     if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
         found, faults = read_catalog_tables(path, required=False)
-        wanted = DESIGN_TABLES if sheet is None else (sheet,)
+        wanted = kinds if sheet is None else (sheet,)
         tables = sorted((table for table in found if table.kind in wanted and len(table)), key=_kind)
         if not tables:
             raise_faults(faults)
@@ -118,9 +121,9 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Tabl
         raise InputError(Fault(name, "has no sheets; leave the sheet out"))
     elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
         file = read_csv(path)
-        table, faults = parse_coded(_design_kind(name, file.header), file.header, file.columns, file.locate)
+        table, faults = parse_coded(_design_kind(name, file.header, kinds), file.header, file.columns, file.locate)
     elif ending == ".parquet":
-        plans, faults = _parquet_plans(Path(path), None, _design_kind)
+        plans, faults = _parquet_plans(Path(path), None, partial(_design_kind, kinds=kinds))
         table = plans[0]
     elif not Path(path).exists():
         raise InputError(Fault(str(path), "there is no such file"))
@@ -138,12 +141,12 @@ def _kind(table: Table) -> str:
     return table.kind
 
 
-def _design_kind(name: str, header: Sequence[object]) -> str:
+def _design_kind(name: str, header: Sequence[object], kinds: Sequence[str]) -> str:
     names = [split_header(cell)[0] for cell in header if isinstance(cell, str)]
-    for kind in DESIGN_TABLES:
+    for kind in kinds:
         if table_schema(kind).key.name in names:
             return kind
-    keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in DESIGN_TABLES)
+    keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in kinds)
     raise InputError(Fault(name, f"needs a column {keys} with the names of the designs, got {', '.join(names[:6])}"))
 
 

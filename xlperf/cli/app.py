@@ -15,6 +15,7 @@ import click
 
 from xlperf import __version__
 from xlperf.cli.cost import cost
+from xlperf.cli.devices import device
 from xlperf.cli.hosts import install, uninstall
 from xlperf.cli.plans import evaluate, explain, report
 from xlperf.cli.published import calibrate, validate
@@ -49,7 +50,7 @@ def cli() -> None:
     """
 
 
-for _command in (report, evaluate, cost, explain, new, check, show, validate, calibrate, install, uninstall):
+for _command in (report, evaluate, cost, device, explain, new, check, show, validate, calibrate, install, uninstall):
     cli.add_command(_command)
 
 

@@ -45,7 +45,7 @@ def device_costs(
     named = devices.text("package") != ""
     priced = named & (designs["node"] != "") & ~np.isnan(designs["memory_price"])
     priced &= (number["num_base_dies"] <= 0.0) | (designs["base_node"] != "")
-    priced &= (found["memory_stacks"] >= 1.0) & (found["num_cores"] >= 1.0)
+    priced &= (found["memory_stacks"] >= 1.0) & (found["num_multiprocessors"] >= 1.0)
     fits = _fits(catalog, designs, "node", "module_area") & _fits(catalog, designs, "base_node", "base_area")
     rows = np.flatnonzero(priced & fits)
     if len(rows):
@@ -79,7 +79,7 @@ def chiplets_of(devices: Table, number: Mapping[str, Array], found: Mapping[str,
     """
     based = number["num_base_dies"] > 0.0
     per_die = np.maximum(np.floor(found["compute_area"] / number["num_dies"] / found["core_area"]), 1.0)
-    needed = np.minimum(np.ceil(found["num_cores"] / number["num_dies"]), per_die)
+    needed = np.minimum(np.ceil(found["num_multiprocessors"] / number["num_dies"]), per_die)
     stack_capacity = nodes.memory["stack_height"] * nodes.memory["layer_capacity"]
     columns: dict[str, np.ndarray] = {
         "chiplet": devices.text("device"),

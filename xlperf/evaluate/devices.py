@@ -16,8 +16,8 @@ from xlperf.hardware import floorplan, power
 PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 _FILLED = {
     **{f"peak_flop_rate_{name}": f"peak_flop_rate_{name}" for name in PRECISIONS},
-    "num_multiprocessors": "num_cores",
-    "clock_rate": "clock_rate",
+    "num_multiprocessors": "num_multiprocessors",
+    "clock_rate": "sustained_clock_rate",
     "memory_capacity": "memory_capacity",
     "memory_bandwidth": "memory_bandwidth",
     "l2_capacity": "l2_capacity",
@@ -255,8 +255,8 @@ def _derived(number: dict[str, Array], nodes: _Nodes) -> tuple[dict[str, np.ndar
         (~(stacks >= 1.0), "not one stack of memory fits the edge and the power budget"),
     ]
     found: dict[str, np.ndarray] = {
-        "num_cores": cores,
-        "clock_rate": clock,
+        "num_multiprocessors": cores,
+        "sustained_clock_rate": clock,
         **{f"peak_flop_rate_{name}": cores * clock * core[f"flop_per_clock_{name}"] for name in PRECISIONS},
         "l2_capacity": cache,
         "l2_bandwidth": cores * clock * core["cache_bytes_per_clock"],
@@ -277,7 +277,7 @@ def _derived(number: dict[str, Array], nodes: _Nodes) -> tuple[dict[str, np.ndar
         "memory_energy": memory["energy"],
         "link_energy": link["energy"],
         "silicon_area": silicon,
-        "perimeter": perimeter,
+        "outer_perimeter": perimeter,
         "area_share_compute": compute_area / silicon,
         "area_share_cache": cache_area / silicon,
         "area_share_memory": memory_area / silicon,
