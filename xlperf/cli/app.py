@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 import click
 
 from xlperf import __version__
+from xlperf.cli.allocate import optimise
 from xlperf.cli.cost import cost
 from xlperf.cli.devices import device
 from xlperf.cli.hosts import install, uninstall
@@ -50,7 +51,21 @@ def cli() -> None:
     """
 
 
-for _command in (report, evaluate, cost, device, explain, new, check, show, validate, calibrate, install, uninstall):
+for _command in (
+    report,
+    evaluate,
+    cost,
+    device,
+    optimise,
+    explain,
+    new,
+    check,
+    show,
+    validate,
+    calibrate,
+    install,
+    uninstall,
+):
     cli.add_command(_command)
 
 

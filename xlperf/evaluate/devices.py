@@ -252,6 +252,7 @@ def _derived(number: dict[str, Array], nodes: _Nodes) -> tuple[dict[str, np.ndar
         (~(cores >= 1.0), "not one core fits into the area for cores"),
         (asked * core_area > compute_area * (1.0 + 1e-9), "the cores do not fit into the area for them"),
         (spare <= 0.0, "the power budget leaves nothing for the cores"),
+        (linked & ~(lanes >= 1.0), "not one lane of its links fits their share of the perimeter"),
         (~(stacks >= 1.0), "not one stack of memory fits the edge and the power budget"),
     ]
     found: dict[str, np.ndarray] = {
@@ -267,7 +268,7 @@ def _derived(number: dict[str, Array], nodes: _Nodes) -> tuple[dict[str, np.ndar
         "memory_capacity": stacks * height * memory["layer_capacity"],
         "memory_bandwidth": memory_bandwidth,
         "num_lanes": lanes,
-        "link_bandwidth": np.where(link_bandwidth > 0.0, link_bandwidth, np.nan),
+        "link_bandwidth": np.where(linked, link_bandwidth, np.nan),
         "thermal_design_power": switching + static + memory_power + link_power,
         "power_compute": switching,
         "power_static": static,
