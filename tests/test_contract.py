@@ -19,6 +19,8 @@ NOT_DRAWN = {
     "inference.loaded.loaded_results": "takes a stream of requests beside plans",
     "inference.loaded.pooled_results": "takes a stream of requests beside plans",
     "inference.loaded.service_of": "takes a stream of requests beside plans",
+    "inference.loaded.loaded_serving": "takes a stream of requests beside plans",
+    "inference.loaded.quick_service": "takes a stream of requests beside plans",
     "inference.loaded.places_of": "takes plans as a whole",
     "inference.loaded.operating": "takes a stream of requests beside plans",
     "inference.loaded.pools_of": "takes a stream of requests beside plans",

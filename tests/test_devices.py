@@ -431,3 +431,26 @@ def test_an_accelerator_needs_its_numbers_or_a_device() -> None:
     derived = accelerators_of(catalog().with_tables([table])).table
     assert derived["peak_flop_rate_bf16"][0] == 900e12  # what the row states stands
     assert derived["memory_bandwidth"][0] == pytest.approx(3.35e12, rel=0.2)
+
+
+@pytest.mark.parametrize("kind", ["technology", "memories", "links", "cores", "devices", "process_nodes", "packages"])
+def test_a_table_of_ones_own_leaves_other_plans_alone(kind: str) -> None:
+    """Devices that refer to rows now gone say so; plans on stated accelerators are as before."""
+    table = catalog().tables[kind]
+    key = table.schema.key.name
+    renamed = Table(kind, {**table.columns, key: np.array([f"my {n}" for n in table[key]], dtype=object)})
+    if kind == "technology":
+        core = catalog().tables["cores"]
+        own = core.take([0])
+        tables = [renamed, Table("cores", {**own.columns, "technology": np.array(["my 7 nm"], dtype=object)})]
+    else:
+        tables = [renamed]
+    changed = catalog().with_tables(tables)
+    plans = training("B200-SXM-180GB", DERIVED)
+    before, after = evaluate(plans, catalog()), evaluate(plans, changed)
+    assert after["step_time"][0] == before["step_time"][0]
+    if kind in ("process_nodes", "packages"):
+        assert after["step_time"][1] == before["step_time"][1]
+        assert np.isnan(after["cost_per_million_tokens"][1])
+    else:
+        assert np.isnan(after["step_time"][1]) and "catalog" in after["reason"][1]

@@ -276,3 +276,39 @@ def test_bad_studies_are_one_line(tmp_path: Path) -> None:
     lines = str(problem.value).splitlines()
     assert lines[0] == 'mine.xlsx [study!B5]: batch sizes must be a number, got "two"'
     assert lines[1].startswith('mine.xlsx [study!A6]: no setting "batch size" in the study gemm-bounds; did you mean')
+
+
+def test_dividing_a_die_pays_the_more_the_larger_it_is_and_the_younger_its_node() -> None:
+    """The order of findings of Feng and Ma 2022; cost of a unit for each square millimetre that computes."""
+    found = sheet("chiplets", "map")
+
+    def gain(node: str, area: int) -> float:
+        key = f"{node}, {area} mm2, CoWoS-S"
+        counts = [f"{n}_dies" for n in (2, 4, 8)]
+        return cell(found, key, "1_dies") / min(cell(found, key, name) for name in counts)
+
+    assert gain("5 nm", 200) < gain("5 nm", 400) < gain("5 nm", 800)
+    assert gain("7 nm", 800) < gain("5 nm", 800) < gain("3 nm", 800)
+
+
+def test_too_many_dies_cost_more_than_they_save() -> None:
+    found = sheet("chiplets", "map")
+    for node in ("7 nm", "5 nm", "3 nm"):
+        key = f"{node}, 200 mm2, CoWoS-S"
+        assert cell(found, key, "16_dies") > cell(found, key, "1_dies")
+
+
+def test_identical_dies_are_designed_once() -> None:
+    """A unit is cheaper the more are made; halves of a die of one design also save design cost at a small volume."""
+    found = sheet("chiplets", "volume")
+    costs = [[float(value or 0) for value in row] for row in found.rows]
+    for i in range(1, len(found.columns)):
+        assert [row[i] for row in costs] == sorted((row[i] for row in costs), reverse=True)
+    assert costs[0][2] < costs[0][1]
+    assert costs[0][1] - costs[0][2] > costs[-1][1] - costs[-1][2]
+
+
+def test_a_die_over_the_exposure_field_is_left_out() -> None:
+    designs = sheet("chiplets", "designs")
+    assert not [row for row in designs.rows if float(row[2] or 0) == 1600 and row[4] == 1]
+    assert [row for row in designs.rows if float(row[2] or 0) == 1600 and row[4] == 2]

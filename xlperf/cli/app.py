@@ -18,7 +18,7 @@ from xlperf.cli.allocate import optimise
 from xlperf.cli.cost import cost
 from xlperf.cli.devices import device
 from xlperf.cli.hosts import install, uninstall
-from xlperf.cli.plans import evaluate, explain, report
+from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.sheets import check, new, show
 from xlperf.errors import HostError, InputError
@@ -58,6 +58,7 @@ for _command in (
     device,
     optimise,
     explain,
+    frontier,
     new,
     check,
     show,

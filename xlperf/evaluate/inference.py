@@ -11,7 +11,8 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, token_rate_per_power
+from xlperf.cost.systems import carbon_of_energy
+from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, rate_per_cost, token_rate_per_power
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
@@ -340,6 +341,9 @@ def _evaluate(
         results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
         results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
         results["energy_per_token"] = energy_per_token(power, whole, rate)
+        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], joined.carbon_intensity)
+        results["accelerator_hour_cost"] = joined.cost_rate
+        results["tokens_per_dollar"] = rate_per_cost(rate, whole, joined.cost_rate)
         for side in ("input", "output"):
             results[f"cost_per_million_{side}_tokens"] = cost_per_token(
                 joined.cost_rate, ranks, results[f"{side}_token_rate"]

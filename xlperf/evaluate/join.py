@@ -39,6 +39,7 @@ class Joined:
     cost_rate: Array
     server_power: Array
     power_usage_effectiveness: Array
+    carbon_intensity: Array
     rules: list[Rule]
     peaks: Array
     generation: Words
@@ -272,6 +273,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         cost_rate=arrays.cost_rate[rows],
         server_power=arrays.server_power[rows],
         power_usage_effectiveness=arrays.power_usage_effectiveness[rows],
+        carbon_intensity=arrays.carbon_intensity[rows],
         rules=rules,
         peaks=arrays.peaks[rows],
         generation=generation,

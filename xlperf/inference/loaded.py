@@ -24,6 +24,7 @@ from xlperf.network.collectives import collective_time
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
+from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
 _MOST_OPEN = 256.0
@@ -47,7 +48,7 @@ class Serving:
         """The same with other requests decoded together and other prompts prefilled together."""
         return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
 
-    def results(self) -> dict[str, Array]:
+    def results(self, phases: tuple[int, ...] = BOTH_PHASES) -> dict[str, Array]:
         """As :func:`xlperf.inference.serving_results`."""
         return serving_results(
             self.model,
@@ -59,10 +60,11 @@ class Serving:
             self.software,
             self.reserved_memory,
             self.architecture,
+            phases,
         )
 
-    def times(self) -> Array:
-        """Times of a prefill and of a step of decoding, (rows, 2). [s]"""
+    def times(self, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
+        """Times of a prefill and of a step of decoding, or of one of them, (rows, phases). [s]"""
         work = serving_work(
             self.model,
             self.device,
@@ -72,6 +74,7 @@ class Serving:
             self.kernels,
             self.software,
             self.architecture,
+            phases,
         )
         return total(phase_times(work))
 
@@ -112,8 +115,8 @@ def _prompts(plan: InferencePlan, requests: Array, steps: Array, share: Array) -
     return np.maximum(np.minimum(np.floor(coming), most), 1.0)
 
 
-def service_of(serving: Serving, stream: Stream, requests: Array) -> tuple[Service, dict[str, Array], Serving]:
-    """What a replica needs for a request while a number of them are decoded together.
+def loaded_serving(serving: Serving, stream: Stream, requests: Array) -> Serving:
+    """Replicas with a number of requests that are decoded together, and the prompts that are prefilled together then.
 
     Parameters
     ----------
@@ -126,22 +129,70 @@ def service_of(serving: Serving, stream: Stream, requests: Array) -> tuple[Servi
 
     Returns
     -------
-    tuple of Service, dict and Serving
-        Its times, the results of a static batch of so many, and the plan with that batch.
+    Serving
+        With that batch.
     """
     plan = serving.plan
     steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    prompts = _prompts(plan, requests, steps, stream.waiting_share)
-    full = serving.with_batch(requests, prompts)
-    results = full.results()
+    return serving.with_batch(requests, _prompts(plan, requests, steps, stream.waiting_share))
+
+
+def _decoding_line(loaded: Serving, steps: Array, per_token: Array) -> tuple[Array, Array]:
+    """Time of a step of decoding with no request and of one more, from the time per token with all of a batch."""
+    requests = loaded.plan.batch_size
     fewer = np.maximum(np.floor(0.5 * requests), 1.0)
-    half = full.with_batch(fewer, prompts).times()
-    step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
-    base, slope = step_line(requests, step, fewer, half[:, 1])
-    prefill = results["ttft"]
+    half = loaded.with_batch(fewer, loaded.plan.prompts_together).times((DECODING,))[:, 0]
+    step = np.where(steps > 0.0, per_token * loaded.plan.tokens_per_step, half)
+    return step_line(requests, step, fewer, half)
+
+
+def service_of(loaded: Serving, stream: Stream, prefill_time: Array, per_token: Array) -> Service:
+    """What a replica needs for a request, from its times with a batch.
+
+    Parameters
+    ----------
+    loaded : Serving
+        Replicas with their batch, as :func:`loaded_serving` has them, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    prefill_time : Array
+        Time of the prefill of the prompts that go together, (rows,). [s]
+    per_token : Array
+        Time of a step of decoding over the tokens that it yields, (rows,). [s]
+
+    Returns
+    -------
+    Service
+        Its times, (rows,).
+    """
+    plan = loaded.plan
+    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
+    base, slope = _decoding_line(loaded, steps, per_token)
     # Prompts follow each other through the stages.
-    share = prefill / (prompts * np.maximum(np.minimum(plan.pipeline_parallel, requests), 1.0))
-    return Service(prefill, share, base, slope, steps, stream.waiting_share), results, full
+    parts = plan.prompts_together * np.maximum(np.minimum(plan.pipeline_parallel, plan.batch_size), 1.0)
+    return Service(prefill_time, prefill_time / parts, base, slope, steps, stream.waiting_share)
+
+
+def quick_service(serving: Serving, stream: Stream, requests: Array) -> Service:
+    """What a replica needs for a request while a number of them are decoded together, without other results.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    requests : Array
+        Requests that are decoded together, whole, (rows,). [-]
+
+    Returns
+    -------
+    Service
+        Its times, (rows,).
+    """
+    loaded = loaded_serving(serving, stream, requests)
+    prefill, step = loaded.times().T
+    return service_of(loaded, stream, prefill, step / serving.plan.tokens_per_step)
 
 
 class Operation(NamedTuple):
@@ -178,11 +229,13 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     rate = stream.request_rate / replicas
     if arriving.any():
         guess = np.minimum(places, _MOST_OPEN)
-        service, _, _ = service_of(serving, stream, np.where(arriving, guess, active))
+        service = quick_service(serving, stream, np.where(arriving, guess, active))
         found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation).running
         found = np.where(np.isfinite(found), np.ceil(found), places)
         active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
-    service, results, running = service_of(serving, stream, active)
+    running = loaded_serving(serving, stream, active)
+    results = running.results()
+    service = service_of(running, stream, results["ttft"], results["tpot"])
     steady = closed_state(service, requests, places)
     if arriving.any():
         opened = service.open_state(rate, stream.prompt_variation)
@@ -254,7 +307,7 @@ def _streamed(
     return found
 
 
-def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array]) -> Array:
+def _transfer_time(serving: Serving, receiver: Serving) -> Array:
     """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it.
 
     Parameters
@@ -263,8 +316,6 @@ def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array
         Pool of the prefill, (rows,).
     receiver : Serving
         Pool of decoding, (rows,).
-    results : dict of str to Array
-        Of the decoding pool: the cache of its batch at its longest. [B]
 
     Returns
     -------
@@ -341,22 +392,21 @@ def pools_of(decoding: Serving, prefilling: Serving, stream: Stream, requests: A
     active = np.minimum(np.ceil(np.maximum(requests / decoders, 1.0)), places)
     prompts = _prompts(other, requests / prefillers, steps, stream.waiting_share)
     together = prefilling.with_batch(prompts, prompts)
-    prefill = together.times()[:, 0]
+    prefill = together.times((PREFILL,))[:, 0]
     parts = prompts * np.maximum(np.minimum(other.pipeline_parallel, requests), 1.0)
 
-    def service_at(batch: Array) -> tuple[Service, dict[str, Array], Serving]:
-        full = decoding.with_batch(batch, np.ones_like(batch))
-        results = full.results()
-        fewer = np.maximum(np.floor(0.5 * batch), 1.0)
-        half = full.with_batch(fewer, np.ones_like(batch)).times()
-        step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
-        base, slope = step_line(batch, step, fewer, half[:, 1])
-        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share), results, full
+    def service_at(full: Serving, per_token: Array) -> Service:
+        base, slope = _decoding_line(full, steps, per_token)
+        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share)
 
-    service, results, full = service_at(active)
-    transfer = _transfer_time(prefilling, decoding, results)
+    ones = np.ones_like(active)
+    full = decoding.with_batch(active, ones)
+    service = service_at(full, full.times((DECODING,))[:, 0] / plan.tokens_per_step)
+    transfer = _transfer_time(prefilling, decoding)
     steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
-    service, results, full = service_at(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0))
+    full = decoding.with_batch(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0), ones)
+    results = full.results((DECODING,))
+    service = service_at(full, results["tpot"])
     steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
     return Pools(full, together, service, steady, results, transfer, places)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.inference.load import Steady, closed_state, largest_within
-from xlperf.inference.loaded import Serving, Stream, places_of, pools_of, service_of
+from xlperf.inference.loaded import Serving, Stream, places_of, pools_of, quick_service
 
 _MOST_TRIES = 40
 _START = 64.0
@@ -80,7 +80,7 @@ def target_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     places = places_of(serving)
 
     def attempt(batch: Array) -> _Trial:
-        service = service_of(serving, stream, batch)[0]
+        service = quick_service(serving, stream, batch)
         steady = closed_state(service, batch, batch)
         guess = largest_within(service, places, tokens, first, token)
         return _Trial(_within(steady, tokens, first, token), steady.rate, batch, guess)

@@ -17,6 +17,7 @@ NAMES = (
     "topologies",
     "flash-attention",
     "moe",
+    "chiplets",
     "cost-performance",
 )
 
