@@ -49,7 +49,7 @@ def measured() -> Measured:
 
 
 def runs(catalog: Catalog, software: str, truth: dict[str, float], group: str = "dense-megatron") -> Published:
-    """Runs of Llama 3.1 70B on H100, which no host holds up, whose measured time is what the engine says under some constants."""
+    """Runs of Llama 3.1 70B on H100 whose measured time is what the engine says under some constants; no host waits."""
     header = list(published_columns()["training"])
     rows = []
     for number in range(20):
