@@ -46,7 +46,13 @@ def device_costs(
     priced = named & (designs["node"] != "") & ~np.isnan(designs["memory_price"])
     priced &= (number["num_base_dies"] <= 0.0) | (designs["base_node"] != "")
     priced &= (found["memory_stacks"] >= 1.0) & (found["num_cores"] >= 1.0)
-    fits = _fits(catalog, designs, "node", "module_area") & _fits(catalog, designs, "base_node", "base_area")
+    for kind, column in (("process_nodes", "node"), ("process_nodes", "base_node"), ("packages", "package")):
+        priced &= _is_known(catalog.tables[kind], designs.text(column))
+    fits = np.zeros(count, dtype=bool)
+    within = np.flatnonzero(priced)
+    if len(within):
+        some = designs.take(within)
+        fits[within] = _fits(catalog, some, "node", "module_area") & _fits(catalog, some, "base_node", "base_area")
     rows = np.flatnonzero(priced & fits)
     if len(rows):
         results = evaluate_designs(designs.take(rows), catalog)
@@ -102,6 +108,12 @@ def chiplets_of(devices: Table, number: Mapping[str, Array], found: Mapping[str,
         "volume": number["volume"],
     }
     return Table("chiplets", columns, devices.place)
+
+
+def _is_known(table: Table, names: np.ndarray) -> np.ndarray:
+    """Whether names are rows of a table, or blank: a user's own table need not have those of the shipped devices."""
+    known = {"", *(str(name).casefold() for name in table.text(table.schema.key.name).tolist())}
+    return np.array([str(name).casefold() in known for name in names.tolist()], dtype=bool)
 
 
 def _fits(catalog: Catalog, designs: Table, column: str, area: str) -> np.ndarray:
