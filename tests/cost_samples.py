@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_columns
-from xlperf.catalog.schema import PLAN_TABLES, TECHNOLOGY_TABLES
 from xlperf.catalog.table import Table
-from xlperf.excel.build import read_tables, table_of
-from xlperf.resources import workbook
+from xlperf.excel.build import table_of
 
 DATA = Path(__file__).parent / "data"
 REFERENCE = Path(__file__).parents[2] / "shared" / "reference"
@@ -137,21 +133,4 @@ SERVER = {
     "source": "a test",
     "year": 2026,
 }
-
-
-def own_workbook(rows: Mapping[str, object]) -> dict[str, Any]:
-    """Tables of the shipped workbook with own rows of cost, without the devices that stand on the shipped ones."""
-    tables: dict[str, Any] = read_tables(workbook())
-    accelerators = tables["accelerators"]
-    derived = {str(name) for name in accelerators["accelerator"][accelerators.text("device") != ""].tolist()}
-    for kind, column in (
-        ("accelerators", "accelerator"),
-        ("prices", "price"),
-        *((k, "accelerator") for k in PLAN_TABLES),
-    ):
-        table = tables[kind]
-        tables[kind] = table.take([at for at, name in enumerate(table[column].tolist()) if name not in derived])
-    return {**tables, **dict.fromkeys(TECHNOLOGY_TABLES, ()), **rows}
-
-
 COST_ROWS = {"process_nodes": [NODE], "packages": [PACKAGE], "chiplets": [DESIGN], "servers": [SERVER]}

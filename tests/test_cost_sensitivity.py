@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Outcome
-from cost_samples import COST_ROWS, DESIGN, NODE, PACKAGE, SERVER, own_workbook
+from cost_samples import COST_ROWS, DESIGN, NODE, PACKAGE, SERVER
+from device_samples import without_technology
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.errors import InputError
 from xlperf.evaluate import evaluate_designs, evaluate_servers
 from xlperf.evaluate.cases import uncertain_columns
-from xlperf.excel.build import table_of, workbook_package
+from xlperf.excel.build import read_tables, table_of, workbook_package
 from xlperf.explore.cost_sensitivity import cost_sensitivity
+from xlperf.resources import workbook
 
 Command = Callable[..., Outcome]
 NODES = [{**NODE, "wafer_price_low": 15_000, "wafer_price_high": 20_000, "defect_density_high": 0.2}]
@@ -87,7 +89,9 @@ def test_an_unknown_result_is_told(catalog: Catalog) -> None:
 def test_tornado_command(command: Command, tmp_path: Path) -> None:
     study = tmp_path / "study.xlsx"
     own = {"process_nodes": NODES, "packages": PACKAGES, "chiplets": DESIGNS, "servers": SERVERS}
-    study.write_bytes(workbook_package(own_workbook({**COST_ROWS, **own}), values=False))
+    study.write_bytes(
+        workbook_package({**without_technology(read_tables(workbook())), **COST_ROWS, **own}, values=False)
+    )
     done = command("cost", study, "--tornado", "unit cost")
     assert done.code == 0, done.err
     rows = list(csv.DictReader(io.StringIO(done.out)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Outcome
-from cost_samples import DESIGN, NODE, PACKAGE, SERVER, own_workbook
+from cost_samples import DESIGN, NODE, PACKAGE, SERVER
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_columns
@@ -19,7 +19,8 @@ from xlperf.catalog.table import Table
 from xlperf.cost.systems import network_parts
 from xlperf.evaluate import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
 from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS
-from xlperf.excel.build import table_of, workbook_package
+from xlperf.excel.build import read_tables, table_of, workbook_package
+from xlperf.resources import workbook
 from xlperf.units import YEAR, factor
 
 Command = Callable[..., Outcome]
@@ -155,7 +156,7 @@ def test_plans_without_a_server_or_a_result_say_so(catalog: Catalog) -> None:
 def test_cost_command_takes_plans(command: Command, tmp_path: Path) -> None:
     study = tmp_path / "study.xlsx"
     rows = {"process_nodes": [NODE], "packages": [PACKAGE], "chiplets": [MADE], "servers": [OWNED]}
-    study.write_bytes(workbook_package(own_workbook(rows), values=False))
+    study.write_bytes(workbook_package({**read_tables(workbook()), **rows}, values=False))
     plans = tmp_path / "plans.csv"
     plans.write_text(f"model,accelerator,num accelerators,tensor parallel\nMeta-Llama-3.1-70B,{H100},64,8\n", "utf-8")
     done = command("cost", plans, "--catalog", study)

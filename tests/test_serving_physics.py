@@ -138,16 +138,32 @@ def test_a_rare_request_is_served_alone(catalog: Catalog) -> None:
 
 
 def test_waits_grow_without_bound_towards_the_largest_rate(catalog: Catalog) -> None:
-    most = results(catalog, {"mode": "continuous", "request_rate": 1.0}).number("max_request_rate")[0]
-    shares = (0.3, 0.6, 0.9)
-    found = results(catalog, *({"mode": "continuous", "request_rate": most * share} for share in shares))
+    row = {"mode": "continuous", "prompt_length": 4000}
+    most = results(catalog, {**row, "request_rate": 1.0}).number("max_request_rate")[0]
+    shares = (0.3, 0.6, 0.9, 0.99)
+    found = results(catalog, *({**row, "request_rate": most * share} for share in shares))
     assert rising(found.number("ttft_ninety_ninth"), 0.01)
-    assert rising(found.number("latency"), 0.1)
-    beyond = results(catalog, {"mode": "continuous", "request_rate": 10.0 * most})
+    assert rising(found.number("latency"), 0.05)
+    beyond = results(catalog, {**row, "request_rate": 1.5 * most})
     assert "is more than the deployment can serve" in beyond.text("reason")[0]
     np.testing.assert_allclose(
         found.number("tokens_per_second"), [500 * most * share for share in shares], err_msg="what comes is served"
     )
+
+
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
+@pytest.mark.parametrize("model", ["Meta-Llama-3.1-70B", "DeepSeek-V3"])
+def test_the_largest_rate_is_a_limit_of_the_deployment_and_not_of_the_load(
+    catalog: Catalog, mode: str, model: str
+) -> None:
+    row = {"mode": mode, "model": model, "precision": "fp8", "num_accelerators": 16}
+    counts = [1, 4, 16, 64, 256, 1024, 4096, 16_384]
+    found = results(catalog, *({**row, "concurrency": count} for count in counts))
+    most = found.number("max_request_rate")
+    np.testing.assert_allclose(most, most[0], rtol=0.03)
+    rates = found.number("tokens_per_second") / 500.0
+    assert (rates <= most * (1 + 1e-12)).all()
+    assert rates.max() > 0.9 * most[0], "enough requests reach it"
 
 
 def test_a_full_cache_caps_the_running_batch(catalog: Catalog) -> None:

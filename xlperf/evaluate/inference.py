@@ -192,11 +192,12 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog) * len(_MODES)
     codes = codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)})
+    apart = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
 
     def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
         return _evaluate(some, catalog, rows, *_kind(code))
 
-    return in_pieces(plans, catalog, named, codes, evaluated)
+    return in_pieces(plans, catalog, named, codes, evaluated, apart)
 
 
 def _kind(code: int) -> tuple[Architecture, str]:

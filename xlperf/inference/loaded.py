@@ -291,7 +291,13 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     """
     service, steady, results, places, _ = operating(serving, stream)
     replicas = np.maximum(serving.plan.num_replicas, 1.0)
-    best = closed_state(service, places, places).rate * replicas
+    full = loaded_serving(serving, stream, places)
+    prefill, step = full.times().T
+    parts = full.plan.prompts_together * np.minimum(full.plan.pipeline_parallel, places)
+    filled = service._replace(
+        prefill_time=prefill, prefill_share=prefill / parts, step_base=step, step_slope=0.0 * step
+    )
+    best = np.maximum(closed_state(filled, places, places).rate, steady.rate) * replicas
     arriving = ~np.isnan(stream.request_rate)
     return _streamed(serving, stream, service, steady, results, best, steady.rate * replicas, arriving)
 
@@ -465,8 +471,12 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
     decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
     pools = pools_of(decoding, prefilling, stream, requests)
     service, steady = pools.service, pools.steady
-    offered = 1e3 * decoders * pools.places
-    best = pooled_state(service, offered, prefillers, decoders, pools.places, pools.transfer).rate
+    most = _prompts(other, np.inf + 0.0 * requests, service.steps, stream.waiting_share)
+    prefill = prefilling.with_batch(most, most).times((PREFILL,))[:, 0]
+    step = decoding.with_batch(pools.places, np.ones_like(most)).times((DECODING,))[:, 0]
+    sent = prefillers * most * other.pipeline_parallel / prefill
+    decoded = divide(decoders * pools.places, service.steps * step, np.inf)
+    best = np.maximum(np.minimum(sent, decoded), steady.rate)
     both = replace(decoding, plan=replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators))
     never = np.full(len(requests), False)
     found = _streamed(both, stream, service, steady, pools.results, best, steady.rate, never)
