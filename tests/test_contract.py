@@ -54,6 +54,7 @@ NOT_DRAWN = {
     "workload.operators.joined": "any number of arguments",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
+    "training.communication.tensor_times": "takes the collectives that communication_of returns",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
 
