@@ -30,7 +30,7 @@ from xlperf.inference import (
     pools_of,
     target_results,
 )
-from xlperf.parallel.plan import Rule, broken_rules
+from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
