@@ -146,7 +146,7 @@ def bands_left_out(errors: Errors, order: Sequence[str]) -> Errors:
                 keys = ((name, generation, software), (name, ANY, software), (name, ANY, ANY))
                 found = [value[key] for key in keys if key in value]
                 values[row] = found[0] if found else declared_constants()[family][name].default
-    return replace(errors, **ends)
+    return replace(errors, low=ends["low"], high=ends["high"])
 
 
 def _bounded(family: str, name: str, value: float) -> float:
