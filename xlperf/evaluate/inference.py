@@ -13,6 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import carbon_of_energy
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, rate_per_cost, token_rate_per_power
+from xlperf.evaluate.bands import band_ends, full_cache
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
@@ -30,7 +31,6 @@ from xlperf.inference import (
     pools_of,
     target_results,
 )
-from xlperf.inference.bands import band_ends, full_cache
 from xlperf.parallel.plan import Rule, broken_rules
 from xlperf.parallel.serving_plan import (
     InferencePlan,

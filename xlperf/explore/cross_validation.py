@@ -21,6 +21,7 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.evaluate.bands import band_of_mode, full_cache
 from xlperf.explore.measurements import (
     FIRST_TOKEN,
     RATES,
@@ -32,7 +33,6 @@ from xlperf.explore.measurements import (
 from xlperf.explore.published import Published, PublishedPlans
 from xlperf.explore.published_inference import inference_plans
 from xlperf.explore.published_training import training_plans
-from xlperf.inference.bands import band_of_mode, full_cache
 
 NEVER_FITTED = "papers"
 FOLDS = 5
