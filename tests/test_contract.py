@@ -14,16 +14,22 @@ from xlperf.arrays import Array, Numeric, array
 
 # Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
 NOT_DRAWN = {
+    "training.adapters.adapter_gemms": "the place is a word",
+    "training.adapters.adapter_vectors": "the place is a word",
+    "training.adapters.frozen_products": "names of products",
+    "hardware.kernels.casts_apart": "the constants of all kernels by family",
     "hardware.kernels.launched_ahead": "the constants of all kernels by family",
     "inference.results.most_requests": "takes the memory that serving_memory returns",
     "inference.loaded.loaded_results": "takes a stream of requests beside plans",
-    "inference.loaded.pooled_results": "takes a stream of requests beside plans",
+    "inference.pooled.pooled_results": "takes a stream of requests beside plans",
     "inference.loaded.service_of": "takes a stream of requests beside plans",
     "inference.loaded.loaded_serving": "takes a stream of requests beside plans",
     "inference.loaded.quick_service": "takes a stream of requests beside plans",
     "inference.loaded.places_of": "takes plans as a whole",
+    "inference.loaded.decoding_line": "takes plans as a whole",
+    "inference.loaded.streamed": "takes a stream of requests beside plans",
     "inference.loaded.operating": "takes a stream of requests beside plans",
-    "inference.loaded.pools_of": "takes a stream of requests beside plans",
+    "inference.pooled.pools_of": "takes a stream of requests beside plans",
     "inference.targets.target_results": "takes a stream of requests beside plans",
     "inference.targets.pooled_target_results": "takes a stream of requests beside plans",
     "inference.bound.serving_bound": "takes the work that serving_work returns",
@@ -48,6 +54,7 @@ NOT_DRAWN = {
     "workload.operators.joined": "any number of arguments",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
+    "training.communication.tensor_times": "takes the collectives that communication_of returns",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
 
