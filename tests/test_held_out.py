@@ -161,7 +161,7 @@ def test_folds_are_even_enough() -> None:
 def test_constants_that_made_the_runs_come_back_without_a_fifth_of_them() -> None:
     truth, start = with_constants(kernel_slowdown=1.45), with_constants(kernel_slowdown=1.15)
     errors = cross_validated(runs(truth), start).errors
-    assert np.abs(errors.fitted).min() > 0.03, "the constants in use are wrong"
+    assert np.median(np.abs(errors.fitted)) > 0.1, "the constants in use are wrong"
     assert np.median(np.abs(errors.by_rows)) < 0.02
 
 
