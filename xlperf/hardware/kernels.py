@@ -53,12 +53,11 @@ TILES = np.array(
         (128.0, 128.0, 1.0),
         (128.0, 64.0, 1.0),
         (64.0, 64.0, 1.0),
-        (128.0, 128.0, 2.0),
-        (128.0, 256.0, 2.0),
-        (128.0, 128.0, 4.0),
         (128.0, 64.0, 4.0),
     ]
 ).T[:, :, None, None]
+
+SUM_WIDTH = 2.0  # sums over a part of the depth are in FP32, outputs in 16 bits
 
 LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
 
@@ -76,8 +75,8 @@ def gemm_parts(
     r"""Arithmetic, traffic and call of a product, each alone.
 
     The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
-    cost ``input_traffic`` bytes an element, before the product starts. The power that the peak rate would draw, over
-    the power limit, slows the arithmetic.
+    cost ``input_traffic`` bytes an element, before the product starts. A long product takes no less than its
+    arithmetic at the peak and its energy over the power limit together.
 
     Parameters
     ----------
@@ -128,9 +127,11 @@ def gemm_parts(
         constants["compute_efficiency"],
         constants["cache_share"],
         constants["wave_time"],
+        SUM_WIDTH * array(output_element_size),
     ).min(axis=0)
-    throttle = constants["energy_per_flop"] * (device.peak_flop_rate / device.thermal_design_power)
-    compute = sustained_time(burst, throttle, constants["boost_time"])
+    flop_time = 1.0 / device.peak_flop_rate + constants["energy_per_flop"] / device.thermal_design_power
+    limited = 2.0 * flop_time * (array(m) * array(n) * array(k) * array(batch))
+    compute = sustained_time(burst, limited, constants["boost_time"])
     traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth

@@ -365,9 +365,12 @@ def _all_to_all_time(
         within = reached
     steps = shapes[0].steps if shapes else members[0] - 1.0
     start = constants["launch_time"] + constants["step_factor"] * steps * _tier(network.latency, 0)
-    quick = start + np.maximum(inside / low, outer_time)
+    to_one_peer = size / group / low
+    quick = start + np.maximum(np.maximum(to_one_peer, inside / bulk), outer_time)
+    halfway = 0.5 * (1.0 + constants["bulk_factor"]) * start
+    middle = halfway + np.maximum(inside / (constants["middle_share"] * bulk), outer_time)
     wide = constants["bulk_factor"] * start + np.maximum(inside / bulk, outer_time)
-    return np.asarray(np.minimum(quick, wide) + outer_latency)
+    return np.asarray(np.minimum(np.minimum(quick, middle), wide) + outer_latency)
 
 
 def _reduction_time(
