@@ -83,7 +83,7 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     return filled
 
 
-def read_designs(path: str | os.PathLike[str]) -> Table:
+def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Table:
     """Read chiplet designs or servers: rows of the sheets ``chiplets`` or ``servers``.
 
     Parameters
@@ -91,11 +91,13 @@ def read_designs(path: str | os.PathLike[str]) -> Table:
     path : path-like
         ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook with one of the sheets; its first header,
         ``chiplet`` or ``server``, says which it is.
+    sheet : str, optional
+        Which of the two sheets of a workbook; by default ``chiplets`` where it has rows.
 
     Returns
     -------
     Table
-        Of kind ``chiplets`` or ``servers``, at least one row. A workbook that has both gives its chiplets.
+        Of kind ``chiplets`` or ``servers``, at least one row.
 
     Raises
     ------
@@ -106,11 +108,14 @@ def read_designs(path: str | os.PathLike[str]) -> Table:
     faults: list[Fault]
     if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
         found, faults = read_catalog_tables(path, required=False)
-        tables = sorted((table for table in found if table.kind in DESIGN_TABLES and len(table)), key=_kind)
+        wanted = DESIGN_TABLES if sheet is None else (sheet,)
+        tables = sorted((table for table in found if table.kind in wanted and len(table)), key=_kind)
         if not tables:
             raise_faults(faults)
-            raise InputError(Fault(name, f"has no rows in a sheet named {' or '.join(DESIGN_TABLES)}"))
+            raise InputError(Fault(name, f"has no rows in a sheet named {' or '.join(wanted)}"))
         table = tables[0]
+    elif sheet is not None:
+        raise InputError(Fault(name, "has no sheets; leave the sheet out"))
     elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
         file = read_csv(path)
         table, faults = parse_coded(_design_kind(name, file.header), file.header, file.columns, file.locate)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+from xlperf.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from xlperf.catalog.table import Table
+
+_WORDS = {"chiplets": "design", "servers": "server"}
 
 
 @click.command(
@@ -15,6 +22,7 @@ from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, 
         "xlperf cost designs.csv -o results.csv",
         "xlperf cost study.xlsx -o results.xlsx --case high",
         "xlperf cost servers.csv",
+        "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
     ),
 )
 @click.argument("designs")
@@ -30,7 +38,7 @@ from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, 
     type=click.Choice(["low", "base", "high"]),
     default="base",
     show_default=True,
-    help="Which wafer prices and defect densities of the process nodes.",
+    help="Which of the prices, yields and lives that have a low and a high value.",
 )
 @click.option("--placed", is_flag=True, help="Count whole dies on a grid instead of the closed formula; slower.")
 @click.option(
@@ -39,8 +47,28 @@ from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, 
     help="Repeat the known slips of Chiplet Actuary, to compare with its figures: micro-bumps paid once per chip "
     "design, fixed design cost of a fan-out package of one mm2, substrates designed for what they cost to make.",
 )
+@click.option(
+    "--tornado",
+    metavar="RESULT",
+    help="Instead of the results: what the low and the high value of each uncertain input makes of one RESULT, such "
+    "as 'bill of materials' or 'cost rate'; the input that moves it most first.",
+)
+@click.option(
+    "--sheet",
+    type=click.Choice(["chiplets", "servers"]),
+    help="Which sheet of a workbook; by default chiplets where it has rows.",
+)
 @catalog_option
-def cost(designs: str, output: str, case: str, placed: bool, upstream: bool, catalog: str | None) -> None:
+def cost(
+    designs: str,
+    output: str,
+    case: str,
+    placed: bool,
+    upstream: bool,
+    tornado: str | None,
+    sheet: str | None,
+    catalog: str | None,
+) -> None:
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
     The first column says what the rows are. "chiplet": designs with the columns of the sheet chiplets (package, node,
@@ -50,23 +78,37 @@ def cost(designs: str, output: str, case: str, placed: bool, upstream: bool, cat
     """
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.plans import read_designs
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import SUFFIXES
     from xlperf.evaluate.designs import evaluate_designs
     from xlperf.evaluate.servers import evaluate_servers
 
     check_output(output, SUFFIXES, (designs,))
-    table = read_designs(designs)
+    if tornado is not None and (case != "base" or placed or upstream):
+        raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
+    table = read_designs(designs, sheet)
     own = designs if Path(designs).suffix.lower() in (".xlsx", ".xlsm") else None
     known = load_catalog(catalog or own)
+    if tornado is not None:
+        from xlperf.explore.cost_sensitivity import cost_sensitivity
+
+        _write(output, "tornado", [cost_sensitivity(table, known, tornado)])
+        if output != STANDARD:
+            click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+        return
     if table.kind == "servers":
-        results = evaluate_servers(table)
+        results = evaluate_servers(table, case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, upstream, done)
-    if Path(output).suffix.lower() == ".xlsx":
-        write_workbook(output, [(table.kind, [table, results])])
-    else:
-        write_blocks(output, [parts(table, results)])
+    _write(output, table.kind, [table, results])
     if output != STANDARD:
-        rows = {"chiplets": "design", "servers": "server"}[table.kind]
-        click.echo(f"{output}: {len(table):,} {rows}{'s' if len(table) != 1 else ''}")
+        click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+
+
+def _write(output: str, sheet: str, tables: list[Table]) -> None:
+    from xlperf.cli.results import parts, write_blocks, write_workbook
+
+    if Path(output).suffix.lower() == ".xlsx":
+        write_workbook(output, [(sheet, tables)])
+    else:
+        write_blocks(output, [parts(*tables)])

@@ -23,13 +23,15 @@ BLOCK = 16_384  # rows that are evaluated and written at a time: bounds the memo
     epilog=examples(
         "xlperf report -o report.xlsx                the shipped workbook",
         "xlperf report study.xlsx -o study-report.xlsx",
+        "xlperf report --study recompute -o recompute.xlsx",
     ),
 )
 @click.argument("workbook", required=False)
 @click.option("-o", "--output", default="report.xlsx", show_default=True, metavar="OUT.xlsx", help="Report to write.")
-@click.option("--study", default="", metavar="NAME", help="Name of the study, for the title.")
+@click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
+@click.option("--full", is_flag=True, help="The long run of a study that has one.")
 @catalog_option
-def report(workbook: str | None, output: str, study: str, catalog: str | None) -> None:
+def report(workbook: str | None, output: str, study: str | None, full: bool, catalog: str | None) -> None:
     """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
 
     Without WORKBOOK the shipped one is computed. The workbook itself is not changed.
@@ -40,13 +42,43 @@ def report(workbook: str | None, output: str, study: str, catalog: str | None) -
     from xlperf.excel.report import write_report
     from xlperf.resources import workbook as shipped
 
+    if study is not None:
+        _study(study, workbook, output, full, catalog)
+        return
+    if full:
+        raise click.UsageError("--full goes with --study")
     source = workbook or str(shipped())
     check_output(output, (".xlsx",), (source,))
     tables = read_plans(source)
     known = _catalog(catalog, source, tables)
     results = [result for table in tables for _, result in _evaluated(table, known, len(table))]
-    write_report(output, known, tables, results, date=datetime.date.today(), study=study)
+    write_report(output, known, tables, results, date=datetime.date.today())
     click.echo(f"{output}: {_counted(tables)}")
+
+
+def _study(name: str, workbook: str | None, output: str, full: bool, catalog: str | None) -> None:
+    """Run a study and write its report; ``list`` shows what studies there are."""
+    import datetime
+
+    from xlperf.excel.report import write_study_report
+    from xlperf.studies import NAMES
+    from xlperf.studies import study as found
+    from xlperf.studies.source import read_inputs, study_workbook
+
+    if name.strip().casefold() == "list":
+        for known in NAMES:
+            click.echo(f"{known:18} {found(known).question}")
+        return
+    chosen = found(name)
+    if full and not chosen.full:
+        raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
+    check_output(output, (".xlsx",), (workbook or str(study_workbook(chosen.name)),))
+    inputs = read_inputs(chosen, workbook, catalog, full)
+    outcome = chosen.analyse(inputs)
+    write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
+    for finding in outcome.findings:
+        click.echo(f"{finding.tag}: {finding.words}")
+    click.echo(output)
 
 
 @click.command(

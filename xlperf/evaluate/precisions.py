@@ -28,6 +28,9 @@ PRECISIONS = {
     "int4": Precision("bf16", "bf16", _FP4_SIZE, 2.0),
 }
 PRECISION_NAMES = tuple(PRECISIONS)
+PRECISION_CODES = {name: code for code, name in enumerate(PRECISION_NAMES)}
+PRECISION_KEYS = tuple(precision.key for precision in PRECISIONS.values())
 WIDE = {"fp32": "fp32", "tf32": "tf32"}
+WIDE_CODES = np.array([PRECISION_CODES[WIDE.get(name, "bf16")] for name in PRECISION_NAMES])
 PRODUCT_SIZES = np.array([precision.product_size for precision in PRECISIONS.values()])
 ELEMENT_SIZES = np.array([precision.element_size for precision in PRECISIONS.values()])

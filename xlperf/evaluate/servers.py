@@ -16,18 +16,21 @@ from xlperf.cost.systems import (
     network_parts,
 )
 from xlperf.cost.tco import building_power, capital_recovery_rate, energy_cost_rate, owned_cost_rate
+from xlperf.evaluate.cases import values_in_case
 from xlperf.units import YEAR
 
 Columns = dict[str, np.ndarray]
 
 
-def evaluate_servers(servers: Table) -> Table:
+def evaluate_servers(servers: Table, case: str = "base") -> Table:
     """Capital, running and energy cost of an accelerator-hour for every row of a table of servers.
 
     Parameters
     ----------
     servers : Table
         Rows of kind ``servers``.
+    case : str, default "base"
+        ``low``, ``base`` or ``high``: which of the prices, lives and rates that have a low and a high value.
 
     Returns
     -------
@@ -35,7 +38,7 @@ def evaluate_servers(servers: Table) -> Table:
         ``servers_results``, one row per server, in the units used inside. ``fixed_accelerators`` and ``fixed_power``
         are the two views of a planner; where a row has both, what the power feeds bounds the number.
     """
-    number = {c.name: servers.filled(c.name) for c in servers.schema.columns if c.kind == "number"}
+    number = {c.name: values_in_case(servers, c.name, case) for c in servers.schema.columns if c.kind == "number"}
     group, endpoints = number["num_accelerators"], number["cluster_size"] * number["links_per_accelerator"]
     parts = _network(servers.filled("topology"), endpoints, number)
     network = (

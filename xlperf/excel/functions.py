@@ -61,7 +61,7 @@ SPILL = "In LibreOffice enter it with Ctrl+Shift+Enter."
 TABLES = Argument(
     "table",
     "A table with its header row: accelerators, networks, models, prices, calibration, process_nodes, "
-    "packages, chiplets or servers.",
+    "packages, chiplets, servers, technology, memories, links, cores or devices.",
     repeated=True,
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from xlperf.inference.load import (
     Service,
     Steady,
     closed_state,
-    largest_within,
     pooled_state,
     spread_quantiles,
     step_line,
@@ -87,21 +87,48 @@ class Stream:
     waiting_share: Array
 
 
-def _places(serving: Serving) -> Array:
-    """Requests that fit on a replica: at least one, for the numbers of a plan that does not fit."""
+def places_of(serving: Serving) -> Array:
+    """Requests that the memory of a replica has room for.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+
+    Returns
+    -------
+    Array
+        Whole number; 0 where not one fits, (rows,). [-]
+    """
     memory = serving_memory(serving.model, serving.plan, serving.architecture)
     usable = serving.device.memory_capacity[:, 0] * serving.software["memory_fraction"][:, 0] - serving.reserved_memory
-    return np.maximum(most_requests(serving.plan, memory, usable), 1.0)
+    return most_requests(serving.plan, memory, usable)
 
 
 def _prompts(plan: InferencePlan, requests: Array, steps: Array, share: Array) -> Array:
     """Prompts that are prefilled together: those that come during a step, or in a burst; whole."""
-    most = plan.attention_replicas * np.maximum(np.floor(plan.prefill_tokens / plan.new_tokens), 1.0)
+    most = plan.attention_replicas * np.maximum(np.floor(plan.prefill_tokens / plan.own_tokens), 1.0)
     coming = np.maximum(requests / np.maximum(steps, 1.0), share * requests)
     return np.maximum(np.minimum(np.floor(coming), most), 1.0)
 
 
-def _service(serving: Serving, stream: Stream, requests: Array) -> tuple[Service, dict[str, Array]]:
+def service_of(serving: Serving, stream: Stream, requests: Array) -> tuple[Service, dict[str, Array], Serving]:
+    """What a replica needs for a request while a number of them are decoded together.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    requests : Array
+        Requests that are decoded together, whole, (rows,). [-]
+
+    Returns
+    -------
+    tuple of Service, dict and Serving
+        Its times, the results of a static batch of so many, and the plan with that batch.
+    """
     plan = serving.plan
     steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
     prompts = _prompts(plan, requests, steps, stream.waiting_share)
@@ -114,7 +141,53 @@ def _service(serving: Serving, stream: Stream, requests: Array) -> tuple[Service
     prefill = results["ttft"]
     # Prompts follow each other through the stages.
     share = prefill / (prompts * np.maximum(np.minimum(plan.pipeline_parallel, requests), 1.0))
-    return Service(prefill, share, base, slope, steps, stream.waiting_share), results
+    return Service(prefill, share, base, slope, steps, stream.waiting_share), results, full
+
+
+class Operation(NamedTuple):
+    """Replicas in steady state, (rows,): times, state, results of a static batch, and the plan at that batch."""
+
+    service: Service
+    steady: Steady
+    results: dict[str, Array]
+    places: Array
+    running: Serving
+
+
+def operating(serving: Serving, stream: Stream) -> Operation:
+    """The batch that replicas decode and the prompts that they prefill together under a stream of requests.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+
+    Returns
+    -------
+    Operation
+        Times and state of a replica.
+    """
+    plan = serving.plan
+    replicas = np.maximum(plan.num_replicas, 1.0)
+    arriving = ~np.isnan(stream.request_rate)
+    places = np.maximum(places_of(serving), 1.0)  # for the numbers of a plan that does not fit
+    requests = np.maximum(plan.num_requests / replicas, 1.0)
+    active = np.minimum(np.ceil(requests), places)
+    rate = stream.request_rate / replicas
+    if arriving.any():
+        guess = np.minimum(places, _MOST_OPEN)
+        service, _, _ = service_of(serving, stream, np.where(arriving, guess, active))
+        found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation).running
+        found = np.where(np.isfinite(found), np.ceil(found), places)
+        active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
+    service, results, running = service_of(serving, stream, active)
+    steady = closed_state(service, requests, places)
+    if arriving.any():
+        opened = service.open_state(rate, stream.prompt_variation)
+        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
+    return Operation(service, steady, results, places, running)
 
 
 def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
@@ -132,25 +205,10 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     dict of str to Array
         Columns of inference_results, (rows,), with quantiles, queueing and running requests.
     """
-    plan = serving.plan
-    replicas = np.maximum(plan.num_replicas, 1.0)
-    arriving = ~np.isnan(stream.request_rate)
-    places = _places(serving)
-    requests = np.maximum(plan.num_requests / replicas, 1.0)
-    active = np.minimum(np.ceil(requests), places)
-    rate = stream.request_rate / replicas
-    if arriving.any():
-        guess = np.minimum(places, _MOST_OPEN)
-        service, _ = _service(serving, stream, np.where(arriving, guess, active))
-        found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation).running
-        found = np.where(np.isfinite(found), np.ceil(found), places)
-        active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
-    service, results = _service(serving, stream, active)
-    steady = closed_state(service, requests, places)
-    if arriving.any():
-        opened = service.open_state(rate, stream.prompt_variation)
-        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
+    service, steady, results, places, _ = operating(serving, stream)
+    replicas = np.maximum(serving.plan.num_replicas, 1.0)
     best = closed_state(service, places, places).rate * replicas
+    arriving = ~np.isnan(stream.request_rate)
     return _streamed(serving, stream, service, steady, results, best, steady.rate * replicas, arriving)
 
 
@@ -193,41 +251,7 @@ def _streamed(
         for index, quantile in enumerate(QUANTILE_NAMES):
             column = values[:, index]
             found[f"{name}_{quantile}"] = column if side == 0 else np.where(tokens > 0.0, column, np.nan)
-    if not np.isnan(stream.first_target + stream.token_target).all():
-        found |= _at_targets(serving, stream, service, results["max_batch_size"])
     return found
-
-
-def _at_targets(serving: Serving, stream: Stream, service: Service, places: Array) -> dict[str, Array]:
-    """Largest batch under the targets, and its throughput; NaN without a target.
-
-    Parameters
-    ----------
-    serving : Serving
-        Plans, (rows,).
-    stream : Stream
-        With the targets, (rows,).
-    service : Service
-        Times of a replica, (rows,).
-    places : Array
-        Requests that fit, (rows,). [-]
-
-    Returns
-    -------
-    dict of str to Array
-        batch_at_targets and tokens_per_second_at_targets.
-    """
-    plan = serving.plan
-    asked = ~(np.isnan(stream.first_target) & np.isnan(stream.token_target))
-    first = np.where(np.isnan(stream.first_target), np.inf, stream.first_target)
-    token = np.where(np.isnan(stream.token_target), np.inf, stream.token_target)
-    tokens = np.maximum(plan.output_length - 1.0, 0.0)
-    batch = largest_within(service, places, tokens, first, token)
-    rate = closed_state(service, batch, batch).rate * np.where(batch > 0.0, plan.num_replicas, 0.0)
-    return {
-        "batch_at_targets": np.where(asked, batch, np.nan),
-        "tokens_per_second_at_targets": np.where(asked, rate * plan.output_length, np.nan),
-    }
 
 
 def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array]) -> Array:
@@ -249,16 +273,92 @@ def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array
     """
     plan, other = serving.plan, receiver.plan
     memory = serving_memory(receiver.model, receiver.plan, receiver.architecture)
-    context = other.prompt_length + other.output_length
+    context = other.prompt_length + other.running_output
     one = memory["kv_cache_size"] * (other.prompt_length / context) * other.pipeline_parallel
     # Each rank of a copy of the attention sends or receives its part at the same time.
-    width = np.minimum(plan.attention_parallel / other.attention_parallel, 1.0)
-    size = (one / width)[:, None] / plan.pipeline_parallel[:, None]
-    apart = (plan.tensor_parallel * plan.pipeline_parallel)[:, None]
+    mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
+    size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
+    apart = plan.replica_ranks[:, None]
     pair = np.full_like(size, 2.0)
     return collective_time("point_to_point", size, pair, apart, serving.network, serving.kernels["point_to_point"])[
         :, 0
     ]
+
+
+class Pools(NamedTuple):
+    """Two pools in steady state, (rows,).
+
+    Attributes
+    ----------
+    decoding : Serving
+        The pool that decodes, with the batch that it decodes.
+    prefilling : Serving
+        The pool that prefills, with the prompts that it takes together.
+    service : Service
+        Times of a replica of each.
+    steady : Steady
+        Both together.
+    results : dict
+        Of the decoding batch, as a static one.
+    transfer : Array
+        Time to send the cache of a prompt, (rows,). [s]
+    places : Array
+        Requests that the cache of a decoding replica has room for, (rows,). [-]
+    """
+
+    decoding: Serving
+    prefilling: Serving
+    service: Service
+    steady: Steady
+    results: dict[str, Array]
+    transfer: Array
+    places: Array
+
+
+def pools_of(decoding: Serving, prefilling: Serving, stream: Stream, requests: Array) -> Pools:
+    """Two pools with a number of requests in flight.
+
+    Parameters
+    ----------
+    decoding : Serving
+        The pool that decodes; its plan counts its own accelerators, (rows,).
+    prefilling : Serving
+        The pool that prefills; its plan counts its own accelerators, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    requests : Array
+        Requests in flight over both pools, (rows,). [-]
+
+    Returns
+    -------
+    Pools
+        Their steady state.
+    """
+    plan, other = decoding.plan, prefilling.plan
+    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
+    decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
+    places = np.maximum(places_of(decoding), 1.0)
+    active = np.minimum(np.ceil(np.maximum(requests / decoders, 1.0)), places)
+    prompts = _prompts(other, requests / prefillers, steps, stream.waiting_share)
+    together = prefilling.with_batch(prompts, prompts)
+    prefill = together.times()[:, 0]
+    parts = prompts * np.maximum(np.minimum(other.pipeline_parallel, requests), 1.0)
+
+    def service_at(batch: Array) -> tuple[Service, dict[str, Array], Serving]:
+        full = decoding.with_batch(batch, np.ones_like(batch))
+        results = full.results()
+        fewer = np.maximum(np.floor(0.5 * batch), 1.0)
+        half = full.with_batch(fewer, np.ones_like(batch)).times()
+        step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
+        base, slope = step_line(batch, step, fewer, half[:, 1])
+        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share), results, full
+
+    service, results, full = service_at(active)
+    transfer = _transfer_time(prefilling, decoding, results)
+    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
+    service, results, full = service_at(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0))
+    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
+    return Pools(full, together, service, steady, results, transfer, places)
 
 
 def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, requests: Array) -> dict[str, Array]:
@@ -281,32 +381,12 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
         Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool.
     """
     plan, other = decoding.plan, prefilling.plan
-    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
     decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
-    places = _places(decoding)
-    share = np.maximum(requests / decoders, 1.0)
-    active = np.minimum(np.ceil(share), places)
-    prompts = _prompts(other, requests / prefillers, steps, stream.waiting_share)
-    prefill = prefilling.with_batch(prompts, prompts).times()[:, 0]
-    parts = prompts * np.maximum(np.minimum(other.pipeline_parallel, requests), 1.0)
-
-    def service_at(batch: Array) -> tuple[Service, dict[str, Array]]:
-        full = decoding.with_batch(batch, np.ones_like(batch))
-        results = full.results()
-        fewer = np.maximum(np.floor(0.5 * batch), 1.0)
-        half = full.with_batch(fewer, np.ones_like(batch)).times()
-        step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
-        base, slope = step_line(batch, step, fewer, half[:, 1])
-        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share), results
-
-    service, results = service_at(active)
-    transfer = _transfer_time(prefilling, decoding, results)
-    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
-    service, results = service_at(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0))
-    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
-    best = pooled_state(service, 1e3 * decoders * places, prefillers, decoders, places, transfer).rate
+    pools = pools_of(decoding, prefilling, stream, requests)
+    service, steady = pools.service, pools.steady
+    offered = 1e3 * decoders * pools.places
+    best = pooled_state(service, offered, prefillers, decoders, pools.places, pools.transfer).rate
     both = replace(decoding, plan=replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators))
-    quiet = replace(stream, first_target=np.nan * requests, token_target=np.nan * requests)
     never = np.full(len(requests), False)
-    found = _streamed(both, quiet, service, steady, results, best, steady.rate, never)
-    return {**found, "prefill_time": prefill}
+    found = _streamed(both, stream, service, steady, pools.results, best, steady.rate, never)
+    return {**found, "prefill_time": service.prefill_time}

@@ -66,11 +66,12 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
 
 
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
-    """Tokens that one sequence at its longest keeps, mean over the layers."""
-    context = plan.prompt_length + plan.output_length
+    """Tokens that one sequence at its longest keeps on one of the ranks that share it, mean over the layers."""
+    context = plan.prompt_length + plan.running_output
     if not architecture.local_attention:
-        return context
-    near = model.num_local_layers * np.minimum(context, model.window)
+        return np.asarray(np.ceil(context / plan.context_parallel))
+    near = model.num_local_layers * np.ceil(np.minimum(context, model.window) / plan.context_parallel)
+    context = np.ceil(context / plan.context_parallel)
     return np.asarray((near + model.num_global_layers * context) / model.num_layers)
 
 
@@ -122,13 +123,16 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
         widest,
         model.gated_mlp,
         model.vocab_size,
-        plan.new_tokens,
+        plan.own_tokens,
         plan.prefill_tokens,
         ranks,
         plan.activation_size,
         _LOGIT_SIZE,
     )
-    most = np.maximum(plan.prefill_tokens / plan.new_tokens, 1.0)
+    # Beside their own keys and values, the ranks of a prompt hold those they work on and those on their way.
+    passing = np.where(plan.context_parallel > 1.0, 2.0 * elements * plan.attention_size, 0.0)
+    working_set = working_set + passing * np.minimum(plan.own_tokens, plan.prefill_tokens)
+    most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
     own = np.ceil(plan.batch_size / replicas)
     return {
         "memory_weights": weights,

@@ -11,7 +11,15 @@ from xlperf.arrays import Array, total
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import attention_time, decode_attention_time, gemm_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
-from xlperf.inference.messages import ALL_REDUCE, EXCHANGE, GATHERING, TRANSFER, serving_messages
+from xlperf.inference.messages import (
+    ALL_REDUCE,
+    CONTEXT,
+    EXCHANGE,
+    GATHERING,
+    TRANSFER,
+    hidden_exchange,
+    serving_messages,
+)
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
@@ -67,12 +75,12 @@ class ServingWork(NamedTuple):
     attention_calls : Array
         Its calls per layer, (rows, 2 phases x kinds). [-]
     message_size : Array
-        All-reduce, gathering of logits, transfer to the next stage, exchange of tokens between experts, (rows, 2, 4).
-        [B]
+        All-reduce, gathering of logits, transfer to the next stage, exchange of tokens between experts, and of keys
+        and values or outputs between the ranks that share prompts, (rows, 2, 5). [B]
     message_time : Array
-        Their times, (rows, 2, 4). [s]
+        Their times, (rows, 2, 5); of keys and values what attention does not hide. [s]
     message_calls : Array
-        All-reduces and exchanges of one layer, (rows, 2). [-]
+        All-reduces, exchanges with experts and between ranks that share prompts, of one layer, (rows, 3). [-]
     layer_overhead : Array
         Fixed cost of the software per layer, (rows, 2). [s]
     pass_overhead : Array
@@ -136,7 +144,7 @@ def _batching(plan: InferencePlan) -> _Batching:
     """The whole batch is prefilled at once where a plan does not say how many prompts go together."""
     apart = plan.prompts_together > 0.0
     prompts = np.where(apart, plan.prompts_together, plan.micro_batch_size)
-    passes = np.ceil(np.ceil(prompts / plan.attention_replicas) * plan.new_tokens / plan.prefill_tokens)
+    passes = np.ceil(np.ceil(prompts / plan.attention_replicas) * plan.own_tokens / plan.prefill_tokens)
     rounds = np.where(apart, 1.0, plan.num_micro_batches)
     return _Batching(plan.num_micro_batches, rounds, prompts, passes, plan.micro_batch_size)
 
@@ -144,7 +152,7 @@ def _batching(plan: InferencePlan) -> _Batching:
 def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
     replicas, drafted = plan.attention_replicas, 1.0 + plan.draft_tokens
     prompts, sequences = np.ceil(batching.prompts / replicas), np.ceil(batching.sequences / replicas)
-    new = plan.new_tokens / batching.passes
+    new = plan.own_tokens / batching.passes
     return ServingShape(
         prefill_tokens=prompts * new,
         decode_tokens=sequences * drafted,
@@ -154,6 +162,7 @@ def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
         attention_parallel=plan.attention_parallel,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel,
+        prefill_expanded=prompts * new * plan.context_parallel,
     )
 
 
@@ -181,7 +190,8 @@ def _attention(
     The steps of decoding see contexts that grow by one token. Their mean is taken at two contexts, the mean less and
     plus the standard deviation, which is exact for a time that is a cubic polynomial of the context.
     """
-    steps = np.maximum(plan.output_length - 1.0, 1.0)
+    # A step meets requests with long outputs more often than short ones, as often as they have steps.
+    steps = np.maximum(plan.output_length - 1.0, 1.0) * (1.0 + plan.output_variation * plan.output_variation)
     mean = (plan.prompt_length + 0.5 * (steps + 1.0))[:, None]
     spread = np.sqrt((steps * steps - 1.0) / 12.0)[:, None]
     ranks, latent = plan.attention_parallel, architecture.latent_attention
@@ -202,13 +212,18 @@ def _attention(
         family, read_heads = "attention_latent", np.full_like(heads, 0.5)
         read_size = cache_elements(model, ranks, True)[:, None]
         multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
-    shapes = [(prompts, new, prompt, np.ones_like(prompt))]
+    split = plan.context_parallel[:, None]
+    shared = split > 1.0
+    # Of a prompt that ranks share each computes an early and a late part: queries see the mean of its keys.
+    own = plan.own_tokens[:, None]
+    seen = np.where(shared, prompt - 0.5 * (new - own), prompt)
+    shapes = [(prompts, own, seen, np.ones_like(prompt))]
     contexts = [np.concatenate([mean - spread, mean + spread], axis=-1)]
     if architecture.local_attention:
         window = np.minimum(model.window[:, None], prompt)
         chunked = model.chunked[:, None]
         keys = np.where(chunked > 0.0, window, window * (1.0 - window / (2.0 * prompt)))
-        shapes.append((prompts * np.maximum(new / window, 1.0), np.minimum(new, window), keys, chunked))
+        shapes.append((prompts * np.maximum(own / window, 1.0), np.minimum(own, window), keys, chunked))
         # Beyond its first chunk a token sees half of one on average.
         reach = np.where(chunked > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
@@ -221,6 +236,7 @@ def _attention(
         traffic.append(2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes))
         time.append(span / passes)
     for context in contexts:
+        context = context / split
         span = decode_attention_time(
             device, kernels[family], sequences, multiplied, read_heads, context, read_size, cache_size
         )
@@ -291,7 +307,17 @@ def serving_work(
     vectors = serving_vectors(model, shape, architecture, activation, logit_size)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
     attention = _attention(model, attention_device, plan, batching, kernels, architecture)
-    message_size, message_time, message_calls = serving_messages(model, network, plan, shape, kernels, architecture)
+    attention_calls = _attention_calls(model, architecture)
+    prompts = np.ceil(batching.prompts / plan.attention_replicas)
+    message_size, message_time, message_calls = serving_messages(
+        model, network, plan, shape, kernels, architecture, prompts, batching.passes
+    )
+    if np.any(plan.context_parallel > 1.0):
+        each = attention[-1] * attention_calls
+        hiding = total(each[:, : each.shape[1] // 2])
+        message_time[:, 0, CONTEXT] = hidden_exchange(
+            message_time[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel
+        )
     admitted = np.stack([shape.prefill_sampled * plan.attention_replicas, 0.0 * activation], axis=-1)
     prefill = np.array([1.0, 0.0])
     layer_overhead = software["layer_overhead_time"] + 0.0 * admitted
@@ -308,7 +334,7 @@ def serving_work(
         vectors.calls,
         vector,
         *attention,
-        _attention_calls(model, architecture),
+        attention_calls,
         message_size,
         message_time,
         message_calls,
@@ -338,9 +364,10 @@ def _parts(work: ServingWork) -> Array:
     parts[:, :, 0, ATTENTION] = total(attention)
     parts[:, :, 0, VECTOR] = total(vector[..., :-ONCE_VECTORS])
     parts[:, :, 1, VECTOR] = total(vector[..., -ONCE_VECTORS:])
-    reduces, exchanges = work.message_calls[:, :1], work.message_calls[:, 1:]
+    reduces, exchanges, contexts = (work.message_calls[:, index, None] for index in range(3))
     each = work.message_time
     parts[:, :, 0, COMMUNICATION] = reduces * each[..., ALL_REDUCE] + exchanges * each[..., EXCHANGE]
+    parts[:, :, 0, COMMUNICATION] += contexts * each[..., CONTEXT]
     parts[:, :, 1, COMMUNICATION] = each[..., ALL_REDUCE] + each[..., GATHERING]
     parts[:, :, 0, FIXED] = work.layer_overhead
     parts[:, :, 1, FIXED] = work.pass_overhead

@@ -61,6 +61,9 @@ class ServingShape(NamedTuple):
         Ranks that share the experts. [-]
     expert_tensor_parallel : Array
         Ranks that share each expert. [-]
+    prefill_expanded : Array
+        Tokens whose compressed keys and values a pass of the prefill expands: those of all ranks that share the
+        prompts. [-]
     """
 
     prefill_tokens: Array
@@ -71,6 +74,7 @@ class ServingShape(NamedTuple):
     attention_parallel: Array
     expert_parallel: Array
     expert_tensor_parallel: Array
+    prefill_expanded: Array
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
         """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
@@ -173,7 +177,7 @@ def busiest_share(mean: Array, ranks: Array) -> Array:
     return np.asarray(1.0 + np.sqrt(2.0 * np.log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))
 
 
-def _attention_gemms(model: Model, tokens: Array, ranks: Array, latent: bool) -> Gemms:
+def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array, latent: bool) -> Gemms:
     heads, hidden = ceil_div(model.num_attention_heads, ranks), model.hidden_size
     if not latent:
         groups = ceil_div(model.num_query_groups, ranks)
@@ -195,7 +199,8 @@ def _attention_gemms(model: Model, tokens: Array, ranks: Array, latent: bool) ->
     )
     k = side_by_side(hidden, compressed, hidden, rank, nope, rank, heads * values)
     batch = side_by_side(one, one, one, one, heads, heads, one)
-    return Gemms(_LATENT, np.broadcast_to(tokens[:, None], n.shape), n, k, batch)
+    m = side_by_side(tokens, tokens, tokens, expanded, tokens, tokens, tokens)
+    return Gemms(_LATENT, m, n, k, batch)
 
 
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
@@ -254,7 +259,7 @@ def serving_gemms(model: Model, shape: ServingShape, architecture: Architecture)
     for phase in (0, 1):
         tokens, routed, sampled = shape.of(phase)
         parts = [
-            _attention_gemms(model, tokens, ranks, latent),
+            _attention_gemms(model, tokens, tokens if phase else shape.prefill_expanded, ranks, latent),
             mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"),
         ]
         if architecture.experts:
