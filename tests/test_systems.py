@@ -45,6 +45,7 @@ def test_networks_without_switches() -> None:
     assert [float(part) for part in network_parts("ring", 8.0, math.nan, math.nan)] == [0.0, 8.0, 16.0]
     assert float(network_parts("fully-connected", 8.0, math.nan, math.nan).cables) == 28.0
     assert float(network_parts("torus", 64.0, math.nan, math.nan).cables) == 192.0
+    assert float(network_parts("torus", 256.0, math.nan, math.nan, 2.0).cables) == 512.0
 
 
 def test_capital_recovery() -> None:

@@ -18,7 +18,7 @@ from xlperf.catalog.cells import (
     table_kind,
 )
 from xlperf.catalog.csvfile import STANDARD, read_csv
-from xlperf.catalog.schema import split_header, table_schema
+from xlperf.catalog.schema import PLAN_TABLES, split_header, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.catalog.workbook import raise_faults, read_catalog_tables, read_plan_tables
 from xlperf.errors import Fault, InputError
@@ -84,20 +84,21 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
 
 
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Table:
-    """Read chiplet designs or servers: rows of the sheets ``chiplets`` or ``servers``.
+    """Read what has a cost: chiplet designs, servers or plans.
 
     Parameters
     ----------
     path : path-like
-        ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook with one of the sheets; its first header,
-        ``chiplet`` or ``server``, says which it is.
+        ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server`` says
+        which it is; plans have a ``model``.
     sheet : str, optional
-        Which of the two sheets of a workbook; by default ``chiplets`` where it has rows.
+        Which sheet of a workbook: ``chiplets``, ``servers``, ``training`` or ``inference``; by default ``chiplets``
+        where it has rows, else ``servers``.
 
     Returns
     -------
     Table
-        Of kind ``chiplets`` or ``servers``, at least one row.
+        Of one of these kinds, at least one row.
 
     Raises
     ------
@@ -106,6 +107,8 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Tabl
     """
     name, ending = "standard input" if str(path) == STANDARD else Path(path).name, Path(path).suffix.casefold()
     faults: list[Fault]
+    if str(path) != STANDARD and ending in (".xlsx", ".xlsm") and sheet in PLAN_TABLES:
+        return read_plans(path, sheet, sheet)[0]
     if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
         found, faults = read_catalog_tables(path, required=False)
         wanted = DESIGN_TABLES if sheet is None else (sheet,)
@@ -143,8 +146,11 @@ def _design_kind(name: str, header: Sequence[object]) -> str:
     for kind in DESIGN_TABLES:
         if table_schema(kind).key.name in names:
             return kind
+    if "model" in names:
+        return plan_kind(header)
     keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in DESIGN_TABLES)
-    raise InputError(Fault(name, f"needs a column {keys} with the names of the designs, got {', '.join(names[:6])}"))
+    words = f'needs a column {keys} with the names of the designs, or "model" for plans'
+    raise InputError(Fault(name, f"{words}, got {', '.join(names[:6])}"))
 
 
 def _csv_plans(path: str | os.PathLike[str], kind: str | None) -> tuple[list[Table], list[Fault]]:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
-_WORDS = {"chiplets": "design", "servers": "server"}
+_WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "inference": "plan"}
 
 
 @click.command(
@@ -22,6 +23,7 @@ _WORDS = {"chiplets": "design", "servers": "server"}
         "xlperf cost designs.csv -o results.csv",
         "xlperf cost study.xlsx -o results.xlsx --case high",
         "xlperf cost servers.csv",
+        "xlperf cost study.xlsx --sheet training --owner neocloud -o owned.xlsx",
         "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
     ),
 )
@@ -55,8 +57,14 @@ _WORDS = {"chiplets": "design", "servers": "server"}
 )
 @click.option(
     "--sheet",
-    type=click.Choice(["chiplets", "servers"]),
+    type=click.Choice(["chiplets", "servers", "training", "inference"]),
     help="Which sheet of a workbook; by default chiplets where it has rows.",
+)
+@click.option(
+    "--owner",
+    metavar="WORD",
+    help="Plans only: a word in the name of the server, such as neocloud, where servers has several rows of an "
+    "accelerator; without it the first.",
 )
 @catalog_option
 def cost(
@@ -67,6 +75,7 @@ def cost(
     upstream: bool,
     tornado: str | None,
     sheet: str | None,
+    owner: str | None,
     catalog: str | None,
 ) -> None:
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
@@ -74,7 +83,9 @@ def cost(
     The first column says what the rows are. "chiplet": designs with the columns of the sheet chiplets (package, node,
     num dies, module area, memory stacks, volume ...); results are the parts of the cost of a module, one-time costs,
     unit cost and price. "server": servers with the columns of the sheet servers (accelerator price, server price,
-    server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour.
+    server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour. A column
+    "model": plans of training or inference; results are what they cost an owner by part, from the wafer to the power,
+    with the network counted from the topology of the plan.
     """
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.plans import read_designs
@@ -86,6 +97,9 @@ def cost(
     if tornado is not None and (case != "base" or placed or upstream):
         raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
     table = read_designs(designs, sheet)
+    _refuse_options(table.kind, {"--placed": placed, "--upstream": upstream}, ("chiplets",))
+    _refuse_options(table.kind, {"--owner": owner is not None}, PLAN_TABLES)
+    _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
     own = designs if Path(designs).suffix.lower() in (".xlsx", ".xlsm") else None
     known = load_catalog(catalog or own)
     if tornado is not None:
@@ -97,12 +111,25 @@ def cost(
         return
     if table.kind == "servers":
         results = evaluate_servers(table, case)
+    elif table.kind in PLAN_TABLES:
+        from xlperf.evaluate.ownership import evaluate_ownership
+
+        results = evaluate_ownership(table, known, owner or "", case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, upstream, done)
     _write(output, table.kind, [table, results])
     if output != STANDARD:
         click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+
+
+def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -> None:
+    """An option that says nothing about these rows is not accepted."""
+    words = {"chiplets": "designs", "servers": "servers", "training": "plans", "inference": "plans"}
+    for name, is_given in given.items():
+        if is_given and kind not in kinds:
+            meant = " and ".join(dict.fromkeys(words[own] for own in kinds))
+            raise InputError(Fault(name, f"is for {meant}, these are {words[kind]}"))
 
 
 def _write(output: str, sheet: str, tables: list[Table]) -> None:

@@ -62,6 +62,7 @@ class CatalogArrays:
     cost_rate: Array
     server_power: Array
     power_usage_effectiveness: Array
+    carbon_intensity: Array
     link_bandwidth: Array
     linked: bool
     unbuilt: np.ndarray | None
@@ -234,6 +235,7 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
         cost_rate=cost_rate,
         server_power=server_power,
         power_usage_effectiveness=effectiveness,
+        carbon_intensity=price("carbon_intensity"),
         link_bandwidth=accelerators.number("link_bandwidth"),
         linked=bool((~np.isnan(accelerators.number("link_bandwidth"))).any()),
         unbuilt=unbuilt if any(unbuilt.tolist()) else None,

@@ -11,10 +11,12 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, token_rate_per_power
+from xlperf.cost.systems import carbon_of_energy
+from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, rate_per_cost, token_rate_per_power
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
+from xlperf.evaluate.precisions import PRECISION_CODES
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.inference import (
@@ -28,11 +30,13 @@ from xlperf.inference import (
     pools_of,
     target_results,
 )
+from xlperf.inference.bands import band_ends, full_cache
 from xlperf.parallel.plan import Rule, broken_rules
 from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
     cache_precision,
+    distinct_names,
     inference_plan,
     product_precision,
 )
@@ -54,6 +58,7 @@ _POOL_DEGREES = (
     "data_parallel_attention",
 )
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
+_BANDS = ("serving_band", "capacity_band")
 _EXTRA = ("input_token_rate", "output_token_rate")
 
 
@@ -68,7 +73,7 @@ class ServingSetting:
     kernels: Mapping[str, Mapping[str, Array]]
     software: Mapping[str, Array]
     load: Mapping[str, Array]
-    band: Mapping[str, Array]
+    bands: Mapping[str, Mapping[str, Array]]
     extrapolated: list[tuple[str, np.ndarray]]
 
     @property
@@ -97,7 +102,7 @@ def _constants(
     for families, keys in (
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
-        (("serving_software", "serving_load", "serving_band"), joined.keys),
+        (("serving_software", "serving_load", *_BANDS), joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
@@ -126,11 +131,14 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         Arguments of the equations.
     """
     precision, given = plans.filled("precision"), plans.text("activation_precision")
-    product = product_precision(given, precision)
-    multiplied = replace(plans, columns={**plans.columns, "precision": product}) if (given != "").any() else plans
+    codes, (weights, caches, activations) = distinct_names(precision, plans.text("kv_precision"), given)
+    product = product_precision(activations, weights)
+    multiplied = plans
+    if "activation_precision" in plans:
+        multiplied = replace(plans, columns={**plans.columns, "precision": product[codes]})
     joined = join(multiplied, catalog, named)
-    cache = cache_precision(plans.text("kv_precision"), product)
-    attention = attention_precision(cache, product)
+    words = attention_precision(cache_precision(caches, product), product).tolist()
+    attention = np.array([PRECISION_CODES[word] for word in words], dtype=np.int64)[codes]
     plan = inference_plan(
         plans.number("num_accelerators"),
         plans.filled("tensor_parallel"),
@@ -163,7 +171,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         kernels=launched_ahead(constants),
         software=constants["serving_software"],
         load=constants["serving_load"],
-        band=constants["serving_band"],
+        bands={family: constants[family] for family in _BANDS},
         extrapolated=extrapolated,
     )
 
@@ -186,11 +194,12 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog) * len(_MODES)
     codes = codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)})
+    apart = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
 
     def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
         return _evaluate(some, catalog, rows, *_kind(code))
 
-    return in_pieces(plans, catalog, named, codes, evaluated)
+    return in_pieces(plans, catalog, named, codes, evaluated, apart)
 
 
 def _kind(code: int) -> tuple[Architecture, str]:
@@ -335,11 +344,14 @@ def _evaluate(
         power = building_power(joined.server_power, joined.power_usage_effectiveness)
         rate = results["tokens_per_second"]
         ranks = plan.replica_ranks
-        results["tpot_low"] = results["tpot"] * setting.band["step_low"][:, 0]
-        results["tpot_high"] = results["tpot"] * setting.band["step_high"][:, 0]
+        low, high = band_ends(mode, full_cache(results["running_batch"], results["max_batch_size"]), setting.bands)
+        results["tpot_low"], results["tpot_high"] = results["tpot"] * low, results["tpot"] * high
         results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
         results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
         results["energy_per_token"] = energy_per_token(power, whole, rate)
+        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], joined.carbon_intensity)
+        results["accelerator_hour_cost"] = joined.cost_rate
+        results["tokens_per_dollar"] = rate_per_cost(rate, whole, joined.cost_rate)
         for side in ("input", "output"):
             results[f"cost_per_million_{side}_tokens"] = cost_per_token(
                 joined.cost_rate, ranks, results[f"{side}_token_rate"]

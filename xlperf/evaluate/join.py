@@ -39,45 +39,41 @@ class Joined:
     cost_rate: Array
     server_power: Array
     power_usage_effectiveness: Array
+    carbon_intensity: Array
     rules: list[Rule]
     peaks: Array
     generation: Words
     software: Words
 
-    def keys_for(self, precision: np.ndarray) -> Keys:
+    def keys_for(self, codes: np.ndarray) -> Keys:
         """Calibration keys of the plans at another precision.
 
         Parameters
         ----------
-        precision : np.ndarray
-            Names, (rows,).
+        codes : np.ndarray
+            Positions of its names in PRECISION_NAMES, (rows,).
 
         Returns
         -------
         Keys
             For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
         """
-        return combined_keys(self.generation, Words(_codes(precision), PRECISION_KEYS), self.software)
+        return combined_keys(self.generation, Words(codes, PRECISION_KEYS), self.software)
 
-    def peak_for(self, precision: np.ndarray) -> Array:
+    def peak_for(self, codes: np.ndarray) -> Array:
         """Dense peak of the plans' accelerators at another precision.
 
         Parameters
         ----------
-        precision : np.ndarray
-            Names, (rows,).
+        codes : np.ndarray
+            Positions of its names in PRECISION_NAMES, (rows,).
 
         Returns
         -------
         Array
             NaN where the accelerator states none, (rows,). [FLOP/s]
         """
-        return np.asarray(self.peaks[np.arange(len(precision)), _codes(precision)])
-
-
-def _codes(precision: np.ndarray) -> np.ndarray:
-    """Positions of names in PRECISION_NAMES."""
-    return np.array([PRECISION_CODES[name] for name in precision.tolist()], dtype=np.int64)
+        return np.asarray(self.peaks[np.arange(len(codes)), codes])
 
 
 def refuse_auto(plans: Table) -> None:
@@ -272,6 +268,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         cost_rate=arrays.cost_rate[rows],
         server_power=arrays.server_power[rows],
         power_usage_effectiveness=arrays.power_usage_effectiveness[rows],
+        carbon_intensity=arrays.carbon_intensity[rows],
         rules=rules,
         peaks=arrays.peaks[rows],
         generation=generation,

@@ -8,6 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.catalog.table import Table
+from xlperf.cost.systems import carbon_of_energy
 from xlperf.evaluate.join import Joined
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.plan import TrainingPlan
@@ -15,7 +16,16 @@ from xlperf.training import run
 from xlperf.training.setting import WORD
 from xlperf.workload.parameters import mtp_parameters, parameter_count
 
-COLUMNS = ("run_steps", "checkpoint_size", "checkpoint_interval", "goodput", "run_time", "run_cost", "run_energy")
+COLUMNS = (
+    "run_steps",
+    "checkpoint_size",
+    "checkpoint_interval",
+    "goodput",
+    "run_time",
+    "run_cost",
+    "run_energy",
+    "run_carbon",
+)
 
 
 def run_results(
@@ -53,6 +63,7 @@ def run_results(
     interval = run.checkpoint_interval(write_time, failures)
     share = run.goodput(interval, write_time, failures, plans.filled("restart_time"))
     time = run.run_time(steps, results["step_time"], share)
+    energy = power * plan.num_accelerators * time
     return {
         "run_steps": steps,
         "checkpoint_size": size,
@@ -60,5 +71,6 @@ def run_results(
         "goodput": share,
         "run_time": time,
         "run_cost": joined.cost_rate * plan.num_accelerators * time,
-        "run_energy": power * plan.num_accelerators * time,
+        "run_energy": energy,
+        "run_carbon": carbon_of_energy(energy, joined.carbon_intensity),
     }

@@ -11,7 +11,15 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.cost.tco import building_power, cost_per_token, energy_per_token
+from xlperf.cost.systems import carbon_of_energy
+from xlperf.cost.tco import (
+    building_power,
+    cost_per_token,
+    energy_per_token,
+    rate_per_cost,
+    run_cost,
+    token_rate_per_power,
+)
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
@@ -362,7 +370,12 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         power = building_power(joined.server_power, joined.power_usage_effectiveness)
         rate = results["tokens_per_second"]
         results["energy_per_token"] = energy_per_token(power, plan.num_accelerators, rate)
+        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], joined.carbon_intensity)
+        results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, plan.num_accelerators, power)
+        results["accelerator_hour_cost"] = joined.cost_rate
         results["cost_per_million_tokens"] = cost_per_token(joined.cost_rate, plan.num_accelerators, rate)
+        results["step_cost"] = run_cost(joined.cost_rate, plan.num_accelerators, results["step_time"])
+        results["tokens_per_dollar"] = rate_per_cost(rate, plan.num_accelerators, joined.cost_rate)
         results |= run_results(plans, plan, joined, results, power)
     capacity_rule = Rule(
         ~illegal & (results["fits"] < 1),

@@ -32,6 +32,7 @@ from xlperf.explore.measurements import (
 from xlperf.explore.published import Published, PublishedPlans
 from xlperf.explore.published_inference import inference_plans
 from xlperf.explore.published_training import training_plans
+from xlperf.inference.bands import band_of_mode, full_cache
 
 NEVER_FITTED = "papers"
 FOLDS = 5
@@ -48,6 +49,7 @@ _STEPS = (-0.4, -0.2, 0.0, 0.2, 0.4)
 _CAP = 0.7
 _GRID = 21
 _SWEEPS = 8
+_WORTH_IT = 1e-3
 
 Step = Callable[[str], None]
 
@@ -67,8 +69,10 @@ class Errors:
     fitted, by_rows, by_families : Array
         Logarithm of predicted over measured time: with all rows in the fit; with a fifth of the rows left out, its
         own among them; with a fifth of the configurations left out. [-]
+    band : np.ndarray
+        Which band holds for the plan: the constants of the calibration without ``_low`` and ``_high``.
     low, high : Array
-        Ends of the band over the prediction, as times; NaN where there is none. [-]
+        Ends of that band over the prediction, as times; NaN where there is none. [-]
     """
 
     kind: str
@@ -82,6 +86,7 @@ class Errors:
     fitted: Array
     by_rows: Array
     by_families: Array
+    band: np.ndarray
     low: Array
     high: Array
 
@@ -98,6 +103,14 @@ class Errors:
         ratio = np.exp(-errors)
         inside = ((self.low <= ratio) & (ratio <= self.high)).astype(np.float64)
         return np.where(np.isnan(self.low + self.high + errors), math.nan, inside)
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """Errors of published rows, and of the rows that use each constant: calibration row -> median, rows."""
+
+    errors: Errors
+    of_constant: Mapping[int, tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -130,7 +143,7 @@ def plans_to_fit(published: Published, catalog: Catalog) -> PublishedPlans:
     return training_plans(rows, catalog) if rows.kind == "training" else inference_plans(rows, catalog)
 
 
-def cross_validated(published: Published, catalog: Catalog, step: Step | None = None) -> Errors:
+def cross_validated(published: Published, catalog: Catalog, step: Step | None = None) -> CrossValidation:
     """Errors of published rows with and without the row and its configuration in the fit.
 
     Parameters
@@ -144,22 +157,49 @@ def cross_validated(published: Published, catalog: Catalog, step: Step | None = 
 
     Returns
     -------
-    Errors
+    CrossValidation
         In the order of the rows; the same rows give the same errors.
     """
     say = step if step is not None else _nothing
     plans = plans_to_fit(published, catalog)
     entries = _entries(plans)
     if not len(entries):
-        return entries
+        return CrossValidation(entries, {})
     knobs = _knobs(plans, entries, say)
     families = np.array([fold_of(name) for name in entries.family.tolist()], dtype=np.int64)
     rows = np.array([fold_of(name) for name in entries.row_ids.tolist()], dtype=np.int64)
-    return replace(
+    errors = replace(
         entries,
         by_rows=_left_out(plans, entries, knobs, rows, say),
         by_families=_left_out(plans, entries, knobs, families, say),
     )
+    sizes = np.abs(np.expm1(errors.by_families))
+    of_constant = {
+        knob.row: (float(np.nanmedian(sizes[knob.users])), len(set(errors.row_ids[knob.users].tolist())))
+        for knob in knobs
+        if not np.isnan(sizes[knob.users]).all()
+    }
+    return CrossValidation(errors, of_constant)
+
+
+def refitted(published: Published, catalog: Catalog) -> Catalog:
+    """The catalog with the constants of software fitted again to some published rows, all together.
+
+    Parameters
+    ----------
+    published : Published
+        Rows to fit; those of the papers are left out.
+    catalog : Catalog
+        With constants to start from; those that fewer than eight rows tell about stay as they are.
+    """
+    plans = plans_to_fit(published, catalog)
+    entries = _entries(plans)
+    if not len(entries):
+        return catalog
+    values, _ = _refitted(
+        catalog.tables["calibration"], entries, _knobs(plans, entries, _nothing), np.full(len(entries), True)
+    )
+    return catalog.with_tables([_changed(catalog.tables["calibration"], values)])
 
 
 def _nothing(_: str) -> None:
@@ -203,9 +243,22 @@ def _entries(plans: PublishedPlans) -> Errors:
         fitted=fitted,
         by_rows=fitted,
         by_families=fitted,
+        band=np.array(_bands(plans, results), dtype=object)[plan] if keys else np.zeros(0, dtype=object),
         low=np.where(banded, (low / middle)[plan], math.nan),
         high=np.where(banded, (high / middle)[plan], math.nan),
     )
+
+
+def _bands(plans: PublishedPlans, results: Table) -> list[str]:
+    """Which band holds for each plan."""
+    table, catalog = plans.plans, plans.catalog
+    if plans.published.kind == "training":
+        models = catalog.rows("models", table.text("model"), table, "model")
+        dense = np.isnan(catalog.tables["models"].number("num_experts")[models])
+        return ["step" if one else "mixture" for one in dense.tolist()]
+    modes = [str(mode) for mode in table.filled("mode")]
+    full = full_cache(results.number("running_batch"), results.number("max_batch_size"))
+    return [band_of_mode(mode, bool(one)) for mode, one in zip(modes, full.tolist(), strict=True)]
 
 
 def _aligned(errors: Mapping[tuple[str, str], float], entries: Errors) -> Array:
@@ -215,13 +268,16 @@ def _aligned(errors: Mapping[tuple[str, str], float], entries: Errors) -> Array:
 
 def _replaced(plans: PublishedPlans, values: Mapping[int, float], gone: Sequence[int] = ()) -> PublishedPlans:
     """The plans with other values in some rows of the calibration sheet, and without others."""
-    table = plans.catalog.tables["calibration"]
+    changed = _changed(plans.catalog.tables["calibration"], values)
+    kept = np.array([row for row in range(len(changed)) if row not in set(gone)], dtype=np.int64)
+    return replace(plans, catalog=plans.catalog.with_tables([changed.take(kept)]))
+
+
+def _changed(table: Table, values: Mapping[int, float]) -> Table:
     column = np.array(table["value"], dtype=np.float64)
     for row, value in values.items():
         column[row] = value
-    kept = np.array([row for row in range(len(table)) if row not in set(gone)], dtype=np.int64)
-    changed = Table("calibration", {**table.columns, "value": column}, table.place).take(kept)
-    return replace(plans, catalog=plans.catalog.with_tables([changed]))
+    return Table("calibration", {**table.columns, "value": column}, table.place)
 
 
 def trial_values(family: str, name: str, value: float) -> Array:
@@ -247,7 +303,7 @@ def trial_values(family: str, name: str, value: float) -> Array:
         points = [0.0, *(unit * factor for factor in _FACTORS[:4])]
     else:
         points = [value * factor for factor in _FACTORS]
-    return np.clip(np.array(points), declared.low, declared.high)
+    return np.asarray(np.clip(np.array(points), declared.low, declared.high))
 
 
 def _knobs(plans: PublishedPlans, entries: Errors, say: Step) -> list[_Knob]:
@@ -374,7 +430,7 @@ def _descent(
             rest = total[knob.users] - shift[:, chosen[number]]
             costs = weights[knob.users] @ np.minimum(np.abs(rest[:, None] + shift), _CAP)
             at = int(np.argmin(costs))
-            if costs[at] < costs[chosen[number]] * (1.0 - 1e-9):
+            if costs[at] < costs[chosen[number]] * (1.0 - _WORTH_IT):
                 total[knob.users] = rest + shift[:, at]
                 chosen[number], moved = at, True
         if not moved:

@@ -62,6 +62,54 @@ SUM_WIDTH = 2.0  # sums over a part of the depth are in FP32, outputs in 16 bits
 LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
 
 
+_MANY = 2048
+"""Products from which on tiles are tried one by one: all at once would leave the processor's cache. [-]"""
+
+
+def _many_products_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Array,
+    n: Array,
+    k: Array,
+    batch: Array,
+    element_size: Array,
+    sum_size: Array,
+    tiles: Array,
+) -> Array:
+    """Least of :func:`tiled_product_time` over tiles, number for number; what tiles have in common is computed once."""
+    units = device.num_multiprocessors
+    modelled = ~np.isnan(units)
+    at_once = np.where(modelled, units, 1.0)
+    wave_time = np.where(modelled, constants["wave_time"], 0.0)
+    peak = constants["compute_efficiency"] * device.peak_flop_rate
+    m, n, k, batch = np.broadcast_arrays(m, n, k, batch)
+    shapes = tiles[:, :, 0, 0].T.tolist()
+    tall = {height: np.ceil(m / height) for height in {shape[0] for shape in shapes}}
+    wide = {width: np.ceil(n / width) for width in {shape[1] for shape in shapes}}
+    calls = {splits: batch * splits for splits in {shape[2] for shape in shapes}}
+    share = constants["cache_share"]
+    reading = {
+        edge: share * (edge * element_size / device.l2_bandwidth)
+        for edge in {height + width for height, width, _ in shapes}
+    }
+    outputs = m * n * batch / device.l2_bandwidth
+    best: Array | None = None
+    for height, width, splits in shapes:
+        time = 2.0 * height * width / peak + reading[height + width]
+        time = (time * (at_once / splits)) * k
+        time += wave_time * splits
+        waves = tall[height] * wide[width]
+        waves *= calls[splits]
+        waves /= at_once
+        time *= np.ceil(waves, out=waves)
+        if splits > 1.0:
+            time += 2.0 * splits * sum_size * outputs
+        best = time if best is None else np.minimum(best, time, out=best)
+    assert best is not None
+    return best
+
+
 def gemm_parts(
     device: Device,
     constants: Mapping[str, Array],
@@ -112,23 +160,38 @@ def gemm_parts(
        doi:10.1145/1498765.1498785.
     """
     heights, widths, splits = TILES
-    burst = tiled_product_time(
-        m,
-        n,
-        k,
-        batch,
-        element_size,
-        heights,
-        widths,
-        splits,
-        device.peak_flop_rate,
-        device.l2_bandwidth,
-        device.num_multiprocessors,
-        constants["compute_efficiency"],
-        constants["cache_share"],
-        constants["wave_time"],
-        SUM_WIDTH * array(output_element_size),
-    ).min(axis=0)
+    sum_size = SUM_WIDTH * array(output_element_size)
+    burst = (
+        _many_products_time(
+            device,
+            constants,
+            array(m),
+            array(n),
+            array(k),
+            array(batch),
+            array(element_size),
+            sum_size,
+            TILES,
+        )
+        if np.size(m) >= _MANY
+        else tiled_product_time(
+            m,
+            n,
+            k,
+            batch,
+            element_size,
+            heights,
+            widths,
+            splits,
+            device.peak_flop_rate,
+            device.l2_bandwidth,
+            device.num_multiprocessors,
+            constants["compute_efficiency"],
+            constants["cache_share"],
+            constants["wave_time"],
+            sum_size,
+        ).min(axis=0)
+    )
     flop_time = 1.0 / device.peak_flop_rate + constants["energy_per_flop"] / device.thermal_design_power
     limited = 2.0 * flop_time * (array(m) * array(n) * array(k) * array(batch))
     compute = sustained_time(burst, limited, constants["boost_time"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,9 +24,23 @@ from xlperf.network.collectives import collective_time
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
+from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
 _MOST_OPEN = 256.0
+
+
+Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan, "Stream")
+
+
+def _some(values: Array, rows: np.ndarray) -> Array:
+    """Rows of an array that has one for each plan; others as they are."""
+    return values[rows] if np.ndim(values) else values
+
+
+def _some_rows(bundle: Bundle, rows: np.ndarray) -> Bundle:
+    """Some plans of a bundle of arrays."""
+    return replace(bundle, **{field.name: _some(getattr(bundle, field.name), rows) for field in fields(bundle)})
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,21 @@ class Serving:
         """The same with other requests decoded together and other prompts prefilled together."""
         return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
 
-    def results(self) -> dict[str, Array]:
+    def take(self, rows: np.ndarray) -> Serving:
+        """Some of the plans."""
+        return replace(
+            self,
+            model=_some_rows(self.model, rows),
+            device=_some_rows(self.device, rows),
+            attention_device=_some_rows(self.attention_device, rows),
+            network=_some_rows(self.network, rows),
+            plan=_some_rows(self.plan, rows),
+            kernels={name: {key: _some(v, rows) for key, v in family.items()} for name, family in self.kernels.items()},
+            software={name: _some(values, rows) for name, values in self.software.items()},
+            reserved_memory=_some(self.reserved_memory, rows),
+        )
+
+    def results(self, phases: tuple[int, ...] = BOTH_PHASES) -> dict[str, Array]:
         """As :func:`xlperf.inference.serving_results`."""
         return serving_results(
             self.model,
@@ -59,10 +87,11 @@ class Serving:
             self.software,
             self.reserved_memory,
             self.architecture,
+            phases,
         )
 
-    def times(self) -> Array:
-        """Times of a prefill and of a step of decoding, (rows, 2). [s]"""
+    def times(self, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
+        """Times of a prefill and of a step of decoding, or of one of them, (rows, phases). [s]"""
         work = serving_work(
             self.model,
             self.device,
@@ -72,6 +101,7 @@ class Serving:
             self.kernels,
             self.software,
             self.architecture,
+            phases,
         )
         return total(phase_times(work))
 
@@ -85,6 +115,10 @@ class Stream:
     first_target: Array
     token_target: Array
     waiting_share: Array
+
+    def take(self, rows: np.ndarray) -> Stream:
+        """Those of some of the plans."""
+        return _some_rows(self, rows)
 
 
 def places_of(serving: Serving) -> Array:
@@ -112,8 +146,8 @@ def _prompts(plan: InferencePlan, requests: Array, steps: Array, share: Array) -
     return np.maximum(np.minimum(np.floor(coming), most), 1.0)
 
 
-def service_of(serving: Serving, stream: Stream, requests: Array) -> tuple[Service, dict[str, Array], Serving]:
-    """What a replica needs for a request while a number of them are decoded together.
+def loaded_serving(serving: Serving, stream: Stream, requests: Array) -> Serving:
+    """Replicas with a number of requests that are decoded together, and the prompts that are prefilled together then.
 
     Parameters
     ----------
@@ -126,22 +160,70 @@ def service_of(serving: Serving, stream: Stream, requests: Array) -> tuple[Servi
 
     Returns
     -------
-    tuple of Service, dict and Serving
-        Its times, the results of a static batch of so many, and the plan with that batch.
+    Serving
+        With that batch.
     """
     plan = serving.plan
     steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    prompts = _prompts(plan, requests, steps, stream.waiting_share)
-    full = serving.with_batch(requests, prompts)
-    results = full.results()
+    return serving.with_batch(requests, _prompts(plan, requests, steps, stream.waiting_share))
+
+
+def _decoding_line(loaded: Serving, steps: Array, per_token: Array) -> tuple[Array, Array]:
+    """Time of a step of decoding with no request and of one more, from the time per token with all of a batch."""
+    requests = loaded.plan.batch_size
     fewer = np.maximum(np.floor(0.5 * requests), 1.0)
-    half = full.with_batch(fewer, prompts).times()
-    step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
-    base, slope = step_line(requests, step, fewer, half[:, 1])
-    prefill = results["ttft"]
+    half = loaded.with_batch(fewer, loaded.plan.prompts_together).times((DECODING,))[:, 0]
+    step = np.where(steps > 0.0, per_token * loaded.plan.tokens_per_step, half)
+    return step_line(requests, step, fewer, half)
+
+
+def service_of(loaded: Serving, stream: Stream, prefill_time: Array, per_token: Array) -> Service:
+    """What a replica needs for a request, from its times with a batch.
+
+    Parameters
+    ----------
+    loaded : Serving
+        Replicas with their batch, as :func:`loaded_serving` has them, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    prefill_time : Array
+        Time of the prefill of the prompts that go together, (rows,). [s]
+    per_token : Array
+        Time of a step of decoding over the tokens that it yields, (rows,). [s]
+
+    Returns
+    -------
+    Service
+        Its times, (rows,).
+    """
+    plan = loaded.plan
+    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
+    base, slope = _decoding_line(loaded, steps, per_token)
     # Prompts follow each other through the stages.
-    share = prefill / (prompts * np.maximum(np.minimum(plan.pipeline_parallel, requests), 1.0))
-    return Service(prefill, share, base, slope, steps, stream.waiting_share), results, full
+    parts = plan.prompts_together * np.maximum(np.minimum(plan.pipeline_parallel, plan.batch_size), 1.0)
+    return Service(prefill_time, prefill_time / parts, base, slope, steps, stream.waiting_share)
+
+
+def quick_service(serving: Serving, stream: Stream, requests: Array) -> Service:
+    """What a replica needs for a request while a number of them are decoded together, without other results.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    requests : Array
+        Requests that are decoded together, whole, (rows,). [-]
+
+    Returns
+    -------
+    Service
+        Its times, (rows,).
+    """
+    loaded = loaded_serving(serving, stream, requests)
+    prefill, step = loaded.times().T
+    return service_of(loaded, stream, prefill, step / serving.plan.tokens_per_step)
 
 
 class Operation(NamedTuple):
@@ -178,11 +260,13 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     rate = stream.request_rate / replicas
     if arriving.any():
         guess = np.minimum(places, _MOST_OPEN)
-        service, _, _ = service_of(serving, stream, np.where(arriving, guess, active))
+        service = quick_service(serving, stream, np.where(arriving, guess, active))
         found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation).running
         found = np.where(np.isfinite(found), np.ceil(found), places)
         active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
-    service, results, running = service_of(serving, stream, active)
+    running = loaded_serving(serving, stream, active)
+    results = running.results()
+    service = service_of(running, stream, results["ttft"], results["tpot"])
     steady = closed_state(service, requests, places)
     if arriving.any():
         opened = service.open_state(rate, stream.prompt_variation)
@@ -207,7 +291,13 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     """
     service, steady, results, places, _ = operating(serving, stream)
     replicas = np.maximum(serving.plan.num_replicas, 1.0)
-    best = closed_state(service, places, places).rate * replicas
+    full = loaded_serving(serving, stream, places)
+    prefill, step = full.times().T
+    parts = full.plan.prompts_together * np.minimum(full.plan.pipeline_parallel, places)
+    filled = service._replace(
+        prefill_time=prefill, prefill_share=prefill / parts, step_base=step, step_slope=0.0 * step
+    )
+    best = np.maximum(closed_state(filled, places, places).rate, steady.rate) * replicas
     arriving = ~np.isnan(stream.request_rate)
     return _streamed(serving, stream, service, steady, results, best, steady.rate * replicas, arriving)
 
@@ -254,7 +344,7 @@ def _streamed(
     return found
 
 
-def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array]) -> Array:
+def _transfer_time(serving: Serving, receiver: Serving) -> Array:
     """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it.
 
     Parameters
@@ -263,8 +353,6 @@ def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array
         Pool of the prefill, (rows,).
     receiver : Serving
         Pool of decoding, (rows,).
-    results : dict of str to Array
-        Of the decoding pool: the cache of its batch at its longest. [B]
 
     Returns
     -------
@@ -341,22 +429,21 @@ def pools_of(decoding: Serving, prefilling: Serving, stream: Stream, requests: A
     active = np.minimum(np.ceil(np.maximum(requests / decoders, 1.0)), places)
     prompts = _prompts(other, requests / prefillers, steps, stream.waiting_share)
     together = prefilling.with_batch(prompts, prompts)
-    prefill = together.times()[:, 0]
+    prefill = together.times((PREFILL,))[:, 0]
     parts = prompts * np.maximum(np.minimum(other.pipeline_parallel, requests), 1.0)
 
-    def service_at(batch: Array) -> tuple[Service, dict[str, Array], Serving]:
-        full = decoding.with_batch(batch, np.ones_like(batch))
-        results = full.results()
-        fewer = np.maximum(np.floor(0.5 * batch), 1.0)
-        half = full.with_batch(fewer, np.ones_like(batch)).times()
-        step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
-        base, slope = step_line(batch, step, fewer, half[:, 1])
-        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share), results, full
+    def service_at(full: Serving, per_token: Array) -> Service:
+        base, slope = _decoding_line(full, steps, per_token)
+        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share)
 
-    service, results, full = service_at(active)
-    transfer = _transfer_time(prefilling, decoding, results)
+    ones = np.ones_like(active)
+    full = decoding.with_batch(active, ones)
+    service = service_at(full, full.times((DECODING,))[:, 0] / plan.tokens_per_step)
+    transfer = _transfer_time(prefilling, decoding)
     steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
-    service, results, full = service_at(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0))
+    full = decoding.with_batch(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0), ones)
+    results = full.results((DECODING,))
+    service = service_at(full, results["tpot"])
     steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
     return Pools(full, together, service, steady, results, transfer, places)
 
@@ -384,8 +471,12 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
     decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
     pools = pools_of(decoding, prefilling, stream, requests)
     service, steady = pools.service, pools.steady
-    offered = 1e3 * decoders * pools.places
-    best = pooled_state(service, offered, prefillers, decoders, pools.places, pools.transfer).rate
+    most = _prompts(other, np.inf + 0.0 * requests, service.steps, stream.waiting_share)
+    prefill = prefilling.with_batch(most, most).times((PREFILL,))[:, 0]
+    step = decoding.with_batch(pools.places, np.ones_like(most)).times((DECODING,))[:, 0]
+    sent = prefillers * most * other.pipeline_parallel / prefill
+    decoded = divide(decoders * pools.places, service.steps * step, np.inf)
+    best = np.maximum(np.minimum(sent, decoded), steady.rate)
     both = replace(decoding, plan=replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators))
     never = np.full(len(requests), False)
     found = _streamed(both, stream, service, steady, pools.results, best, steady.rate, never)

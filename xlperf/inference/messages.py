@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.arrays import Array, array
+from xlperf.arrays import Array, array, side_by_side
 from xlperf.network.collectives import collective_time, quick_all_reduce_time
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
-from xlperf.workload.serving import ServingShape, cache_elements
+from xlperf.workload.serving import BOTH_PHASES, ServingShape, cache_elements
 
 ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
 _SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits
@@ -51,7 +51,7 @@ def _exchange(
 
 
 def _context_messages(
-    model: Model, network: Network, plan: InferencePlan, tokens: Array, prompts: Array, passes: Array,
+    model: Model, network: Network, plan: InferencePlan, decoded: Array, prompts: Array, passes: Array,
     kernels: Mapping[str, Mapping[str, Array]], latent: bool,
 ) -> tuple[Array, Array]:  # fmt: skip
     """What the ranks that share prompts exchange in one layer, (rows, 2): bytes and time, behind nothing.
@@ -72,7 +72,7 @@ def _context_messages(
     prefill = np.where(plan.ring[:, None] > 0.0, (group - 1.0) * turn, gathered)
     heads = np.ceil(model.num_attention_heads / plan.attention_parallel)
     width = model.kv_lora_rank if latent else model.head_size
-    outputs = (tokens[:, 1] * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
+    outputs = (decoded * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
     decode = collective_time("all_reduce", outputs, group, apart, network, kernels["all_reduce"])
     return np.concatenate([held, outputs], axis=-1), np.concatenate([prefill, decode], axis=-1)
 
@@ -118,6 +118,7 @@ def serving_messages(
     architecture: Architecture,
     prompts: Array,
     passes: Array,
+    phases: tuple[int, ...] = BOTH_PHASES,
 ) -> tuple[Array, Array, Array]:
     """Messages of both phases: all-reduce, logits, transfer to the next stage, exchange with experts, context.
 
@@ -139,19 +140,20 @@ def serving_messages(
         Prompts of one copy of the attention layers that are prefilled together, (rows,). [-]
     passes : Array
         Passes that their prefill takes, (rows,). [-]
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
 
     Returns
     -------
     size : Array
-        One message, (rows, 2, 5). [B]
+        One message, (rows, phases, 5). [B]
     time : Array
-        Its time, (rows, 2, 5); of the exchange of keys and values all of it. [s]
+        Its time, (rows, phases, 5); of the exchange of keys and values all of it. [s]
     calls : Array
         All-reduces, exchanges with experts and between ranks that share prompts, of one layer, (rows, 3). [-]
     """
     ranks, stages = plan.attention_parallel[:, None], plan.pipeline_parallel[:, None]
-    tokens = np.stack([shape.prefill_tokens, shape.decode_tokens], axis=-1)
-    sampled = np.stack([shape.prefill_sampled, shape.decode_tokens], axis=-1)
+    tokens, _, sampled = (side_by_side(*values) for values in zip(*map(shape.of, phases), strict=True))
     hidden = tokens * (model.hidden_size * plan.activation_size)[:, None]
     logits = sampled * (model.vocab_size * plan.activation_size)[:, None]
     sizes = np.stack([hidden, logits, hidden, 0.0 * hidden, 0.0 * hidden], axis=-1)
@@ -179,8 +181,8 @@ def serving_messages(
     split = plan.context_parallel > 1.0
     if split.any():
         shared = _context_messages(
-            model, network, plan, tokens, prompts, passes, kernels, architecture.latent_attention
+            model, network, plan, shape.decode_tokens, prompts, passes, kernels, architecture.latent_attention
         )
         for values, own in zip((sizes, times), shared, strict=True):
-            values[..., CONTEXT] = np.where(split[:, None], own, 0.0)
+            values[..., CONTEXT] = np.where(split[:, None], own[:, list(phases)], 0.0)
     return sizes, times, np.stack([reduces, exchanges, np.where(split, 1.0, 0.0)], axis=-1)

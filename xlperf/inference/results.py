@@ -15,7 +15,7 @@ from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, s
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.parameters import router_parameters
-from xlperf.workload.serving import DENSE, cache_elements
+from xlperf.workload.serving import BOTH_PHASES, DENSE, PREFILL, cache_elements
 from xlperf.workload.transformer import (
     embedding_parameters,
     expert_parameters,
@@ -181,6 +181,7 @@ def serving_results(
     software: Mapping[str, Array],
     reserved_memory: Array,
     architecture: Architecture = DENSE,
+    phases: tuple[int, ...] = BOTH_PHASES,
 ) -> dict[str, Array]:
     """Every number of the inference results that is not a cost, an energy or a band, in the units used inside.
 
@@ -204,6 +205,8 @@ def serving_results(
         Memory that the driver keeps from the engine, (rows,). [B]
     architecture : Architecture, default DENSE
         Structure that the models share.
+    phases : tuple of int, default both
+        Both, or DECODING alone: then what takes the prefill is NaN.
 
     Returns
     -------
@@ -213,11 +216,12 @@ def serving_results(
         ``output_token_rate``, tokens per second of one replica while it is in the phase that makes them, infinite
         where there is no such phase.
     """
-    work = serving_work(model, device, attention_device, network, plan, kernels, software, architecture)
-    phases = phase_times(work)
-    times = total(phases)
+    work = serving_work(model, device, attention_device, network, plan, kernels, software, architecture, phases)
+    parts = phase_times(work)
+    times = total(parts)
     steps = plan.output_length - 1.0
-    prefill, step = times[:, 0], times[:, 1] / plan.tokens_per_step
+    prefill = times[:, 0] if PREFILL in phases else np.full(len(times), np.nan)
+    step = times[:, -1] / plan.tokens_per_step
     decode = steps * step
     latency = prefill + decode
     decodes = steps > 0.0
@@ -251,11 +255,11 @@ def serving_results(
         "queue_time": 0.0 * prefill,
         "running_batch": plan.batch_size + 0.0 * prefill,
         "max_request_rate": rate / plan.output_length,
-        "time_matrix": phases[:, 1, MATRIX] / plan.tokens_per_step,
-        "time_attention": phases[:, 1, ATTENTION] / plan.tokens_per_step,
-        "time_vector": phases[:, 1, VECTOR] / plan.tokens_per_step,
-        "time_communication": phases[:, 1, COMMUNICATION] / plan.tokens_per_step,
-        "time_overhead": phases[:, 1, FIXED] / plan.tokens_per_step,
+        "time_matrix": parts[:, -1, MATRIX] / plan.tokens_per_step,
+        "time_attention": parts[:, -1, ATTENTION] / plan.tokens_per_step,
+        "time_vector": parts[:, -1, VECTOR] / plan.tokens_per_step,
+        "time_communication": parts[:, -1, COMMUNICATION] / plan.tokens_per_step,
+        "time_overhead": parts[:, -1, FIXED] / plan.tokens_per_step,
         "input_token_rate": plan.batch_size * plan.prompt_length / prefill,
         "output_token_rate": divide(plan.batch_size * plan.output_length, decode, np.inf),
     }

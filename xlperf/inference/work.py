@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, total
+from xlperf.arrays import Array, side_by_side, total
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import attention_time, decode_attention_time, gemm_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
@@ -25,9 +25,12 @@ from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 from xlperf.workload.serving import (
+    BOTH_PHASES,
+    DECODING,
     DENSE,
     ONCE_GEMMS,
     ONCE_VECTORS,
+    PREFILL,
     ServingGemms,
     ServingShape,
     cache_elements,
@@ -91,6 +94,8 @@ class ServingWork(NamedTuple):
         Passes on it. [-]
     transfers : Array
         Transfers between stages on it. [-]
+    parts : Array
+        Time of a layer and of what runs once per pass, by part, (rows, 2, 2, 5). [s]
     """
 
     gemms: Gemms
@@ -114,6 +119,7 @@ class ServingWork(NamedTuple):
     layers: Array
     passes: Array
     transfers: Array
+    parts: Array
 
 
 class _Batching(NamedTuple):
@@ -184,8 +190,9 @@ def _attention(
     batching: _Batching,
     kernels: Mapping[str, Mapping[str, Array]],
     architecture: Architecture,
+    phases: tuple[int, ...],
 ) -> tuple[Array, Array, Array, Array]:
-    """Mean context, and FLOP, traffic and time (rows, 2 x kinds) of the attention of one layer.
+    """Mean context, and FLOP, traffic and time (rows, phases x kinds) of the attention of one layer.
 
     The steps of decoding see contexts that grow by one token. Their mean is taken at two contexts, the mean less and
     plus the standard deviation, which is exact for a time that is a cubic polynomial of the context.
@@ -228,14 +235,14 @@ def _attention(
         reach = np.where(chunked > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
     flop, traffic, time = [], [], []
-    for batch, queries, keys, causal in shapes:
+    for batch, queries, keys, causal in shapes if PREFILL in phases else ():
         span = attention_time(
             device, kernels["attention"], batch, heads, groups, queries, keys, head_size, causal, size
         )
         flop.append(4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes))
         traffic.append(2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes))
         time.append(span / passes)
-    for context in contexts:
+    for context in contexts if DECODING in phases else ():
         context = context / split
         span = decode_attention_time(
             device, kernels[family], sequences, multiplied, read_heads, context, read_size, cache_size
@@ -248,11 +255,11 @@ def _attention(
     return mean[:, 0], work, moved, spent
 
 
-def _attention_calls(model: Model, architecture: Architecture) -> Array:
+def _attention_calls(model: Model, architecture: Architecture, num_phases: int) -> Array:
     if not architecture.local_attention:
-        return np.ones((len(model.num_layers), 2))
+        return np.ones((len(model.num_layers), num_phases))
     local = local_share(model)
-    return np.stack([1.0 - local, local, 1.0 - local, local], axis=-1)
+    return np.stack([1.0 - local, local] * num_phases, axis=-1)
 
 
 def serving_work(
@@ -264,8 +271,9 @@ def serving_work(
     kernels: Mapping[str, Mapping[str, Array]],
     software: Mapping[str, Array],
     architecture: Architecture = DENSE,
+    phases: tuple[int, ...] = BOTH_PHASES,
 ) -> ServingWork:
-    """Operators of both phases with their times.
+    """Operators of both phases, or of one of them, with their times.
 
     Parameters
     ----------
@@ -286,6 +294,8 @@ def serving_work(
         Constants (rows, 1) of the family serving_software.
     architecture : Architecture, default DENSE
         Structure that the models share.
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order: axes of phases have no other.
 
     Returns
     -------
@@ -295,7 +305,7 @@ def serving_work(
     batching = _batching(plan)
     shape = _shape(plan, batching)
     activation = plan.activation_size
-    products = serving_gemms(model, shape, architecture)
+    products = serving_gemms(model, shape, architecture, phases)
     gemms = products.gemms
     element_size, gemm_traffic = _gemm_bytes(products, plan)
     output_size = activation[:, None]
@@ -304,22 +314,22 @@ def serving_work(
         grouped = np.array([name.startswith("experts") for name in gemms.names])
         product = np.where(grouped, kernels["serving_experts"]["product_slowdown"] * product, product)
     logit_size = np.full_like(activation, _LOGIT_SIZE)
-    vectors = serving_vectors(model, shape, architecture, activation, logit_size)
+    vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
-    attention = _attention(model, attention_device, plan, batching, kernels, architecture)
-    attention_calls = _attention_calls(model, architecture)
+    attention = _attention(model, attention_device, plan, batching, kernels, architecture, phases)
+    attention_calls = _attention_calls(model, architecture, len(phases))
     prompts = np.ceil(batching.prompts / plan.attention_replicas)
     message_size, message_time, message_calls = serving_messages(
-        model, network, plan, shape, kernels, architecture, prompts, batching.passes
+        model, network, plan, shape, kernels, architecture, prompts, batching.passes, phases
     )
-    if np.any(plan.context_parallel > 1.0):
+    if PREFILL in phases and np.any(plan.context_parallel > 1.0):
         each = attention[-1] * attention_calls
-        hiding = total(each[:, : each.shape[1] // 2])
+        hiding = total(each[:, : each.shape[1] // len(phases)])
         message_time[:, 0, CONTEXT] = hidden_exchange(
             message_time[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel
         )
-    admitted = np.stack([shape.prefill_sampled * plan.attention_replicas, 0.0 * activation], axis=-1)
-    prefill = np.array([1.0, 0.0])
+    admitted = side_by_side(shape.prefill_sampled * plan.attention_replicas, 0.0 * activation)[:, list(phases)]
+    prefill = np.array([1.0, 0.0])[list(phases)]
     layer_overhead = software["layer_overhead_time"] + 0.0 * admitted
     if architecture.experts:
         mixed = (model.num_moe_layers / model.num_layers)[:, None]
@@ -343,22 +353,24 @@ def serving_work(
         admitted,
         admitted,
         admitted,
+        admitted,
     )
-    layers, passes, transfers = _critical_path(work, model, plan, batching)
+    work = work._replace(parts=_parts(work))
+    layers, passes, transfers = _critical_path(work, model, plan, batching, phases)
     return work._replace(layers=layers, passes=passes, transfers=transfers)
 
 
-def _phases(values: Array) -> Array:
-    return values.reshape(len(values), 2, values.shape[1] // 2)
+def _phases(values: Array, num_phases: int) -> Array:
+    return values.reshape(len(values), num_phases, values.shape[1] // num_phases)
 
 
 def _parts(work: ServingWork) -> Array:
-    """Times (rows, 2 phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
-    rows = len(work.context)
-    parts = np.zeros((rows, 2, 2, 5))
-    matrix = _phases(work.gemm_time * work.gemm_calls)
-    attention = _phases(work.attention_time * work.attention_calls)
-    vector = _phases(work.vector_time * work.vector_calls)
+    """Times (rows, phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
+    phases = work.message_time.shape[1]
+    parts = np.zeros((len(work.context), phases, 2, 5))
+    matrix = _phases(work.gemm_time * work.gemm_calls, phases)
+    attention = _phases(work.attention_time * work.attention_calls, phases)
+    vector = _phases(work.vector_time * work.vector_calls, phases)
     parts[:, :, 0, MATRIX] = total(matrix[..., :-ONCE_GEMMS])
     parts[:, :, 1, MATRIX] = total(matrix[..., -ONCE_GEMMS:])
     parts[:, :, 0, ATTENTION] = total(attention)
@@ -375,25 +387,33 @@ def _parts(work: ServingWork) -> Array:
 
 
 def _critical_path(
-    work: ServingWork, model: Model, plan: InferencePlan, batching: _Batching
+    work: ServingWork, model: Model, plan: InferencePlan, batching: _Batching, phases: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
-    """Layers, passes and transfers (rows, 2) on the critical path of the prefill and of a step of decoding."""
-    each = total(_parts(work))
-    layer, once, transfer = each[..., 0], each[..., 1], work.message_time[..., TRANSFER]
+    """Layers, passes and transfers (rows, phases) on the critical path of the prefill and of a step of decoding."""
     stages, layers, turns = plan.pipeline_parallel, model.num_layers, batching.micro_batches
     fullest = np.ceil(layers / stages)
     linked = np.minimum(stages - 1.0, 1.0)
-    walk = layers * layer[:, 1] + once[:, 1] + (stages - 1.0) * transfer[:, 1]
-    turn = turns * (fullest * layer[:, 1] + once[:, 1] + linked * transfer[:, 1])
-    turning = turn > walk
-    more = batching.rounds * batching.passes - 1.0
-    # Drafted tokens pass a share of the layers one after the other before the step that checks them.
-    drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
-    return (
-        np.stack([layers + more * fullest, np.where(turning, turns * fullest, layers) * drafting], axis=-1),
-        np.stack([1.0 + more, np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens)], axis=-1),
-        np.stack([stages - 1.0 + more * linked, np.where(turning, turns * linked, stages - 1.0)], axis=-1),
-    )
+    found = []
+    if PREFILL in phases:
+        more = batching.rounds * batching.passes - 1.0
+        found.append((layers + more * fullest, 1.0 + more, stages - 1.0 + more * linked))
+    if DECODING in phases:
+        each = total(work.parts[:, -1])
+        layer, once, transfer = each[:, 0], each[:, 1], work.message_time[:, -1, TRANSFER]
+        walk = layers * layer + once + (stages - 1.0) * transfer
+        turn = turns * (fullest * layer + once + linked * transfer)
+        turning = turn > walk
+        # Drafted tokens pass a share of the layers one after the other before the step that checks them.
+        drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
+        found.append(
+            (
+                np.where(turning, turns * fullest, layers) * drafting,
+                np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens),
+                np.where(turning, turns * linked, stages - 1.0),
+            )
+        )
+    path_layers, passes, transfers = (side_by_side(*values) for values in zip(*found, strict=True))
+    return path_layers, passes, transfers
 
 
 def phase_times(work: ServingWork) -> Array:
@@ -407,9 +427,9 @@ def phase_times(work: ServingWork) -> Array:
     Returns
     -------
     Array
-        (rows, 2, 5): matrix products, attention, other kernels, communication, fixed costs. [s]
+        (rows, phases, 5): matrix products, attention, other kernels, communication, fixed costs. [s]
     """
-    parts = _parts(work)
+    parts = work.parts
     found = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
     found[..., COMMUNICATION] += work.transfers * work.message_time[..., TRANSFER]
     return found

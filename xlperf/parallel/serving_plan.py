@@ -205,6 +205,29 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
     return np.asarray(np.where(refused == 0.0, drafted + 1.0, series))
 
 
+def distinct_names(*names: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Rows of names that differ, each once, and which of them every row is.
+
+    Parameters
+    ----------
+    *names : np.ndarray
+        Columns of names, (rows,).
+
+    Returns
+    -------
+    tuple of np.ndarray and list of np.ndarray
+        Position of each row among the rows that differ, and those, column by column.
+
+    >>> codes, (first, second) = distinct_names(np.array(["a", "b", "a"]), np.array(["", "", ""]))
+    >>> codes.tolist(), first.tolist(), second.tolist()
+    ([0, 1, 0], ['a', 'b'], ['', ''])
+    """
+    seen: dict[tuple[str, ...], int] = {}
+    codes = [seen.setdefault(row, len(seen)) for row in zip(*(column.tolist() for column in names), strict=True)]
+    columns = zip(*seen, strict=True) if seen else [()] * len(names)
+    return np.array(codes, dtype=np.int64), [np.array(column, dtype=object) for column in columns]
+
+
 def sizes(table: dict[str, float], precision: np.ndarray) -> Array:
     """Look bytes per element up for a column of precisions.
 
@@ -392,8 +415,10 @@ def inference_plan(
     asked = array(concurrency)
     share = np.where(np.isnan(asked), 1.0, np.ceil(asked / replicas))
     batch = np.where(np.isnan(array(batch_size)), share, array(batch_size))
-    product = precision if activation_precision is None else product_precision(activation_precision, precision)
-    cache = cache_precision(kv_precision, product)
+    given = np.full_like(precision, "", dtype=object) if activation_precision is None else activation_precision
+    codes, (weights, caches, given) = distinct_names(precision, kv_precision, given)
+    product = product_precision(given, weights)
+    cache = cache_precision(caches, product)
     attention = attention_precision(cache, product)
     return InferencePlan(
         num_accelerators=array(num_accelerators),
@@ -403,11 +428,11 @@ def inference_plan(
         output_length=array(output_length),
         batch_size=batch,
         num_requests=np.where(np.isnan(asked), batch * replicas, asked),
-        weight_size=sizes(WEIGHT_SIZE, precision),
-        input_size=sizes(INPUT_SIZE, product),
-        activation_size=sizes(ACTIVATION_SIZE, product),
-        kv_size=sizes(WEIGHT_SIZE, cache),
-        attention_size=sizes(WEIGHT_SIZE, attention),
+        weight_size=sizes(WEIGHT_SIZE, weights)[codes],
+        input_size=sizes(INPUT_SIZE, product)[codes],
+        activation_size=sizes(ACTIVATION_SIZE, product)[codes],
+        kv_size=sizes(WEIGHT_SIZE, cache)[codes],
+        attention_size=sizes(WEIGHT_SIZE, attention)[codes],
         prefill_tokens=array(prefill_tokens) + 0.0 * batch,
         expert_parallel=array(expert_parallel) + 0.0 * batch,
         attention_replicas=array(attention_replicas) + 0.0 * batch,

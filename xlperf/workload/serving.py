@@ -18,6 +18,8 @@ from xlperf.workload.operators import Gemms, expert_gemms, joined, logits_gemm, 
 
 DENSE = Architecture(False, False, False)
 """Plain attention to everything, one feed-forward layer in every layer."""
+PREFILL, DECODING = 0, 1
+BOTH_PHASES = (PREFILL, DECODING)
 ONCE_GEMMS = 1
 ONCE_VECTORS = 2
 
@@ -237,7 +239,9 @@ def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Arr
     return side_by_side(*columns, one)
 
 
-def serving_gemms(model: Model, shape: ServingShape, architecture: Architecture) -> ServingGemms:
+def serving_gemms(
+    model: Model, shape: ServingShape, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES
+) -> ServingGemms:
     """Matrix products with weights of one layer and of the output, on the busiest rank.
 
     Parameters
@@ -248,6 +252,8 @@ def serving_gemms(model: Model, shape: ServingShape, architecture: Architecture)
         Tokens of both phases, and how the model is split. [-]
     architecture : Architecture
         Structure that the models share.
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
 
     Returns
     -------
@@ -256,7 +262,7 @@ def serving_gemms(model: Model, shape: ServingShape, architecture: Architecture)
     """
     ranks, latent = shape.attention_parallel, architecture.latent_attention
     halves, calls = [], []
-    for phase in (0, 1):
+    for phase in phases:
         tokens, routed, sampled = shape.of(phase)
         parts = [
             _attention_gemms(model, tokens, tokens if phase else shape.prefill_expanded, ranks, latent),
@@ -265,7 +271,7 @@ def serving_gemms(model: Model, shape: ServingShape, architecture: Architecture)
         if architecture.experts:
             parts.append(_expert_gemms(model, routed, shape, tokens))
         halves.append(joined(*parts, logits_gemm(model, sampled, ranks)))
-        calls.append(_gemm_calls(model, architecture, phase == 1))
+        calls.append(_gemm_calls(model, architecture, phase == DECODING))
     gemms = joined(*halves)
     narrow = np.array([name not in _WIDE for name in gemms.names])
     return ServingGemms(gemms, np.concatenate(calls, axis=-1), narrow)
@@ -299,7 +305,12 @@ def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Arr
 
 
 def serving_vectors(
-    model: Model, shape: ServingShape, architecture: Architecture, element_size: Array, logit_size: Array
+    model: Model,
+    shape: ServingShape,
+    architecture: Architecture,
+    element_size: Array,
+    logit_size: Array,
+    phases: tuple[int, ...] = BOTH_PHASES,
 ) -> ServingVectors:
     """Kernels of one layer and of one pass that are not matrix products, on the busiest rank.
 
@@ -315,6 +326,8 @@ def serving_vectors(
         Bytes of an activation, (rows,). [B]
     logit_size : Array
         Bytes of a logit when tokens are sampled, (rows,). [B]
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
 
     Returns
     -------
@@ -335,7 +348,7 @@ def serving_vectors(
     logits = _SAMPLING_PASSES * model.vocab_size * logit_size
     columns, calls = [], []
     one = np.ones_like(stream)
-    for phase in (0, 1):
+    for phase in phases:
         tokens, routed, sampled = shape.of(phase)
         columns += [tokens * 4.0 * stream, tokens * cached, tokens * gated]
         if architecture.experts:
@@ -350,7 +363,7 @@ def serving_vectors(
         columns += [tokens * 4.0 * stream, sampled * logits]
         calls += [2.0 * one, one]
     names = (*_LAYER_VECTORS, *(_EXPERT_VECTORS if architecture.experts else ()), *_ONCE_VECTORS)
-    return ServingVectors((*names, *names), side_by_side(*columns), side_by_side(*calls))
+    return ServingVectors(names * len(phases), side_by_side(*columns), side_by_side(*calls))
 
 
 def local_share(model: Model) -> Array:
