@@ -32,7 +32,7 @@ from xlperf.explore.published import Published, published_rows
 from xlperf.hardware.device import Device
 from xlperf.inference import BOUNDS, serving_results, serving_work
 from xlperf.network.tiers import Network
-from xlperf.parallel.plan import broken_rules
+from xlperf.parallel.rules import broken_rules
 from xlperf.parallel.serving_memory import largest_batch
 from xlperf.parallel.serving_plan import inference_plan
 from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules
@@ -497,7 +497,7 @@ def test_what_is_not_modelled_is_said() -> None:
     illegal, said = broken_rules(rules, 4)
     assert illegal.tolist() == [False, True, False, True]
     assert said[0] == said[2] == ""
-    assert said[1].startswith('request rate 2 needs mode continuous, not "static"')
+    assert said[1].startswith('request rate 2 needs mode continuous or disaggregated, not "static"')
     assert said[3].startswith("request rate 2 beside a batch size or concurrency")
 
 

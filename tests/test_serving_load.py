@@ -45,6 +45,12 @@ def results(catalog: Catalog, *rows: dict[str, Any]) -> Table:
         ("Qwen3-30B-A3B", 2, 1, 2 * 48 * 2 * 128 * 1500),
         # half of 36 layers see 128 tokens; 8 groups of 64
         ("gpt-oss-120b", 1, 1, 2 * 8 * 64 * 18 * (128 + 1500)),
+        # multi-query: one head of 256, the same on every rank of 8
+        ("PaLM-540B", 8, 1, 2 * 118 * 256 * 1500),
+        # multi-head: 40 heads of 128 over 8 ranks
+        ("Llama2-13B", 8, 1, 2 * 40 * 5 * 128 * 1500),
+        # of every six of 62 layers one sees all (10, rounded), the others 1024; 16 groups of 128 over 2 ranks
+        ("Gemma-3-27B", 2, 1, 2 * 8 * 128 * (52 * 1024 + 10 * 1500)),
         # 36 of 48 layers keep a chunk of 8192, longer than the context
         ("Llama-4-Scout-17B-16E-Instruct", 8, 1, 2 * 48 * 1 * 128 * 1500),
     ],
@@ -181,6 +187,32 @@ def test_targets_are_those_of_plans_with_so_many_requests(catalog: Catalog, firs
             tried.number("tokens_per_second")[most], rel=1e-9
         )
     assert math.isnan(results(catalog, {"mode": "continuous", "concurrency": 8}).number("batch_at_targets")[0])
+
+
+def test_pools_by_rate(catalog: Catalog) -> None:
+    """What comes is served; as fast as with as many requests in flight as there are on average."""
+    row = {"mode": "disaggregated", "num_accelerators": 16, "prefill_accelerators": 8}
+    rates = [0.05, 1.0, 4.0, 7.0]
+    found = results(catalog, *({**row, "request_rate": rate} for rate in rates))
+    np.testing.assert_allclose(found.number("tokens_per_second"), np.array(rates) * 500.0)
+    for name in ("ttft", "tpot", "running_batch", "ttft_ninety_ninth"):
+        assert (np.diff(found.number(name)) > -1e-12).all(), name
+    in_flight = found.number("latency") * rates
+    closed = results(catalog, *({**row, "concurrency": round(float(count))} for count in in_flight[1:]))
+    assert closed.number("tpot") == pytest.approx(found.number("tpot")[1:], rel=0.05)
+    much = results(catalog, {**row, "request_rate": 2.0 * found.number("max_request_rate")[0]})
+    assert "more than the deployment can serve" in much.text("reason")[0]
+    each = found.number("tpot_ninety_ninth") - found.number("tpot_median")
+    assert each.tolist() == [0.0] * 4, "prefills of another pool interrupt no step"
+
+
+def test_a_rate_that_the_cache_has_no_room_for_is_refused(catalog: Catalog) -> None:
+    row = {"mode": "continuous", "model": "Meta-Llama-3.1-405B", "precision": "fp8", "prompt_length": 20_000,
+           "output_length": 2000}  # fmt: skip
+    most = results(catalog, {**row, "request_rate": 0.01}).number("max_request_rate")[0]
+    found = results(catalog, {**row, "request_rate": 0.5 * most}, {**row, "request_rate": 1.5 * most})
+    assert found.number("running_batch")[0] <= found.number("max_batch_size")[0]
+    assert "more than the deployment can serve" in found.text("reason")[1]
 
 
 def test_targets_that_nothing_keeps(catalog: Catalog) -> None:

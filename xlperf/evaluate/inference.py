@@ -13,6 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import carbon_of_energy
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, rate_per_cost, token_rate_per_power
+from xlperf.evaluate.bands import band_ends, full_cache
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
@@ -30,8 +31,7 @@ from xlperf.inference import (
     pools_of,
     target_results,
 )
-from xlperf.inference.bands import band_ends, full_cache
-from xlperf.parallel.plan import Rule, broken_rules
+from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
@@ -57,6 +57,7 @@ _POOL_DEGREES = (
     "expert_parallel",
     "data_parallel_attention",
 )
+_RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
 _EXTRA = ("input_token_rate", "output_token_rate")
@@ -147,8 +148,8 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.number("output_length"),
         plans.number("batch_size"),
         plans.number("concurrency"),
-        precision,
-        plans.text("kv_precision"),
+        weights,
+        caches,
         plans.filled("prefill_tokens"),
         plans.filled("expert_parallel"),
         plans.filled("data_parallel_attention"),
@@ -156,10 +157,14 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.filled("draft_tokens"),
         plans.filled("acceptance_rate"),
         plans.filled("draft_layers"),
-        given,
+        activations,
         plans.filled("context_parallel"),
-        (plans.filled("context_method") == "ring").astype(np.float64),
+        np.asarray(plans.codes("context_method", _RING), dtype=np.float64),
         plans.filled("output_variation"),
+        plans.filled("prompt_variation"),
+        (plans.filled("expert_dispatch") == "nodes").astype(np.float64),
+        plans.filled("two_batch_overlap"),
+        codes,
     )
     constants, extrapolated = _constants(catalog.calibration, joined, attention, architecture)
     peak = joined.peak_for(attention)

@@ -21,6 +21,7 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.evaluate.bands import band_of_mode, full_cache
 from xlperf.explore.measurements import (
     FIRST_TOKEN,
     RATES,
@@ -32,7 +33,6 @@ from xlperf.explore.measurements import (
 from xlperf.explore.published import Published, PublishedPlans
 from xlperf.explore.published_inference import inference_plans
 from xlperf.explore.published_training import training_plans
-from xlperf.inference.bands import band_of_mode, full_cache
 
 NEVER_FITTED = "papers"
 FOLDS = 5
@@ -389,12 +389,21 @@ def _refitted(
     grids = [
         np.unique(np.concatenate([np.linspace(knob.points[0], knob.points[-1], _GRID), knob.points])) for knob in free
     ]
-    shifts = [knob.shifts(grid) for knob, grid in zip(free, grids, strict=True)]
     best: tuple[float, list[int]] = (math.inf, [])
+    shifts = [knob.shifts(grid) for knob, grid in zip(free, grids, strict=True)]
     for start in _starts(table, free, grids):
-        found = _descent(entries.fitted, weights, free, shifts, start)
-        best = min(best, found)
-    return {knob.row: float(grid[at]) for knob, grid, at in zip(free, grids, best[1], strict=True)}, gone
+        best = min(best, _descent(entries.fitted, weights, free, shifts, start))
+    grids = [_finer(grid, at) for grid, at in zip(grids, best[1], strict=True)]
+    shifts = [knob.shifts(grid) for knob, grid in zip(free, grids, strict=True)]
+    _, chosen = _descent(entries.fitted, weights, free, shifts, [_GRID // 2] * len(free))
+    return {knob.row: float(grid[at]) for knob, grid, at in zip(free, grids, chosen, strict=True)}, gone
+
+
+def _finer(grid: Array, at: int) -> Array:
+    """Values between the neighbours of one of a grid, itself in the middle."""
+    below, above = grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)]
+    half = _GRID // 2 + 1
+    return np.concatenate([np.linspace(below, grid[at], half), np.linspace(grid[at], above, half)[1:]])
 
 
 def _weights(entries: Errors, inside: np.ndarray) -> Array:

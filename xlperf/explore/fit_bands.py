@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.evaluate.bands import FAMILIES
 from xlperf.explore.cross_validation import (
     FEWEST_ROWS,
     FOLDS,
@@ -21,7 +22,6 @@ from xlperf.explore.cross_validation import (
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, fit_set, rounded
 from xlperf.explore.measurements import FIRST_TOKEN
 from xlperf.explore.published import Published
-from xlperf.inference.bands import FAMILIES
 
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 TRAINING_BAND = "training_band"
@@ -146,7 +146,7 @@ def bands_left_out(errors: Errors, order: Sequence[str]) -> Errors:
                 keys = ((name, generation, software), (name, ANY, software), (name, ANY, ANY))
                 found = [value[key] for key in keys if key in value]
                 values[row] = found[0] if found else declared_constants()[family][name].default
-    return replace(errors, **ends)
+    return replace(errors, low=ends["low"], high=ends["high"])
 
 
 def _bounded(family: str, name: str, value: float) -> float:

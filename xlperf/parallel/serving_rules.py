@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.arrays import Array, array
-from xlperf.parallel.plan import Rule
+from xlperf.parallel.rules import Rule
 from xlperf.parallel.serving_plan import PRODUCTS, InferencePlan
 from xlperf.workload.model import Model
 
@@ -78,6 +78,13 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
             "expert parallel {} needs a mixture of experts; use 1",
             (experts_split,),
         ),
+        *(
+            Rule(
+                (asked > 0.0) & ((experts == 0.0) | (plan.attention_replicas == 1.0)),
+                f"{words} needs a mixture of experts and data parallel attention above 1: else no token is sent",
+            )
+            for words, asked in (("two batch overlap", plan.two_batches), ("expert dispatch nodes", plan.by_node))
+        ),
         Rule(
             _fraction(plan.expert_tensor_parallel),
             "expert parallel {} does not divide tensor parallel {}",
@@ -144,8 +151,8 @@ def unmodelled_rules(mode: np.ndarray, request_rate: Array, batch_size: Array, c
     counted = ~(np.isnan(array(batch_size)) & np.isnan(array(concurrency)))
     return [
         Rule(
-            rated & np.asarray(mode != "continuous"),
-            'request rate {} needs mode continuous, not "{}"; or give a batch size or concurrency',
+            rated & np.asarray(mode == "static"),
+            'request rate {} needs mode continuous or disaggregated, not "{}"; or give a batch size or concurrency',
             (request_rate, mode),
         ),
         Rule(
