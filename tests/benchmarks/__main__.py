@@ -50,8 +50,8 @@ def show_engine(options: argparse.Namespace) -> None:
         middle, least = engine.one_plan(catalog, mode)
         bar = verdict(middle < ONE_PLAN_BAR, f"{ONE_PLAN_BAR * 1e3:g} ms")
         print(f"  {mode:<15} {middle * 1e3:>9.2f} ({least * 1e3:.2f}) ms; {bar}")
-    points, seconds = engine.frontier(catalog, options.repeats)
-    print(f"frontier of {engine.FRONTIER_MODEL}, {points:,} points under load: {seconds:.3f} s;", end=" ")
+    points, best, seconds = engine.frontier_points(catalog, options.repeats)
+    print(f"frontier of {engine.FRONTIER_MODEL}, {best} of {points:,} points under load: {seconds:.3f} s;", end=" ")
     print(verdict(seconds < FRONTIER_BAR, f"{FRONTIER_BAR} s"))
 
 
