@@ -14,6 +14,10 @@ from xlperf.arrays import Array, Numeric, array
 
 # Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
 NOT_DRAWN = {
+    "training.adapters.adapter_gemms": "the place is a word",
+    "training.adapters.adapter_vectors": "the place is a word",
+    "training.adapters.frozen_products": "names of products",
+    "hardware.kernels.casts_apart": "the constants of all kernels by family",
     "hardware.kernels.launched_ahead": "the constants of all kernels by family",
     "inference.results.most_requests": "takes the memory that serving_memory returns",
     "inference.loaded.loaded_results": "takes a stream of requests beside plans",
@@ -50,6 +54,7 @@ NOT_DRAWN = {
     "workload.operators.joined": "any number of arguments",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
+    "training.communication.tensor_times": "takes the collectives that communication_of returns",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
 
