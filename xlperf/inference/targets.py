@@ -9,8 +9,9 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.inference.load import Steady, closed_state, largest_within
-from xlperf.inference.loaded import Serving, Stream, places_of, quick_service
+from xlperf.inference.loaded import Serving, Stream, loaded_serving, places_of, service_of
 from xlperf.inference.pooled import pools_of
+from xlperf.workload.serving import DECODING, PREFILL
 
 _MOST_TRIES = 40
 _START = 64.0
@@ -88,10 +89,19 @@ def target_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     tokens = np.maximum(plan.output_length - 1.0, 0.0)
     places = places_of(serving)
 
+    prompts, prefill = np.full_like(places, np.nan), np.full_like(places, np.nan)
+
     def attempt(batch: Array, rows: np.ndarray) -> _Trial:
         whole = len(rows) == len(places)
         some, served = (stream, serving) if whole else (stream.take(rows), serving.take(rows))
-        service = quick_service(served, some, batch)
+        loaded = loaded_serving(served, some, batch)
+        asked_for = loaded.plan.prompts_together
+        changed = np.flatnonzero(asked_for != prompts[rows])
+        if len(changed):  # many tries take the same prompts together
+            prompts[rows], at = asked_for, rows[changed]
+            prefill[at] = (loaded if len(changed) == len(rows) else loaded.take(changed)).times((PREFILL,))[:, 0]
+        step = loaded.times((DECODING,))[:, 0]
+        service = service_of(loaded, some, prefill[rows], step / loaded.plan.tokens_per_step)
         steady = closed_state(service, batch, batch)
         targets = tokens[rows], first[rows], token[rows]
         guess = largest_within(service, places[rows], *targets)
