@@ -38,12 +38,11 @@ from xlperf.parallel.plan import (
     RECOMPUTE_SELECTIVE,
     SCHEDULES,
     TENSOR_OVERLAPS,
-    Rule,
     TrainingPlan,
-    broken_rules,
     group_strides,
     training_rules,
 )
+from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.training import Setting, step
 from xlperf.training.stages import stage_rules
 from xlperf.workload.model import Architecture, Model
