@@ -35,7 +35,7 @@ NOT_DRAWN = {
     "inference.bound.serving_bound": "takes the work that serving_work returns",
     "inference.work.phase_times": "takes the work that serving_work returns",
     "network.topology.tier_shape": "takes the number of a tier, part of collective_time",
-    "parallel.plan.broken_rules": "rules in words",
+    "parallel.rules.broken_rules": "rules in words",
     "parallel.plan.training_rules": "rules in words",
     "parallel.serving_plan.attention_precision": "names of precisions",
     "parallel.serving_plan.cache_precision": "names of precisions",
@@ -54,6 +54,7 @@ NOT_DRAWN = {
     "workload.operators.joined": "any number of arguments",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
+    "training.communication.tensor_times": "takes the collectives that communication_of returns",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
 

@@ -32,7 +32,7 @@ from xlperf.explore.published import Published, published_rows
 from xlperf.hardware.device import Device
 from xlperf.inference import BOUNDS, serving_results, serving_work
 from xlperf.network.tiers import Network
-from xlperf.parallel.plan import broken_rules
+from xlperf.parallel.rules import broken_rules
 from xlperf.parallel.serving_memory import largest_batch
 from xlperf.parallel.serving_plan import inference_plan
 from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules

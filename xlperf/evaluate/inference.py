@@ -30,7 +30,7 @@ from xlperf.inference import (
     pools_of,
     target_results,
 )
-from xlperf.parallel.plan import Rule, broken_rules
+from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
@@ -159,6 +159,9 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.filled("context_parallel"),
         np.asarray(plans.codes("context_method", _RING), dtype=np.float64),
         plans.filled("output_variation"),
+        plans.filled("prompt_variation"),
+        (plans.filled("expert_dispatch") == "nodes").astype(np.float64),
+        plans.filled("two_batch_overlap"),
         codes,
     )
     constants, extrapolated = _constants(catalog.calibration, joined, attention, architecture)

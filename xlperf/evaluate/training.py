@@ -30,18 +30,19 @@ from xlperf.parallel.plan import (
     CONTEXT_METHODS,
     CROSS_ENTROPIES,
     DIMENSIONS,
+    GRAPHS,
     INTERLEAVED,
     QUANTIZED_COPIES,
     RECOMPUTE_FULL,
     RECOMPUTE_MODULES,
     RECOMPUTE_SELECTIVE,
     SCHEDULES,
-    Rule,
+    TENSOR_OVERLAPS,
     TrainingPlan,
-    broken_rules,
     group_strides,
     training_rules,
 )
+from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.training import Setting, step
 from xlperf.training.stages import stage_rules
 from xlperf.workload.model import Architecture, Model
@@ -61,6 +62,9 @@ _CODES = {
     "adapter_modules": {word: code for code, word in enumerate(ADAPTER_MODULES)},
     "quantized_copies": {word: code for code, word in enumerate(QUANTIZED_COPIES)},
     "dispatch_precision": {"bf16": 0, "fp8": 1},
+    "token_dispatch": {"once": 0, "copies": 1},
+    "tensor_overlap": {word: code for code, word in enumerate(TENSOR_OVERLAPS)},
+    "graphs": {word: code for code, word in enumerate(GRAPHS)},
 }
 
 
@@ -110,6 +114,11 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         expert_imbalance=plans.filled("expert_imbalance"),
         expert_capacity=plans.number("expert_capacity"),
         dispatch_size=np.where(_codes(plans, "dispatch_precision") > 0.0, 1.0, joined.element_size),
+        dispatch_copies=_codes(plans, "token_dispatch"),
+        dispatch_nodes=_or_else(plans.number("dispatch_nodes"), np.inf),
+        expert_overlap=plans.filled("expert_overlap"),
+        tensor_overlap=_codes(plans, "tensor_overlap"),
+        graphs=_codes(plans, "graphs"),
         tensor_stride=dense_strides["tp"],
         context_stride=dense_strides["cp"],
         data_stride=dense_strides["dp"],

@@ -47,7 +47,28 @@ def _exchange(
     spread = own * group
     shared = collective_time("all_gather", spread * there, group, 1.0, network, kernels["all_gather"])
     shared = shared + collective_time("reduce_scatter", spread * back, group, 1.0, network, kernels["reduce_scatter"])
-    return sent * (there + back), np.minimum(direct, shared)
+    fastest = np.minimum(direct, shared)
+    if np.any(plan.by_node > 0.0):
+        ways = [_by_node(model, network, plan, own * size, sent * size, kernels) for size in (there, back)]
+        crossed = ways[0] + ways[1]
+        fastest = np.where(plan.by_node[:, None] > 0.0, np.minimum(fastest, crossed), fastest)
+    return sent * (there + back), fastest
+
+
+def _by_node(
+    model: Model, network: Network, plan: InferencePlan, own: Array, sent: Array,
+    kernels: Mapping[str, Mapping[str, Array]],
+) -> Array:  # fmt: skip
+    """Time of one way of an exchange in which a token goes to each node of its experts once, then to their ranks.
+
+    A rank sends to the one of its own place in every other node; both ways are used at the same time.
+    """
+    group, inside = plan.tensor_parallel[:, None], np.minimum(network.size[:, :1], plan.tensor_parallel[:, None])
+    nodes = np.maximum(np.ceil(group / inside), 1.0)
+    visited = _distinct_ranks(model, nodes[:, 0])[:, None]
+    across = collective_time("all_to_all", own * visited, nodes, inside, network, kernels["all_to_all"])
+    within = collective_time("all_to_all", sent, inside, 1.0, network, kernels["all_to_all"])
+    return np.asarray(np.maximum(across, within))
 
 
 def _context_messages(

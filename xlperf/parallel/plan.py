@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.arrays import Array
+from xlperf.parallel.rules import Rule
 from xlperf.workload.model import Model
 
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0.0, 1.0, 2.0
@@ -18,6 +18,10 @@ CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 PLACEHOLDERS = 2.0
 """Layers that the embedding and the output projection may count as when layers are dealt to stages. [-]"""
+TENSOR_OVERLAPS = ("none", "gradients", "all")
+OVERLAPS_ALL = 2.0
+GRAPHS = ("none", "layers", "step")
+GRAPH_OF_STEP = 2.0
 ADAPTER_MODULES = ("all", "qkv")
 ADAPT_ALL = 0.0
 QUANTIZED_COPIES = ("none", "kept", "primary")
@@ -64,6 +68,17 @@ class TrainingPlan:
         Tokens that each expert takes over the mean; NaN where none is dropped or padded. [-]
     dispatch_size : Array
         Bytes of an element sent to experts. [B]
+    dispatch_copies : Array
+        1 where a token is sent once for each of its experts, not once to each place that holds any. [-]
+    dispatch_nodes : Array
+        Most innermost network domains that the experts of one token lie in; infinite: not limited. [-]
+    expert_overlap : Array
+        1 where tokens are sent beside the computation of another micro-batch. [-]
+    tensor_overlap : Array
+        Code of the communication of tensor parallelism that may run beside the products: position in TENSOR_OVERLAPS.
+        [-]
+    graphs : Array
+        Code of what the host launches at once: position in GRAPHS. [-]
     tensor_stride, context_stride, data_stride, stage_stride : Array
         Distance of neighbouring ranks of a group. [-]
     expert_stride, expert_tensor_stride, expert_data_stride : Array
@@ -133,6 +148,11 @@ class TrainingPlan:
     expert_imbalance: Array
     expert_capacity: Array
     dispatch_size: Array
+    dispatch_copies: Array
+    dispatch_nodes: Array
+    expert_overlap: Array
+    tensor_overlap: Array
+    graphs: Array
     tensor_stride: Array
     context_stride: Array
     data_stride: Array
@@ -231,63 +251,6 @@ class TrainingPlan:
     def layers_divisor(self) -> Array:
         """Model chunks over all stages. [-]"""
         return np.asarray(self.pipeline_parallel * self.virtual_pipeline)
-
-
-class Rule(NamedTuple):
-    """A rule of legality: where it is broken, and the sentence that says so; ``{}`` takes the row's values."""
-
-    broken: np.ndarray
-    sentence: str
-    values: tuple[np.ndarray, ...] = ()
-
-
-def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Join the sentences of the broken rules of each row.
-
-    Parameters
-    ----------
-    rules : sequence of Rule
-        In the order in which they are said.
-    num_rows : int
-        Rows of the table.
-
-    Returns
-    -------
-    tuple of np.ndarray
-        Whether any rule is broken (bool), and the sentences joined by "; " (object array of str).
-    """
-    illegal = np.zeros(num_rows, dtype=bool)
-    sentences = np.full(num_rows, "", dtype=object)
-    for rule in rules:
-        if not (rule.broken.item() if num_rows == 1 else rule.broken.any()):
-            continue
-        rows = np.flatnonzero(rule.broken)
-        illegal[rows] = True
-        before = sentences[rows].tolist()
-        sentences[rows] = [
-            f"{one}; {more}" if one else more for one, more in zip(before, _said(rule, rows), strict=True)
-        ]
-    return illegal, sentences
-
-
-def _said(rule: Rule, rows: np.ndarray) -> list[str]:
-    """The sentence of a rule for some rows; equal values are put into words once."""
-    if not rule.values:
-        return [rule.sentence.format()] * len(rows)
-    known: dict[tuple[object, ...], str] = {}
-    words = []
-    for values in zip(*(column[rows].tolist() for column in rule.values), strict=True):
-        found = known.get(values)
-        if found is None:
-            found = known[values] = rule.sentence.format(*map(_plain, values))
-        words.append(found)
-    return words
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else f"{value:g}"
-    return str(value)
 
 
 def _fraction(values: Array) -> np.ndarray:

@@ -89,6 +89,13 @@ class InferencePlan:
         [-]
     output_variation : Array
         Coefficient of variation of the output lengths. [-]
+    prompt_variation : Array
+        Coefficient of variation of the prompt lengths. [-]
+    by_node : Array
+        1 where a token is sent to a node of the innermost tier once and passed on inside it to its experts, 0 where
+        it is sent to each of their ranks. [-]
+    two_batches : Array
+        1 where each batch is cut in two and one half computes while the other is sent to experts, 0 where not. [-]
     """
 
     num_accelerators: Array
@@ -114,6 +121,9 @@ class InferencePlan:
     context_parallel: Array = field(default_factory=_one)
     ring: Array = field(default_factory=_one)
     output_variation: Array = field(default_factory=_none)
+    prompt_variation: Array = field(default_factory=_none)
+    by_node: Array = field(default_factory=_none)
+    two_batches: Array = field(default_factory=_none)
 
     @property
     def attention_parallel(self) -> Array:
@@ -147,6 +157,11 @@ class InferencePlan:
         .. math:: \frac{E[N^2]}{E[N]} = \bar N (1 + v^2)
         """
         return np.asarray(self.output_length * (1.0 + self.output_variation * self.output_variation))
+
+    @property
+    def layers_drafted(self) -> Array:
+        """Layers that a replica holds to draft with. [-]"""
+        return np.asarray(np.where(self.draft_tokens > 0.0, self.draft_layers, 0.0))
 
     @property
     def stage_ranks(self) -> Array:
@@ -359,6 +374,9 @@ def inference_plan(
     context_parallel: Numeric = 1.0,
     ring: Numeric = 1.0,
     output_variation: Numeric = 0.0,
+    prompt_variation: Numeric = 0.0,
+    by_node: Numeric = 0.0,
+    two_batches: Numeric = 0.0,
     named: np.ndarray | None = None,
 ) -> InferencePlan:
     """Resolve the columns of inference plans into what the equations need.
@@ -405,6 +423,12 @@ def inference_plan(
         1 where they pass keys and values on behind the attention, 0 where these are gathered first. [-]
     output_variation : numeric, default 0
         Coefficient of variation of the output lengths. [-]
+    prompt_variation : numeric, default 0
+        Coefficient of variation of the prompt lengths. [-]
+    by_node : numeric, default 0
+        1 where tokens are sent to nodes once, 0 where to each rank of their experts. [-]
+    two_batches : numeric, default 0
+        1 where one half of a batch computes while the other is sent, 0 where not. [-]
     named : np.ndarray, optional
         Which of the names of precisions each row has, where :func:`distinct_names` has found them already; default:
         there is one for each row.
@@ -450,4 +474,7 @@ def inference_plan(
         context_parallel=array(context_parallel) + 0.0 * batch,
         ring=array(ring) + 0.0 * batch,
         output_variation=array(output_variation) + 0.0 * batch,
+        prompt_variation=array(prompt_variation) + 0.0 * batch,
+        by_node=array(by_node) + 0.0 * batch,
+        two_batches=array(two_batches) + 0.0 * batch,
     )

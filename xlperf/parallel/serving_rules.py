@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.arrays import Array, array
-from xlperf.parallel.plan import Rule
+from xlperf.parallel.rules import Rule
 from xlperf.parallel.serving_plan import PRODUCTS, InferencePlan
 from xlperf.workload.model import Model
 
@@ -77,6 +77,13 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
             (experts_split > 1.0) & (experts == 0.0),
             "expert parallel {} needs a mixture of experts; use 1",
             (experts_split,),
+        ),
+        *(
+            Rule(
+                (asked > 0.0) & ((experts == 0.0) | (plan.attention_replicas == 1.0)),
+                f"{words} needs a mixture of experts and data parallel attention above 1: else no token is sent",
+            )
+            for words, asked in (("two batch overlap", plan.two_batches), ("expert dispatch nodes", plan.by_node))
         ),
         Rule(
             _fraction(plan.expert_tensor_parallel),
