@@ -13,6 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import carbon_of_energy
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, rate_per_cost, token_rate_per_power
+from xlperf.evaluate.bands import band_ends, full_cache
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
@@ -58,6 +59,7 @@ _POOL_DEGREES = (
 )
 _RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
+_BANDS = ("serving_band", "capacity_band")
 _EXTRA = ("input_token_rate", "output_token_rate")
 
 
@@ -72,7 +74,7 @@ class ServingSetting:
     kernels: Mapping[str, Mapping[str, Array]]
     software: Mapping[str, Array]
     load: Mapping[str, Array]
-    band: Mapping[str, Array]
+    bands: Mapping[str, Mapping[str, Array]]
     extrapolated: list[tuple[str, np.ndarray]]
 
     @property
@@ -101,7 +103,7 @@ def _constants(
     for families, keys in (
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
-        (("serving_software", "serving_load", "serving_band"), joined.keys),
+        (("serving_software", "serving_load", *_BANDS), joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
@@ -174,7 +176,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         kernels=launched_ahead(constants),
         software=constants["serving_software"],
         load=constants["serving_load"],
-        band=constants["serving_band"],
+        bands={family: constants[family] for family in _BANDS},
         extrapolated=extrapolated,
     )
 
@@ -347,8 +349,8 @@ def _evaluate(
         power = building_power(joined.server_power, joined.power_usage_effectiveness)
         rate = results["tokens_per_second"]
         ranks = plan.replica_ranks
-        results["tpot_low"] = results["tpot"] * setting.band["step_low"][:, 0]
-        results["tpot_high"] = results["tpot"] * setting.band["step_high"][:, 0]
+        low, high = band_ends(mode, full_cache(results["running_batch"], results["max_batch_size"]), setting.bands)
+        results["tpot_low"], results["tpot_high"] = results["tpot"] * low, results["tpot"] * high
         results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
         results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
         results["energy_per_token"] = energy_per_token(power, whole, rate)
