@@ -47,7 +47,7 @@ def _phase_rows(setting: ServingSetting, work: ServingWork, side: int) -> list[R
                 calls,
                 float(work.gemm_time[0, column]),
                 launch,
-                peak,
+                float(work.gemm_peak[0, column]),
                 bandwidth,
                 m=m,
                 n=n,
@@ -152,6 +152,7 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
             setting.kernels,
             setting.software,
             setting.architecture,
+            joined.wide_device,
         )
     rows = _phase_rows(setting, work, 0)
     if results["tpot"][0] == results["tpot"][0]:

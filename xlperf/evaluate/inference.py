@@ -19,6 +19,7 @@ from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.inference import BOUNDS, Serving, Stream, loaded_results, pooled_results
 from xlperf.parallel.plan import Rule, broken_rules
+from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
@@ -29,11 +30,18 @@ from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmod
 from xlperf.workload.model import Architecture
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
-_EXPERTS = ("all_to_all", "reduce_scatter", "serving_experts")
+_EXCHANGES = ("all_to_all", "reduce_scatter")
 _ATTENTION = ("attention", "attention_decode")
 _LATENT = ("attention", "attention_latent")
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
-_UNSAID = ("engine_all_reduce", "serving_load", "serving_experts", "attention_latent")
+_UNSAID = (
+    "engine_all_reduce",
+    "serving_load",
+    "serving_host",
+    "serving_attention",
+    "serving_experts",
+    "attention_latent",
+)
 _MODES = ("static", "continuous", "disaggregated")
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _EXTRA = ("input_token_rate", "output_token_rate")
@@ -67,6 +75,7 @@ class ServingSetting:
             self.software,
             joined.reserved_memory,
             self.architecture,
+            joined.wide_device,
         )
 
 
@@ -76,16 +85,26 @@ def _constants(
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
     attention_keys = joined.keys_for(attention)
+    found["gemm_wide"], _ = calibration.constants_of("gemm", joined.wide_keys)
     for families, keys in (
-        ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
+        ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
+        (("serving_experts",) if architecture.experts else (), joined.stored_keys),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
-        (("serving_software", "serving_load", "serving_band"), joined.keys),
+        (("serving_software", "serving_load", "serving_host", "serving_attention", "serving_band"), joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
             if family not in _UNSAID:
                 extrapolated.append((family, far))
+    if not architecture.latent_attention:
+        decode, slower = found["attention_decode"], found["serving_attention"]["memory_slowdown"]
+        found["attention_decode"] = {**decode, "memory_efficiency": decode["memory_efficiency"] / slower}
     return found, extrapolated
+
+
+def _host_times(software: Mapping[str, Array], slowdown: Array) -> dict[str, Array]:
+    """Times of the software on the processors that stand beside the accelerators."""
+    return {name: values * slowdown if name.endswith("_time") else values for name, values in software.items()}
 
 
 def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> ServingSetting:
@@ -137,7 +156,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plan=plan,
         architecture=architecture,
         kernels=launched_ahead(constants),
-        software=constants["serving_software"],
+        software=_host_times(constants["serving_software"], constants["serving_host"]["host_slowdown"]),
         load=constants["serving_load"],
         band=constants["serving_band"],
         extrapolated=extrapolated,
@@ -187,6 +206,7 @@ def _stream(plans: Table, setting: ServingSetting) -> Stream:
         plans.number("ttft_target"),
         plans.number("tpot_target"),
         setting.load["waiting_share"][:, 0],
+        plans.number("run_requests"),
     )
 
 
@@ -199,7 +219,8 @@ def _mode_rules(plans: Table, mode: str) -> list[Rule]:
     varied = Rule(plans.filled("prompt_variation") > 0.0, "prompt variation needs mode continuous or disaggregated")
     targets = ~np.isnan(plans.number("ttft_target")) | ~np.isnan(plans.number("tpot_target"))
     unmet = Rule(targets, "targets are not modelled in mode disaggregated; leave them blank")
-    return {"static": [*pools, varied], "continuous": pools, "disaggregated": [unmet]}[mode]
+    run = Rule(~np.isnan(plans.number("run_requests")), "run requests needs mode continuous or disaggregated")
+    return {"static": [*pools, varied, run], "continuous": pools, "disaggregated": [unmet]}[mode]
 
 
 def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
@@ -306,7 +327,14 @@ def _evaluate(
             "needs {} GiB, the engine may use {} GiB of {} GiB",
             (
                 gibibytes(results["memory"]),
-                gibibytes(capacity * setting.software["memory_fraction"][:, 0] - joined.reserved_memory),
+                gibibytes(
+                    usable_memory(
+                        capacity,
+                        joined.reserved_memory,
+                        results["memory_weights"],
+                        setting.software["memory_fraction"][:, 0],
+                    )
+                ),
                 gibibytes(capacity),
             ),
         ),

@@ -15,7 +15,7 @@ from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate.columns import DEVICE_COLUMNS, catalog_arrays
 from xlperf.evaluate.networks import network_of
-from xlperf.evaluate.precisions import ELEMENT_SIZES, PRECISION_NAMES, PRECISIONS, PRODUCT_SIZES, WIDE
+from xlperf.evaluate.precisions import ELEMENT_SIZES, PRECISION_NAMES, PRECISIONS, PRODUCT_SIZES, STORED, WIDE
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import Rule
@@ -32,6 +32,7 @@ class Joined:
     network: Network
     keys: Keys
     wide_keys: Keys
+    stored_keys: Keys
     product_size: Array
     element_size: Array
     reserved_memory: Array
@@ -227,6 +228,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     generation = arrays.generation[rows].tolist()
     keys = calibration_keys(generation, [PRECISIONS[name].key for name in names.tolist()], software)
     wide_keys = calibration_keys(generation, [PRECISIONS[name].key for name in wide_names], software)
+    stored_keys = calibration_keys(generation, [STORED.get(name, name) for name in names.tolist()], software)
     unmodelled = arrays.unmodelled[model_rows]
     model_names = plans.text("model")
     rules = [
@@ -245,6 +247,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         network=network,
         keys=keys,
         wide_keys=wide_keys,
+        stored_keys=stored_keys,
         product_size=product_size,
         element_size=element_size,
         reserved_memory=np.broadcast_to(arrays.reserved_memory[rows], num_rows),

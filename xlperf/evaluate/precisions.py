@@ -28,6 +28,7 @@ PRECISIONS = {
     "int4": Precision("bf16", "bf16", _FP4_SIZE, 2.0),
 }
 PRECISION_NAMES = tuple(PRECISIONS)
+STORED = {"fp16": "bf16"}  # what weights are stored in, as a calibration key
 WIDE = {"fp32": "fp32", "tf32": "tf32"}
 PRODUCT_SIZES = np.array([precision.product_size for precision in PRECISIONS.values()])
 ELEMENT_SIZES = np.array([precision.element_size for precision in PRECISIONS.values()])

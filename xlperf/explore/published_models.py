@@ -88,6 +88,12 @@ class ModelShelf:
             base = {"model": printed[1] or printed[0], **family}
         return self._variant(base, shape, size, length)
 
+    def experts(self, name: str) -> bool:
+        """Whether a model that :meth:`name` gave is a mixture of experts."""
+        made = next((row for row in self._new if row["model"] == name), None)
+        row = made if made is not None else self._rows[self._known[name.casefold()]]
+        return _number(row, "num_experts") > 0.0
+
     def catalog(self) -> Catalog:
         """The catalog with the models that were made."""
         if not self._new:

@@ -31,6 +31,7 @@ from xlperf.hardware.roofline import (
 )
 
 __all__ = [
+    "SERVING_TILES",
     "TILES",
     "attention_backward_parts",
     "attention_backward_time",
@@ -60,6 +61,15 @@ TILES = np.array(
     ]
 ).T[:, :, None, None]
 
+# Beside them what engines decode with: narrow tiles for products of few rows.
+SERVING_TILES = np.concatenate(
+    [
+        TILES,
+        np.array([(32.0, 128.0, 1.0), (16.0, 128.0, 1.0), (16.0, 128.0, 4.0)]).T[:, :, None, None],
+    ],
+    axis=1,
+)
+
 LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
 
 
@@ -72,10 +82,11 @@ def gemm_parts(
     batch: Numeric,
     element_size: Numeric,
     output_element_size: Numeric,
+    tiles: Array = TILES,
 ) -> tuple[Array, Array, Array]:
     r"""Arithmetic, traffic and call of a product, each alone.
 
-    The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
+    The tile is the fastest of those given. Inputs that have to be converted to the precision of the product first
     cost ``input_traffic`` bytes an element, before the product starts. The power that the peak rate would draw, over
     the power limit, slows the arithmetic.
 
@@ -97,6 +108,8 @@ def gemm_parts(
         Size of one element of the inputs, (rows, operators). [B]
     output_element_size : numeric
         Size of one element of the output, (rows, operators). [B]
+    tiles : Array, default TILES
+        Rows, columns and pieces of the depth of the tiles to choose among, (3, tiles, 1, 1). [-]
 
     Returns
     -------
@@ -112,7 +125,7 @@ def gemm_parts(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    heights, widths, splits = TILES
+    heights, widths, splits = tiles
     burst = tiled_product_time(
         m,
         n,
@@ -146,6 +159,7 @@ def gemm_time(
     batch: Numeric,
     element_size: Numeric,
     output_element_size: Numeric,
+    tiles: Array = TILES,
 ) -> Array:
     r"""Time of ``batch`` products of an (m, k) by a (k, n) matrix.
 
@@ -173,6 +187,8 @@ def gemm_time(
         Size of one element of the inputs, (rows, operators). [B]
     output_element_size : numeric
         Size of one element of the output, (rows, operators). [B]
+    tiles : Array, default TILES
+        Rows, columns and pieces of the depth of the tiles to choose among, (3, tiles, 1, 1). [-]
 
     Returns
     -------
@@ -184,7 +200,7 @@ def gemm_time(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    compute, memory, fixed = gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size)
+    compute, memory, fixed = gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size, tiles)
     return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
 
 

@@ -44,7 +44,7 @@ def _waits(
     attention_fixed = [np.repeat(kernels[family]["launch_time"], kinds, axis=-1) for family in families]
     vector_flop = 0.0 * work.vector_traffic
     return _Waits(
-        _roofs(work.gemms.flop, work.gemm_traffic, device, device.peak_flop_rate),
+        _roofs(work.gemms.flop, work.gemm_traffic, device, work.gemm_peak),
         _roofs(work.attention_flop, work.attention_traffic, attention_device, attention_device.peak_flop_rate),
         _roofs(vector_flop, work.vector_traffic, device, device.vector_flop_rate),
         np.minimum(kernels["gemm"]["launch_time"], work.gemm_time),

@@ -186,6 +186,75 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)
 
 
+def first_wave(service: Service, requests: Array, servers: Array, run_requests: Array, first_token: Array) -> Array:
+    r"""Mean time to the first token over a run of so many requests, which begins with all that are in flight at once.
+
+    The prompts of the first wave are prefilled one after the other; later ones meet the steady state.
+
+    .. math:: \bar t = t + \frac{c}{N} \max\left(t_p + \frac{c / n - 1}{2} t_s - t,\ 0\right)
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    requests : Array
+        Requests c in flight, (rows,). [-]
+    servers : Array
+        Replicas n that prefill them, (rows,). [-]
+    run_requests : Array
+        Requests N of the run, (rows,); NaN: the steady state. [-]
+    first_token : Array
+        Time t in the steady state, (rows,). [s]
+
+    Returns
+    -------
+    Array
+        (rows,). [s]
+
+    References
+    ----------
+    .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
+       arXiv:2309.06180, section 6.1: benchmarks send a fixed number of requests.
+    """
+    share = np.where(np.isnan(run_requests), 0.0, np.minimum(requests / run_requests, 1.0))
+    burst = service.prefill_time + 0.5 * np.maximum(requests / servers - 1.0, 0.0) * service.prefill_share
+    return np.asarray(first_token + share * np.maximum(burst - first_token, 0.0))
+
+
+def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) -> Array:
+    r"""Requests per second over a run that ends with its last request: whole waves, then a smaller one.
+
+    .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r)}
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    active : Array
+        Requests r that a replica decodes together, (rows,). [-]
+    run_requests : Array
+        Requests N of the run on a replica, (rows,); NaN: the steady state. [-]
+    rate : Array
+        Rate in the steady state, (rows,). [request/s]
+
+    Returns
+    -------
+    Array
+        (rows,). [request/s]
+
+    References
+    ----------
+    .. [1] NVIDIA, TensorRT-LLM documentation, "Overview" of performance: throughput of a fixed number of requests.
+    """
+    total = np.maximum(np.where(np.isnan(run_requests), 1.0, run_requests), 1.0)
+    together = np.minimum(active, total)
+    waves = np.floor(total / together)
+    rest = total - waves * together
+    last = np.where(rest > 0.0, service.step_time(rest), 0.0)
+    time = total * service.prefill_share + service.steps * (waves * service.step_time(together) + last)
+    return np.asarray(np.where(np.isnan(run_requests), rate, total / time))
+
+
 def pooled_state(
     service: Service, requests: Array, prefill_replicas: Array, decode_replicas: Array, places: Array, transfer: Array
 ) -> Steady:

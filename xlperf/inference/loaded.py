@@ -13,12 +13,15 @@ from xlperf.inference.load import (
     Service,
     Steady,
     closed_state,
+    first_wave,
     largest_within,
     pooled_state,
+    run_rate,
     spread_quantiles,
     step_line,
 )
 from xlperf.inference.results import most_requests, serving_memory, serving_results
+from xlperf.parallel.serving_memory import usable_memory
 from xlperf.inference.work import phase_times, serving_work
 from xlperf.network.collectives import collective_time
 from xlperf.network.tiers import Network
@@ -42,6 +45,7 @@ class Serving:
     software: Mapping[str, Array]
     reserved_memory: Array
     architecture: Architecture
+    wide_device: Device | None = None
 
     def with_batch(self, batch: Array, prompts: Array) -> Serving:
         """The same with other requests decoded together and other prompts prefilled together."""
@@ -59,6 +63,7 @@ class Serving:
             self.software,
             self.reserved_memory,
             self.architecture,
+            self.wide_device,
         )
 
     def times(self) -> Array:
@@ -72,25 +77,32 @@ class Serving:
             self.kernels,
             self.software,
             self.architecture,
+            self.wide_device,
         )
         return total(phase_times(work))
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Requests, (rows,): rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none)."""
+    """Requests, (rows,).
+
+    Rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none), share of those in
+    flight whose prefills are waited for, requests of a run (NaN: without end).
+    """
 
     request_rate: Array
     prompt_variation: Array
     first_target: Array
     token_target: Array
     waiting_share: Array
+    run_requests: Array
 
 
 def _places(serving: Serving) -> Array:
     """Requests that fit on a replica: at least one, for the numbers of a plan that does not fit."""
     memory = serving_memory(serving.model, serving.plan, serving.architecture)
-    usable = serving.device.memory_capacity[:, 0] * serving.software["memory_fraction"][:, 0] - serving.reserved_memory
+    capacity, share = serving.device.memory_capacity[:, 0], serving.software["memory_fraction"][:, 0]
+    usable = usable_memory(capacity, serving.reserved_memory, memory["memory_weights"], share)
     return np.maximum(most_requests(serving.plan, memory, usable), 1.0)
 
 
@@ -150,6 +162,12 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     if arriving.any():
         opened = service.open_state(rate, stream.prompt_variation)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
+    if not np.isnan(stream.run_requests).all():
+        most = np.where(arriving, np.nan, stream.run_requests)
+        steady = steady._replace(
+            first_token=first_wave(service, requests, 1.0 + 0.0 * requests, most / replicas, steady.first_token),
+            rate=run_rate(service, np.minimum(requests, places), most / replicas, steady.rate),
+        )
     best = closed_state(service, places, places).rate * replicas
     return _streamed(serving, stream, service, steady, results, best, steady.rate * replicas, arriving)
 
@@ -304,6 +322,9 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
     steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
     service, results = service_at(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0))
     steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
+    steady = steady._replace(
+        first_token=first_wave(service, requests, prefillers, stream.run_requests, steady.first_token)
+    )
     best = pooled_state(service, 1e3 * decoders * places, prefillers, decoders, places, transfer).rate
     both = replace(decoding, plan=replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators))
     quiet = replace(stream, first_target=np.nan * requests, token_target=np.nan * requests)

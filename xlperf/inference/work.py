@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.arrays import Array, total
 from xlperf.hardware.device import Device
-from xlperf.hardware.kernels import attention_time, decode_attention_time, gemm_time, vector_time
+from xlperf.hardware.kernels import SERVING_TILES, attention_time, decode_attention_time, gemm_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
 from xlperf.inference.messages import ALL_REDUCE, EXCHANGE, GATHERING, TRANSFER, serving_messages
 from xlperf.network.tiers import Network
-from xlperf.parallel.serving_plan import InferencePlan
+from xlperf.parallel.serving_plan import InferencePlan, wide_attention
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 from xlperf.workload.serving import (
@@ -47,6 +48,8 @@ class ServingWork(NamedTuple):
         Bytes of one product. [B]
     gemm_time : Array
         Time of one product. [s]
+    gemm_peak : Array
+        Peak rate of the precision that it is computed in. [FLOP/s]
     vector_names : tuple of str
         Other kernels, of both phases.
     vector_traffic : Array
@@ -77,6 +80,8 @@ class ServingWork(NamedTuple):
         Fixed cost of the software per layer, (rows, 2). [s]
     pass_overhead : Array
         Fixed cost of the software per pass or step, (rows, 2). [s]
+    layer_launches : Array
+        Time in which the host launches the kernels of a layer, 0 where a graph launches them, (rows, 2). [s]
     layers : Array
         Layers on the critical path of the prefill and of a step, (rows, 2). [-]
     passes : Array
@@ -89,6 +94,7 @@ class ServingWork(NamedTuple):
     gemm_calls: Array
     gemm_traffic: Array
     gemm_time: Array
+    gemm_peak: Array
     vector_names: tuple[str, ...]
     vector_traffic: Array
     vector_calls: Array
@@ -103,6 +109,7 @@ class ServingWork(NamedTuple):
     message_calls: Array
     layer_overhead: Array
     pass_overhead: Array
+    layer_launches: Array
     layers: Array
     passes: Array
     transfers: Array
@@ -157,15 +164,47 @@ def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
     )
 
 
-def _gemm_bytes(products: ServingGemms, plan: InferencePlan) -> tuple[Array, Array]:
+def _narrow(products: ServingGemms, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
+    """Products in the precision of the plan, (rows, operators)."""
+    narrow = np.broadcast_to(products.narrow, (len(plan.weight_size), len(products.narrow)))
+    if not architecture.experts:
+        return narrow
+    return np.asarray(narrow & ~(products.attention & wide_attention(plan, architecture)[:, None]))
+
+
+def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray) -> tuple[Array, Array]:
     """Mean bytes of an input element, the two inputs keeping their own size, and traffic of one call."""
-    gemms, narrow = products.gemms, products.narrow
+    gemms = products.gemms
     activation = plan.activation_size[:, None]
     rows_size = np.where(narrow, plan.input_size[:, None], activation)
     weight_size = np.where(narrow, plan.weight_size[:, None], activation)
     inputs = rows_size * gemms.m + weight_size * gemms.n
     traffic = gemms.k * inputs + activation * gemms.m * gemms.n
     return inputs / (gemms.m + gemms.n), gemms.batch * traffic
+
+
+def _gemm_kernels(
+    device: Device,
+    wide_device: Device | None,
+    kernels: Mapping[str, Mapping[str, Array]],
+    products: ServingGemms,
+    narrow: np.ndarray,
+) -> tuple[Device, Mapping[str, Array]]:
+    """Accelerator and constants of each product: of the precision that it is computed in, and of grouped experts."""
+    constants = kernels["gemm"]
+    if wide_device is not None:
+        wide = kernels["gemm_wide"]
+        peak = np.where(narrow, device.peak_flop_rate, wide_device.peak_flop_rate)
+        constants = {name: np.where(narrow, constants[name], wide[name]) for name in constants}
+        device = replace(device, peak_flop_rate=peak)
+    if products.grouped.any():
+        experts = kernels["serving_experts"]
+        slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
+        changed = {
+            name: constants[name] / np.where(products.grouped, experts[factor], 1.0) for name, factor in slower.items()
+        }
+        constants = {**constants, **changed}
+    return device, constants
 
 
 def _attention(
@@ -201,6 +240,8 @@ def _attention(
         # One compressed vector is key and value of all heads: half a key and value pair of its width.
         family, read_heads = "attention_latent", np.full_like(heads, 0.5)
         read_size = cache_elements(model, ranks, True)[:, None]
+        # A tile of the matrix units holds so many query rows, be they there or not.
+        multiplied = np.maximum(multiplied, kernels[family]["tile_rows"])
         multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
     shapes = [(prompts, new, prompt, np.ones_like(prompt))]
     contexts = [np.concatenate([mean - spread, mean + spread], axis=-1)]
@@ -248,6 +289,7 @@ def serving_work(
     kernels: Mapping[str, Mapping[str, Array]],
     software: Mapping[str, Array],
     architecture: Architecture = DENSE,
+    wide_device: Device | None = None,
 ) -> ServingWork:
     """Operators of both phases with their times.
 
@@ -264,12 +306,15 @@ def serving_work(
     plan : InferencePlan
         Degrees, lengths, batch, (rows,).
     kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) of the families gemm, attention, attention_decode, attention_latent, vector,
+        Calibration constants (rows, 1) of the families gemm, gemm_wide where there is a wide device, attention, attention_decode, attention_latent, vector,
         all_reduce, engine_all_reduce, all_gather, all_to_all, reduce_scatter, point_to_point and experts.
     software : mapping of str to Array
         Constants (rows, 1) of the family serving_software.
     architecture : Architecture, default DENSE
         Structure that the models share.
+    wide_device : Device, optional
+        The accelerators with the peak of the precision of the products that a narrow precision leaves out, (rows, 1):
+        logits, the choice of experts, and attention beside experts in 4 bits; default: the same peak.
 
     Returns
     -------
@@ -281,20 +326,22 @@ def serving_work(
     activation = plan.activation_size
     products = serving_gemms(model, shape, architecture)
     gemms = products.gemms
-    element_size, gemm_traffic = _gemm_bytes(products, plan)
+    narrow = _narrow(products, plan, architecture)
+    element_size, gemm_traffic = _gemm_bytes(products, plan, narrow)
     output_size = activation[:, None]
-    product = gemm_time(device, kernels["gemm"], gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size)
-    if architecture.experts:
-        grouped = np.array([name.startswith("experts") for name in gemms.names])
-        product = np.where(grouped, kernels["serving_experts"]["product_slowdown"] * product, product)
+    unit, constants = _gemm_kernels(device, wide_device, kernels, products, narrow)
+    product = gemm_time(
+        unit, constants, gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size, SERVING_TILES
+    )
     logit_size = np.full_like(activation, _LOGIT_SIZE)
     vectors = serving_vectors(model, shape, architecture, activation, logit_size)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
     attention = _attention(model, attention_device, plan, batching, kernels, architecture)
     message_size, message_time, message_calls = serving_messages(model, network, plan, shape, kernels, architecture)
-    admitted = np.stack([shape.prefill_sampled * plan.attention_replicas, 0.0 * activation], axis=-1)
+    sequences = np.ceil(batching.sequences / plan.attention_replicas)
+    served = np.stack([shape.prefill_sampled * plan.attention_replicas, sequences], axis=-1)
     prefill = np.array([1.0, 0.0])
-    layer_overhead = software["layer_overhead_time"] + 0.0 * admitted
+    layer_overhead = software["layer_overhead_time"] + 0.0 * served
     if architecture.experts:
         mixed = (model.num_moe_layers / model.num_layers)[:, None]
         layer_overhead = layer_overhead + mixed * kernels["serving_experts"]["layer_overhead_time"]
@@ -303,6 +350,7 @@ def serving_work(
         products.calls,
         gemm_traffic,
         product,
+        unit.peak_flop_rate + 0.0 * product,
         vectors.names,
         vectors.traffic,
         vectors.calls,
@@ -313,13 +361,22 @@ def serving_work(
         message_time,
         message_calls,
         layer_overhead,
-        prefill * software["prefill_overhead_time"] + admitted * software["request_overhead_time"],
-        admitted,
-        admitted,
-        admitted,
+        prefill * software["prefill_overhead_time"] + served * software["request_overhead_time"],
+        served,
+        served,
+        served,
+        served,
     )
+    work = work._replace(layer_launches=prefill * software["kernel_overhead_time"] * _kernels(work))
     layers, passes, transfers = _critical_path(work, model, plan, batching)
     return work._replace(layers=layers, passes=passes, transfers=transfers)
+
+
+def _kernels(work: ServingWork) -> Array:
+    """Kernels of a layer, (rows, 2)."""
+    once = ((work.gemm_calls, ONCE_GEMMS), (work.vector_calls, ONCE_VECTORS))
+    calls = sum(total(_phases(each)[..., :-count]) for each, count in once)
+    return np.asarray(calls + total(_phases(work.attention_calls)) + total(work.message_calls)[:, None])
 
 
 def _phases(values: Array) -> Array:
@@ -342,7 +399,9 @@ def _parts(work: ServingWork) -> Array:
     each = work.message_time
     parts[:, :, 0, COMMUNICATION] = reduces * each[..., ALL_REDUCE] + exchanges * each[..., EXCHANGE]
     parts[:, :, 1, COMMUNICATION] = each[..., ALL_REDUCE] + each[..., GATHERING]
-    parts[:, :, 0, FIXED] = work.layer_overhead
+    # Without graphs the host launches every kernel: what it takes beyond the kernels of a layer is waited for.
+    layer = total(parts[:, :, 0])
+    parts[:, :, 0, FIXED] = work.layer_overhead + np.maximum(work.layer_launches - layer, 0.0)
     parts[:, :, 1, FIXED] = work.pass_overhead
     return parts
 
