@@ -256,6 +256,8 @@ def draw(function: Callable[..., Any], random: np.random.Generator, choice: str 
             drawn[name] = True  # a structure that is there
         elif annotation == "str" and name == "name":
             drawn[name] = "operator"
+        elif annotation == "tuple[int, ...]":
+            drawn[name] = inspect.signature(function).parameters[name].default
         elif kind is not None:
             drawn[name] = _draw_bundle(name, kind, random)
         else:

@@ -144,7 +144,7 @@ def test_bad_rows_of_sheets(kind: str, column: str, value: object, words: str) -
 
 
 def test_files_that_hold_no_designs(command: Command, tmp_path: Path) -> None:
-    path = _write(tmp_path / "plans.csv", "a,b,8", header="model,accelerator,num accelerators")
+    path = _write(tmp_path / "plans.csv", "a,b,8", header="name,accelerator,num accelerators")
     done = command("cost", path)
     assert (done.code, len(done.err.splitlines())) == (2, 1)
     assert 'needs a column "chiplet" or "server"' in done.err

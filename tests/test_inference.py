@@ -489,18 +489,16 @@ def test_rules(plan: dict[str, Any], sentence: str) -> None:
 
 def test_what_is_not_modelled_is_said() -> None:
     rules = unmodelled_rules(
-        mode=np.array(["static", "static", "continuous", "continuous", "static"], dtype=object),
-        request_rate=np.array([math.nan, 2.0, 2.0, 2.0, math.nan]),
-        batch_size=np.full(5, math.nan),
-        concurrency=np.array([math.nan, math.nan, math.nan, 8.0, math.nan]),
-        context_parallel=np.array([1.0, 1, 1, 1, 2]),
+        mode=np.array(["static", "static", "continuous", "continuous"], dtype=object),
+        request_rate=np.array([math.nan, 2.0, 2.0, 2.0]),
+        batch_size=np.full(4, math.nan),
+        concurrency=np.array([math.nan, math.nan, math.nan, 8.0]),
     )
-    illegal, said = broken_rules(rules, 5)
-    assert illegal.tolist() == [False, True, False, True, True]
+    illegal, said = broken_rules(rules, 4)
+    assert illegal.tolist() == [False, True, False, True]
     assert said[0] == said[2] == ""
     assert said[1].startswith('request rate 2 needs mode continuous, not "static"')
     assert said[3].startswith("request rate 2 beside a batch size or concurrency")
-    assert said[4] == "context parallel 2 is not modelled; use 1"
 
 
 def test_context_beyond_the_model_is_a_warning() -> None:

@@ -165,17 +165,81 @@ def test_a_prompt_in_the_cache_leaves_decoding_as_it_is(catalog: Catalog, model:
     assert found.number("ttft")[1] < 0.5 * found.number("ttft")[0]
 
 
-def test_targets(catalog: Catalog) -> None:
-    row = {"mode": "continuous", "concurrency": 8, "ttft_target": 500, "tpot_target": 25}
-    batch = results(catalog, row).number("batch_at_targets")[0]
-    assert batch > 1
-    within, beyond = (
-        results(catalog, {**row, "concurrency": int(count)}).number("tpot")[0] for count in (batch, 2 * batch)
-    )
-    assert within < 25e-3 * 1.1
-    first = results(catalog, {**row, "concurrency": int(2 * batch)}).number("ttft")[0]
-    assert beyond > 25e-3 * 0.95 or first > 0.5 * 0.95
+@pytest.mark.parametrize(("first", "each"), [(500, 25), (5000, 40), (200, 12), ("", 20), (300, "")])
+def test_targets_are_those_of_plans_with_so_many_requests(catalog: Catalog, first: object, each: object) -> None:
+    """The largest number of requests by trying every number, whatever the plan itself has in flight."""
+    targets = {"mode": "continuous", "ttft_target": first, "tpot_target": each}
+    counts = range(1, 300)
+    tried = results(catalog, *({"mode": "continuous", "concurrency": count} for count in counts))
+    good = tried.number("ttft") <= (float(str(first)) / 1e3 if first else math.inf)
+    good &= tried.number("tpot") <= (float(str(each)) / 1e3 if each else math.inf)
+    most = int(np.flatnonzero(good).max())
+    for plan in ({"concurrency": 1}, {"concurrency": 300}, {"mode": "static", "batch_size": 1}):
+        found = results(catalog, {**targets, **plan})
+        assert found.number("batch_at_targets")[0] == most + 1
+        assert found.number("tokens_per_second_at_targets")[0] == pytest.approx(
+            tried.number("tokens_per_second")[most], rel=1e-9
+        )
     assert math.isnan(results(catalog, {"mode": "continuous", "concurrency": 8}).number("batch_at_targets")[0])
+
+
+def test_targets_that_nothing_keeps(catalog: Catalog) -> None:
+    row = {"mode": "continuous", "concurrency": 8, "tpot_target": 1}
+    found = results(
+        catalog,
+        row,
+        {**row, "mode": "disaggregated", "num_accelerators": 16},
+        {"batch_size": 4, "tpot_target": 1},
+    )
+    assert found.number("batch_at_targets").tolist() == [0.0, 0.0, 0.0]
+    assert found.number("tokens_per_second_at_targets").tolist() == [0.0, 0.0, 0.0]
+
+
+def test_targets_of_pools(catalog: Catalog) -> None:
+    """As found by trying: between the last number of requests that passes and the next that does not."""
+    row = {"mode": "disaggregated", "num_accelerators": 16, "prefill_accelerators": 8}
+    found = results(catalog, {**row, "concurrency": 8, "ttft_target": 2000, "tpot_target": 15})
+    counts = [int(count) for count in np.unique(np.geomspace(1, 1500, 120).astype(int))]
+    tried = results(catalog, *({**row, "concurrency": count} for count in counts))
+    good = (tried.number("ttft") <= 2.0) & (tried.number("tpot") <= 15e-3)
+    last = int(np.flatnonzero(good).max())
+    rates = tried.number("tokens_per_second")
+    best = found.number("tokens_per_second_at_targets")[0]
+    assert rates[last] * (1 - 1e-9) <= best <= rates[last + 1] * 1.01
+    assert found.number("batch_at_targets")[0] >= tried.number("running_batch")[last] * (1 - 1e-9)
+    wide, narrow = (results(catalog, {**row, "tpot_target": each}).number("tokens_per_second_at_targets")[0]
+                    for each in (40, 10))  # fmt: skip
+    assert wide > narrow > 0.0
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"mode": "continuous", "concurrency": 64},
+        {"mode": "continuous", "request_rate": 1.5},
+        {"mode": "disaggregated", "num_accelerators": 16, "concurrency": 64, "prefill_tensor_parallel": 4},
+    ],
+)
+def test_operators_under_load_are_those_of_the_running_batch(catalog: Catalog, row: dict[str, Any]) -> None:
+    table = plans(row)
+    found, operators = evaluate(table, catalog), explain(table, catalog)
+    decode, prefill = (operators.text("phase") == phase for phase in ("decode", "prefill"))
+    step = sum(
+        found.number(f"time_{part}")[0] for part in ("matrix", "attention", "vector", "communication", "overhead")
+    )
+    assert operators.number("total_time")[decode].sum() == pytest.approx(step, rel=1e-9)
+    assert operators.number("total_time")[prefill].sum() == pytest.approx(found.number("prefill_time")[0], rel=1e-9)
+    rows = operators.number("m")[decode & (operators.text("operator") == "qkv")][0]
+    assert abs(rows - found.number("running_batch")[0]) <= 0.35 * rows
+    if row["mode"] == "disaggregated":
+        widths = operators.number("n")[operators.text("operator") == "mlp up"]
+        assert widths.tolist() == [2 * 28672 / 4, 2 * 28672 / 8], "each phase is cut as in its pool"
+
+
+def test_a_user_sees_one_over_the_time_per_token(catalog: Catalog) -> None:
+    found = results(catalog, {"batch_size": 4}, {"output_length": 1})
+    assert found.number("tokens_per_second_per_user")[0] == 1.0 / found.number("tpot")[0]
+    assert math.isnan(found.number("tokens_per_second_per_user")[1])
 
 
 def test_pools(catalog: Catalog) -> None:

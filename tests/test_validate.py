@@ -14,7 +14,7 @@ import pytest
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.errors import InputError
 from xlperf.explore.baseline import against_constant_mfu
-from xlperf.explore.measurements import Record, hardware_share, metrics_of, relative_error
+from xlperf.explore.measurements import Record, compare, hardware_share, metrics_of, predicted, relative_error
 from xlperf.explore.published import Published, published_columns, published_rows, read_published
 from xlperf.explore.published_inference import inference_plans
 from xlperf.explore.published_training import precision_choice, training_plans
@@ -41,6 +41,11 @@ def catalog() -> Catalog:
 @pytest.fixture(scope="module")
 def training() -> Published:
     return read_published(TRAINING)[0]
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Published:
+    return next(rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "training")
 
 
 @pytest.fixture(scope="module")
@@ -242,13 +247,55 @@ def test_modules_that_a_source_recomputes_are_named(training: Published, catalog
     ("row_id", "reason"),
     [
         ("T02777", "fine-tuning of adapters (LoRA) is not modelled"),
-        ("T00039", "time of one layer alone, not of a step"),
         ("T02798", "time to train depends on how many steps converge"),
     ],
 )
 def test_rows_that_are_no_plans_say_why(training: Published, catalog: Catalog, row_id: str, reason: str) -> None:
     plans = training_plans(one(training, row_id), catalog)
     assert plans.reasons[0] == reason and len(plans.plans) == 0
+
+
+def test_korthikanti_2022_table_4_time_of_one_layer(shipped: Published, catalog: Catalog) -> None:
+    """Forward and backward of one layer: the five variants, each within 8 %."""
+    rows = [f"T000{number}" for number in range(39, 44)]
+    plans = [training_plans(one(shipped, row), catalog) for row in rows]
+    records = [compare(plan, predicted(plan))[0] for plan in plans]
+    assert [record.quantity for record in records] == ["layer time"] * 5
+    assert max(record.relative_error for record in records) < 0.08
+    none, split, full, selective, both = (record.predicted for record in records)
+    assert split < none < selective < full and split < both < selective
+
+
+def test_fine_tuning_of_all_weights_is_training_on_packed_sequences(shipped: Published, catalog: Catalog) -> None:
+    plans = training_plans(one(shipped, "T00464"), catalog)
+    assert len(plans.plans) == 1 and "packed to the full length" in plans.notes[0]
+
+
+def test_a_rounded_global_batch_becomes_whole_where_only_a_rate_is_printed(
+    shipped: Published, catalog: Catalog
+) -> None:
+    plans = training_plans(one(shipped, "T02761"), catalog)  # 124 replicas of 8 sequences, printed as 1024
+    assert plans.plans["global_batch_size"][0] == 992.0
+    assert "global batch 1024 is no whole number of micro-batches: 992" in plans.notes[0]
+    timed = training_plans(edited(shipped, "T02761", iter_time_s="60"), catalog)
+    assert timed.plans["global_batch_size"][0] == 1024.0
+    far = training_plans(edited(shipped, "T02761", gbs="1400"), catalog)
+    assert far.plans["global_batch_size"][0] == 1400.0
+
+
+def test_interleave_without_stages_is_left_out_and_said(shipped: Published, catalog: Catalog) -> None:
+    plans = training_plans(one(shipped, "T00611"), catalog)
+    assert plans.plans["virtual_pipeline"][0] == 1.0
+    assert "interleave 12 of a pipeline of one stage left out" in plans.notes[0]
+
+
+def test_what_a_paper_says_of_its_run_is_taken(shipped: Published, catalog: Catalog) -> None:
+    deepseek = plan_of(one(shipped, "T02763"), catalog)
+    assert (deepseek["pipeline_schedule"], deepseek["dispatch_precision"]) == ("dualpipe", "fp8")
+    assert (deepseek["attention"], deepseek["recompute_modules"]) == ("flash", "norm latent")
+    palm = plan_of(one(shipped, "T02756"), catalog)
+    assert (palm["zero_stage"], palm["zero_group_size"], palm["micro_batch_size"]) == (3.0, 256.0, 4.0)
+    assert palm["attention"] == "standard"
 
 
 def test_mapping_must_be_stated_or_follow(training: Published, catalog: Catalog) -> None:
@@ -427,7 +474,7 @@ def test_file_without_any_plan_is_a_report_of_reasons(training: Published, catal
 
 
 def test_refusals_are_listed_by_source(report: ValidationReport) -> None:
-    assert ("korthikanti2022_layer", "time of one layer alone, not of a step", 2) in report.refusals()
+    assert ("nemo_automodel", "fine-tuning of adapters (LoRA) is not modelled", 2) in report.refusals()
     titles = [title for title, _, _ in report.tables()]
     assert titles == ["By group", "By source", "By accelerator", "By metric", "Not predicted"]
 

@@ -17,7 +17,15 @@ import pytest
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import parse_header
-from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, PLAN_TABLES, results_of, schema, table_schema, unit_of
+from xlperf.catalog.schema import (
+    CATALOG_TABLES,
+    OPTIONAL_TABLES,
+    PLAN_TABLES,
+    results_of,
+    schema,
+    table_schema,
+    unit_of,
+)
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError
 from xlperf.excel.build import KINDS, build, main, read_tables, table_of, workbook_package, write_workbook
@@ -130,7 +138,7 @@ def test_main_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_sheets_stand_in_order_with_one_native_table_each(book: Any, tables: dict[str, Table]) -> None:
-    kinds = [*KINDS, *(kind for kind in COST_TABLES if kind in tables)]
+    kinds = [*KINDS, *(kind for kind in OPTIONAL_TABLES if kind in tables)]
     assert book.sheetnames == ["start", *kinds, "tco", "checks"]
     for kind in kinds:
         assert list(book[kind].tables) == [kind]
@@ -181,7 +189,8 @@ def test_every_input_column_with_a_choice_or_bounds_is_guarded(book: Any) -> Non
         }
         for offset, column in enumerate(table_schema(kind).columns, start=1):
             first = book[kind].cell(5, offset).coordinate
-            wanted = column.kind in ("choice", "reference", "flag") or (column.kind == "number" and column.bounds)
+            known = column.kind == "reference" and column.reference in book.sheetnames
+            wanted = known or column.kind in ("choice", "flag") or (column.kind == "number" and column.bounds)
             assert (first in guarded) == bool(wanted), (kind, column.name)
 
 

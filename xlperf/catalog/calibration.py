@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,10 +74,48 @@ def calibration_keys(generation: Sequence[str], precision: Sequence[str], softwa
     generation, precision, software : sequence of str
         One entry per row; upper and lower case are alike, fp16 is bf16.
     """
-    seen: dict[tuple[str, str, str], int] = {}
-    codes = [seen.setdefault(key, len(seen)) for key in zip(generation, precision, software, strict=True)]
-    distinct = tuple((_key(a), _precision(b), _key(c)) for a, b, c in seen)
-    return Keys(np.array(codes, dtype=np.int64), distinct)
+    return combined_keys(*(coded_words(values) for values in (generation, precision, software)))
+
+
+class Words(NamedTuple):
+    """Words of many rows: ``words[codes[row]]``."""
+
+    codes: np.ndarray
+    words: Sequence[str]
+
+    def take(self, rows: np.ndarray) -> Words:
+        """Words of some of the rows."""
+        return Words(self.codes[rows], self.words)
+
+
+def coded_words(values: Sequence[str]) -> Words:
+    """Words of rows, each distinct one kept once.
+
+    >>> coded_words(["a", "b", "a"]).codes.tolist()
+    [0, 1, 0]
+    """
+    seen: dict[str, int] = {}
+    codes = [seen.setdefault(value, len(seen)) for value in values]
+    return Words(np.array(codes, dtype=np.int64), tuple(seen))
+
+
+def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
+    """As :func:`calibration_keys`, of words that are coded already."""
+    parts = (generation, precision, software)
+    pairs = generation.codes * len(precision.words) + precision.codes
+    index = pairs * len(software.words) + software.codes
+    present = np.zeros(math.prod(len(part.words) for part in parts), dtype=bool)
+    present[index] = True
+    found = np.flatnonzero(present)
+    place = np.zeros(len(present), dtype=np.int64)
+    place[found] = np.arange(len(found))
+    distinct = []
+    for code in found.tolist():
+        pair, third = divmod(code, len(software.words))
+        first, second = divmod(pair, len(precision.words))
+        key = _key(generation.words[first]), _precision(precision.words[second]), _key(software.words[third])
+        distinct.append(key)
+    return Keys(place[index], tuple(distinct))
 
 
 def _key(value: str) -> str:
@@ -149,7 +189,8 @@ class Calibration:
         found = [self._values(family, key) for key in keys.distinct]
         values = np.array([row for row, _ in found], dtype=np.float64).reshape(len(found), len(names))
         extrapolated = np.array([far for _, far in found], dtype=bool)
-        columns = {name: values[keys.codes, index, None] for index, name in enumerate(names)}
+        spread = np.ascontiguousarray(values.T)[:, keys.codes, None]
+        columns = dict(zip(names, spread, strict=True))
         return columns, extrapolated[keys.codes]
 
     def _constants_of_one(self, family: str, key: tuple[str, str, str]) -> tuple[dict[str, Array], np.ndarray]:

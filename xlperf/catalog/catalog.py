@@ -13,7 +13,7 @@ import numpy as np
 
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.keys import aliases
-from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, EVERY_TABLE, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import shown
 from xlperf.errors import Fault, InputError, nearest
@@ -30,7 +30,7 @@ class Catalog:
     ----------
     tables : mapping of str to Table
         By kind: accelerators, networks, models, prices, calibration; process_nodes, packages, chiplets and servers,
-        which have no rows where the source lacks them.
+        technology, memories, links, cores and devices, which have no rows where the source lacks them.
     origin : str
         Name of the file shown to users.
     calibration : Calibration
@@ -40,7 +40,7 @@ class Catalog:
     """
 
     def __init__(self, tables: Mapping[str, Table], origin: str, strict: Iterable[str] = EVERY_TABLE) -> None:
-        absent = {kind: _empty(kind) for kind in COST_TABLES if kind not in tables}
+        absent = {kind: _empty(kind) for kind in OPTIONAL_TABLES if kind not in tables}
         self.tables: Mapping[str, Table] = MappingProxyType({**tables, **absent})
         self.origin = origin
         self._indexes = {kind: _index(self.tables[kind]) for kind in EVERY_TABLE}

@@ -153,6 +153,9 @@ class _Collector:
     def add(self, row: int, position: int, problem: str) -> None:
         self.found.append((row, position, problem))
 
+    def has(self, row: int, position: int) -> bool:
+        return any(found[:2] == (row, position) for found in self.found)
+
     def header(self, parsed: Header) -> None:
         for position, problem, other in parsed.faults:
             clause = f"; the first is at {self.locate(-1, other)}" if other >= 0 else ""
@@ -362,10 +365,23 @@ def _finish(
         return locate(kept[row] if row >= 0 else -1, positions.get(column, -1))
 
     table = Table(kind, columns, place, auto)
+    for field in fields:
+        for row in _unfilled(table, field):
+            if not collector.has(kept[row], field.position):
+                collector.add(kept[row], field.position, f"{field.words} is missing; it must be {field.expects}")
     if kind in EVERY_TABLE:
         for row, column, problem in key_faults(table):
             collector.add(kept[row], positions.get(column, -1), problem)
     return table, collector.faults()
+
+
+def _unfilled(table: Table, field: Field) -> list[int]:
+    """Rows where a number is blank and what may stand instead of it is blank too."""
+    other = field.column.instead
+    if not other:
+        return []
+    blank = np.isnan(table[field.column.name]) & (table.text(other) == "")
+    return [int(row) for row in np.flatnonzero(blank)]
 
 
 def table_from_rows(

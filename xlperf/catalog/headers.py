@@ -190,7 +190,8 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         except BadValue as bad:
             faults.append((position, str(bad), -1))
     for column in sheet.columns:
-        if column.required and column.name not in first:
+        needed = column.required or (column.instead and column.instead not in first)
+        if needed and column.name not in first:
             faults.append((-1, f'the column "{column.header}" is missing', -1))
     return Header(kind, tuple(fields), tuple(unnamed), tuple(faults))
 

@@ -18,7 +18,7 @@ from xlperf.catalog.cells import (
     table_kind,
 )
 from xlperf.catalog.csvfile import STANDARD, read_csv
-from xlperf.catalog.schema import split_header, table_schema
+from xlperf.catalog.schema import PLAN_TABLES, split_header, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.catalog.workbook import raise_faults, read_catalog_tables, read_plan_tables
 from xlperf.errors import Fault, InputError
@@ -83,19 +83,22 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     return filled
 
 
-def read_designs(path: str | os.PathLike[str]) -> Table:
-    """Read chiplet designs or servers: rows of the sheets ``chiplets`` or ``servers``.
+def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Table:
+    """Read what has a cost: chiplet designs, servers or plans.
 
     Parameters
     ----------
     path : path-like
-        ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook with one of the sheets; its first header,
-        ``chiplet`` or ``server``, says which it is.
+        ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server`` says
+        which it is; plans have a ``model``.
+    sheet : str, optional
+        Which sheet of a workbook: ``chiplets``, ``servers``, ``training`` or ``inference``; by default ``chiplets``
+        where it has rows, else ``servers``.
 
     Returns
     -------
     Table
-        Of kind ``chiplets`` or ``servers``, at least one row. A workbook that has both gives its chiplets.
+        Of one of these kinds, at least one row.
 
     Raises
     ------
@@ -104,13 +107,18 @@ def read_designs(path: str | os.PathLike[str]) -> Table:
     """
     name, ending = "standard input" if str(path) == STANDARD else Path(path).name, Path(path).suffix.casefold()
     faults: list[Fault]
+    if str(path) != STANDARD and ending in (".xlsx", ".xlsm") and sheet in PLAN_TABLES:
+        return read_plans(path, sheet, sheet)[0]
     if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
         found, faults = read_catalog_tables(path, required=False)
-        tables = sorted((table for table in found if table.kind in DESIGN_TABLES and len(table)), key=_kind)
+        wanted = DESIGN_TABLES if sheet is None else (sheet,)
+        tables = sorted((table for table in found if table.kind in wanted and len(table)), key=_kind)
         if not tables:
             raise_faults(faults)
-            raise InputError(Fault(name, f"has no rows in a sheet named {' or '.join(DESIGN_TABLES)}"))
+            raise InputError(Fault(name, f"has no rows in a sheet named {' or '.join(wanted)}"))
         table = tables[0]
+    elif sheet is not None:
+        raise InputError(Fault(name, "has no sheets; leave the sheet out"))
     elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
         file = read_csv(path)
         table, faults = parse_coded(_design_kind(name, file.header), file.header, file.columns, file.locate)
@@ -138,8 +146,11 @@ def _design_kind(name: str, header: Sequence[object]) -> str:
     for kind in DESIGN_TABLES:
         if table_schema(kind).key.name in names:
             return kind
+    if "model" in names:
+        return plan_kind(header)
     keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in DESIGN_TABLES)
-    raise InputError(Fault(name, f"needs a column {keys} with the names of the designs, got {', '.join(names[:6])}"))
+    words = f'needs a column {keys} with the names of the designs, or "model" for plans'
+    raise InputError(Fault(name, f"{words}, got {', '.join(names[:6])}"))
 
 
 def _csv_plans(path: str | os.PathLike[str], kind: str | None) -> tuple[list[Table], list[Fault]]:

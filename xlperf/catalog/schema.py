@@ -16,8 +16,12 @@ from xlperf.units import UNITS, Unit
 
 CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
 COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
-"""Catalog tables of the cost half: a workbook may lack them, and no plan of training or inference needs them."""
-EVERY_TABLE = (*CATALOG_TABLES, *COST_TABLES)
+"""Catalog tables of the cost half: no plan of training or inference needs them."""
+TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
+"""Catalog tables that accelerators are derived from: only those that name a device need them."""
+OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES)
+"""Catalog tables that a workbook may lack."""
+EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
 
@@ -27,7 +31,8 @@ class Column:
     """One column of a sheet.
 
     ``kind`` is one of name, text, number, flag, choice, reference, result, result-flag, result-text.
-    ``unit`` is the unit that a header without one means, and the unit in which results are shown.
+    ``unit`` is the unit that a header without one means, and the unit in which results are shown. ``instead`` is the
+    column of the same row that fills a required one that is blank; "" where nothing does.
     """
 
     table: str
@@ -40,6 +45,7 @@ class Column:
     reference: str
     required: bool
     meaning: str
+    instead: str = ""
 
     @property
     def header(self) -> str:
@@ -120,6 +126,7 @@ def schema() -> dict[str, TableSchema]:
             reference=row["reference"],
             required=row["required"] == "yes",
             meaning=row["meaning"],
+            instead=row["required"].removeprefix("without ") if row["required"].startswith("without ") else "",
         )
         rows.setdefault(column.table, []).append(column)
     return {name: TableSchema(name, tuple(columns)) for name, columns in rows.items()}

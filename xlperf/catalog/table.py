@@ -86,6 +86,21 @@ class Table:
             return self.number(column, {"yes": 1.0, "no": 0.0}.get(declared.default, float("nan")))
         return self.number(column, float(declared.default or "nan") * unit_of(declared).factor)
 
+    def codes(self, column: str, numbers: Mapping[str, int]) -> np.ndarray:
+        """Numbers that stand for the words of a text column, those of the schema's default where it is blank.
+
+        >>> import numpy as np
+        >>> plans = Table("training", {"optimizer": np.array(["sgd", ""], dtype=object)})
+        >>> plans.codes("optimizer", {"adam": 0, "sgd": 1}).tolist()
+        [1, 0]
+        """
+        default = numbers[self.schema.by_name[column].default]
+        values = self.columns.get(column)
+        if values is None:
+            return np.full(len(self), default)
+        known = {**numbers, "": default}
+        return np.array([known[word] for word in values.tolist()], dtype=np.int64)
+
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""
         index = np.arange(len(self))[rows]

@@ -16,7 +16,7 @@ import click
 from xlperf import __version__
 from xlperf.cli.cost import cost
 from xlperf.cli.hosts import install, uninstall
-from xlperf.cli.plans import evaluate, explain, report
+from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.sheets import check, new, show
 from xlperf.errors import HostError, InputError
@@ -49,7 +49,7 @@ def cli() -> None:
     """
 
 
-for _command in (report, evaluate, cost, explain, new, check, show, validate, calibrate, install, uninstall):
+for _command in (report, evaluate, cost, explain, frontier, new, check, show, validate, calibrate, install, uninstall):
     cli.add_command(_command)
 
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+from xlperf.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from xlperf.catalog.table import Table
+
+_WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "inference": "plan"}
 
 
 @click.command(
@@ -15,6 +23,8 @@ from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, 
         "xlperf cost designs.csv -o results.csv",
         "xlperf cost study.xlsx -o results.xlsx --case high",
         "xlperf cost servers.csv",
+        "xlperf cost study.xlsx --sheet training --owner neocloud -o owned.xlsx",
+        "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
     ),
 )
 @click.argument("designs")
@@ -30,7 +40,7 @@ from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, 
     type=click.Choice(["low", "base", "high"]),
     default="base",
     show_default=True,
-    help="Which wafer prices and defect densities of the process nodes.",
+    help="Which of the prices, yields and lives that have a low and a high value.",
 )
 @click.option("--placed", is_flag=True, help="Count whole dies on a grid instead of the closed formula; slower.")
 @click.option(
@@ -39,34 +49,93 @@ from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, 
     help="Repeat the known slips of Chiplet Actuary, to compare with its figures: micro-bumps paid once per chip "
     "design, fixed design cost of a fan-out package of one mm2, substrates designed for what they cost to make.",
 )
+@click.option(
+    "--tornado",
+    metavar="RESULT",
+    help="Instead of the results: what the low and the high value of each uncertain input makes of one RESULT, such "
+    "as 'bill of materials' or 'cost rate'; the input that moves it most first.",
+)
+@click.option(
+    "--sheet",
+    type=click.Choice(["chiplets", "servers", "training", "inference"]),
+    help="Which sheet of a workbook; by default chiplets where it has rows.",
+)
+@click.option(
+    "--owner",
+    metavar="WORD",
+    help="Plans only: a word in the name of the server, such as neocloud, where servers has several rows of an "
+    "accelerator; without it the first.",
+)
 @catalog_option
-def cost(designs: str, output: str, case: str, placed: bool, upstream: bool, catalog: str | None) -> None:
+def cost(
+    designs: str,
+    output: str,
+    case: str,
+    placed: bool,
+    upstream: bool,
+    tornado: str | None,
+    sheet: str | None,
+    owner: str | None,
+    catalog: str | None,
+) -> None:
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
     The first column says what the rows are. "chiplet": designs with the columns of the sheet chiplets (package, node,
     num dies, module area, memory stacks, volume ...); results are the parts of the cost of a module, one-time costs,
     unit cost and price. "server": servers with the columns of the sheet servers (accelerator price, server price,
-    server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour.
+    server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour. A column
+    "model": plans of training or inference; results are what they cost an owner by part, from the wafer to the power,
+    with the network counted from the topology of the plan.
     """
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.plans import read_designs
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import SUFFIXES
     from xlperf.evaluate.designs import evaluate_designs
     from xlperf.evaluate.servers import evaluate_servers
 
     check_output(output, SUFFIXES, (designs,))
-    table = read_designs(designs)
+    if tornado is not None and (case != "base" or placed or upstream):
+        raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
+    table = read_designs(designs, sheet)
+    _refuse_options(table.kind, {"--placed": placed, "--upstream": upstream}, ("chiplets",))
+    _refuse_options(table.kind, {"--owner": owner is not None}, PLAN_TABLES)
+    _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
     own = designs if Path(designs).suffix.lower() in (".xlsx", ".xlsm") else None
     known = load_catalog(catalog or own)
+    if tornado is not None:
+        from xlperf.explore.cost_sensitivity import cost_sensitivity
+
+        _write(output, "tornado", [cost_sensitivity(table, known, tornado)])
+        if output != STANDARD:
+            click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+        return
     if table.kind == "servers":
-        results = evaluate_servers(table)
+        results = evaluate_servers(table, case)
+    elif table.kind in PLAN_TABLES:
+        from xlperf.evaluate.ownership import evaluate_ownership
+
+        results = evaluate_ownership(table, known, owner or "", case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, upstream, done)
-    if Path(output).suffix.lower() == ".xlsx":
-        write_workbook(output, [(table.kind, [table, results])])
-    else:
-        write_blocks(output, [parts(table, results)])
+    _write(output, table.kind, [table, results])
     if output != STANDARD:
-        rows = {"chiplets": "design", "servers": "server"}[table.kind]
-        click.echo(f"{output}: {len(table):,} {rows}{'s' if len(table) != 1 else ''}")
+        click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+
+
+def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -> None:
+    """An option that says nothing about these rows is not accepted."""
+    words = {"chiplets": "designs", "servers": "servers", "training": "plans", "inference": "plans"}
+    for name, is_given in given.items():
+        if is_given and kind not in kinds:
+            meant = " and ".join(dict.fromkeys(words[own] for own in kinds))
+            raise InputError(Fault(name, f"is for {meant}, these are {words[kind]}"))
+
+
+def _write(output: str, sheet: str, tables: list[Table]) -> None:
+    from xlperf.cli.results import parts, write_blocks, write_workbook
+
+    if Path(output).suffix.lower() == ".xlsx":
+        write_workbook(output, [(sheet, tables)])
+    else:
+        write_blocks(output, [parts(*tables)])

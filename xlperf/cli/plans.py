@@ -23,13 +23,15 @@ BLOCK = 16_384  # rows that are evaluated and written at a time: bounds the memo
     epilog=examples(
         "xlperf report -o report.xlsx                the shipped workbook",
         "xlperf report study.xlsx -o study-report.xlsx",
+        "xlperf report --study recompute -o recompute.xlsx",
     ),
 )
 @click.argument("workbook", required=False)
 @click.option("-o", "--output", default="report.xlsx", show_default=True, metavar="OUT.xlsx", help="Report to write.")
-@click.option("--study", default="", metavar="NAME", help="Name of the study, for the title.")
+@click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
+@click.option("--full", is_flag=True, help="The long run of a study that has one.")
 @catalog_option
-def report(workbook: str | None, output: str, study: str, catalog: str | None) -> None:
+def report(workbook: str | None, output: str, study: str | None, full: bool, catalog: str | None) -> None:
     """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
 
     Without WORKBOOK the shipped one is computed. The workbook itself is not changed.
@@ -40,13 +42,43 @@ def report(workbook: str | None, output: str, study: str, catalog: str | None) -
     from xlperf.excel.report import write_report
     from xlperf.resources import workbook as shipped
 
+    if study is not None:
+        _study(study, workbook, output, full, catalog)
+        return
+    if full:
+        raise click.UsageError("--full goes with --study")
     source = workbook or str(shipped())
     check_output(output, (".xlsx",), (source,))
     tables = read_plans(source)
     known = _catalog(catalog, source, tables)
     results = [result for table in tables for _, result in _evaluated(table, known, len(table))]
-    write_report(output, known, tables, results, date=datetime.date.today(), study=study)
+    write_report(output, known, tables, results, date=datetime.date.today())
     click.echo(f"{output}: {_counted(tables)}")
+
+
+def _study(name: str, workbook: str | None, output: str, full: bool, catalog: str | None) -> None:
+    """Run a study and write its report; ``list`` shows what studies there are."""
+    import datetime
+
+    from xlperf.excel.report import write_study_report
+    from xlperf.studies import NAMES
+    from xlperf.studies import study as found
+    from xlperf.studies.source import read_inputs, study_workbook
+
+    if name.strip().casefold() == "list":
+        for known in NAMES:
+            click.echo(f"{known:18} {found(known).question}")
+        return
+    chosen = found(name)
+    if full and not chosen.full:
+        raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
+    check_output(output, (".xlsx",), (workbook or str(study_workbook(chosen.name)),))
+    inputs = read_inputs(chosen, workbook, catalog, full)
+    outcome = chosen.analyse(inputs)
+    write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
+    for finding in outcome.findings:
+        click.echo(f"{finding.tag}: {finding.words}")
+    click.echo(output)
 
 
 @click.command(
@@ -125,6 +157,86 @@ def explain(
         write_workbook(output, [("operators", [operators])])
     else:
         write_blocks(output, [parts(operators)])
+
+
+@click.command(
+    short_help="Show throughput against speed per user, over loads and a grid of plans.",
+    epilog=examples(
+        "xlperf frontier study.xlsx",
+        "xlperf frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
+        "xlperf frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
+    ),
+)
+@click.argument("plans")
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="COLUMN=VALUES",
+    help="Values to try for a column of the plans, with commas between; may be repeated, all combinations are tried. "
+    "Without concurrency, batch size or request rate among them loads are chosen up to full memory.",
+)
+@click.option(
+    "--points",
+    type=click.IntRange(min=2, max=10_000),
+    default=24,
+    show_default=True,
+    help="Loads of each plan where they are chosen.",
+)
+@click.option("--all", "every", is_flag=True, help="Every point that fits and keeps the targets, in order of the grid.")
+@click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: inference.")
+@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@catalog_option
+def frontier(
+    plans: str,
+    vary: tuple[str, ...],
+    points: int,
+    every: bool,
+    sheet: str | None,
+    output: str | None,
+    catalog: str | None,
+) -> None:
+    """Show what the inference plans of PLANS give at every load, and of it what nothing beats.
+
+    More requests in flight give an accelerator more tokens per second, and each user fewer. Plans that are illegal,
+    do not fit, or miss their ttft target or tpot target are left out; the first line is the largest throughput.
+    Exit code 1 where no point is left.
+    """
+    from xlperf.catalog.plans import read_plans
+    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.terminal import text_table
+    from xlperf.explore.frontier import SHOWN
+    from xlperf.explore.frontier import frontier as unbeaten_points
+    from xlperf.explore.frontier import points as every_point
+    from xlperf.explore.grid import read_values
+
+    if output is not None:
+        check_output(output, SUFFIXES, (plans,))
+    tables = [table for table in read_plans(plans, sheet=sheet) if table.kind == "inference"]
+    if not tables:
+        raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))
+    values = read_values("inference", [_varied(text) for text in vary], "--vary", from_text=True)
+    found, results = (every_point if every else unbeaten_points)(
+        tables[0], _catalog(catalog, plans, tables), values, points
+    )
+    if not len(found):
+        click.echo("no plan at no load is legal, fits in memory and keeps the targets", err=True)
+        raise click.exceptions.Exit(1)
+    if output is None:
+        names = ["name", *values, "concurrency"]
+        block = [part for part in parts(found) if part[0].name in names]
+        click.echo(text_table([*block, *(part for part in parts(results) if part[0].name in SHOWN)]))
+    elif Path(output).suffix.lower() == ".xlsx":
+        write_workbook(output, [("frontier", [found, results])])
+    else:
+        write_blocks(output, [parts(found, results)])
+
+
+def _varied(text: str) -> tuple[str, list[str]]:
+    """A column and its values: ``tensor parallel=1,2,4``."""
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise click.UsageError(f'--vary takes COLUMN=VALUES, got "{text}"')
+    return name, values.split(",")
 
 
 def _catalog(given: str | None, plans: str, tables: list[Table]) -> Catalog:

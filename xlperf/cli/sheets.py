@@ -48,17 +48,28 @@ def show(file: str) -> None:
 
 @click.command(
     short_help="Make a workbook of your own to edit.",
-    epilog=examples("xlperf new study.xlsx", "xlperf new mine.xlsx --empty"),
+    epilog=examples("xlperf new study.xlsx", "xlperf new mine.xlsx --empty", "xlperf new mine.xlsx --study recompute"),
 )
 @click.argument("file")
 @click.option("--empty", is_flag=True, help="Leave all sheets but the calibration empty, for a catalog of your own.")
+@click.option("--study", metavar="NAME", help="The settings and plans of a study of xlperf report --study instead.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
-def new(file: str, empty: bool, force: bool) -> None:
+def new(file: str, empty: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: the shipped catalog and plans, drop-downs, comments, live formulas."""
     from xlperf.excel.new import new_workbook
 
     check_output(file, (".xlsx",))
     if Path(file).exists() and not force:
         raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
+    if study is not None:
+        from xlperf.excel.build_studies import write_study
+        from xlperf.studies import study as found
+
+        if empty:
+            raise click.UsageError("give --empty or --study, not both")
+        chosen = found(study)
+        write_study(file, chosen)
+        click.echo(f"{file}: edit it, then: xlperf report {file} --study {chosen.name} -o report.xlsx")
+        return
     new_workbook(file, empty)
     click.echo(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")

@@ -88,7 +88,9 @@ def gross_margin(unit_cost: Numeric, price: Numeric) -> Array:
     return np.asarray(1.0 - array(unit_cost) / array(price))
 
 
-def network_parts(topology: str, num_endpoints: Numeric, num_ports: Numeric, oversubscription: Numeric) -> NetworkParts:
+def network_parts(
+    topology: str, num_endpoints: Numeric, num_ports: Numeric, oversubscription: Numeric, num_axes: Numeric = 3.0
+) -> NetworkParts:
     r"""Switches, cables and transceivers of a network, counted from its topology.
 
     A folded Clos network of L levels of switches with k ports has, for n end points, n links at the bottom and n/o
@@ -101,7 +103,8 @@ def network_parts(topology: str, num_endpoints: Numeric, num_ports: Numeric, ove
     Parameters
     ----------
     topology : {"fat-tree", "switch", "rail", "dragonfly", "fully-connected", "ring", "torus", "mesh"}
-        A ring has 1, a mesh or torus 3 links per end point, a fully connected group n - 1 over 2; without switches.
+        A ring has 1, a mesh or torus a link per axis and end point, a fully connected group n - 1 over 2; without
+        switches.
         The others are counted as folded Clos networks.
     num_endpoints : numeric
         End points n, accelerators times links of each into this network. [-]
@@ -109,6 +112,8 @@ def network_parts(topology: str, num_endpoints: Numeric, num_ports: Numeric, ove
         Ports k of one switch; no meaning without switches, may be NaN there. [-]
     oversubscription : numeric
         Bandwidth o into the network over that through its core; no meaning without switches, may be NaN there. [-]
+    num_axes : numeric, default 3.0
+        Axes of a mesh or torus; no meaning otherwise, may be NaN there. [-]
 
     Returns
     -------
@@ -120,7 +125,7 @@ def network_parts(topology: str, num_endpoints: Numeric, num_ports: Numeric, ove
        SIGCOMM 2008, doi:10.1145/1402958.1402967.
     """
     points = array(num_endpoints)
-    direct = {"ring": 1.0, "torus": 3.0, "mesh": 3.0}
+    direct = {"ring": array(1.0), "torus": array(num_axes), "mesh": array(num_axes)}
     if topology in direct or topology == "fully-connected":
         per_point = (points - 1.0) / 2.0 if topology == "fully-connected" else direct[topology]
         links = np.where(points > 1.0, points * per_point, 0.0 * points)

@@ -2,7 +2,7 @@
 
 from xlperf.evaluate.door import evaluate, explain
 
-__all__ = ["evaluate", "evaluate_designs", "evaluate_servers", "explain"]
+__all__ = ["evaluate", "evaluate_designs", "evaluate_ownership", "evaluate_servers", "explain"]
 
 
 def __getattr__(name: str) -> object:
@@ -15,4 +15,8 @@ def __getattr__(name: str) -> object:
         from xlperf.evaluate.servers import evaluate_servers
 
         return evaluate_servers
+    if name == "evaluate_ownership":
+        from xlperf.evaluate.ownership import evaluate_ownership
+
+        return evaluate_ownership
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

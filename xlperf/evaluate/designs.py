@@ -43,10 +43,10 @@ from xlperf.cost.yields import (
     stitching_yield,
 )
 from xlperf.errors import Fault, InputError
+from xlperf.evaluate.cases import values_in_case
 
 BLOCK = 16_384
 """Rows that go through the equations together."""
-CASES = ("low", "base", "high")
 _ORGANIC = ("soc", "organic")
 
 Columns = dict[str, np.ndarray]
@@ -96,7 +96,7 @@ def evaluate_designs(
     catalog : Catalog
         Process nodes and packages that they name.
     case : str, default "base"
-        ``low``, ``base`` or ``high``: which wafer prices and defect densities.
+        ``low``, ``base`` or ``high``: which of the prices and yields that have a low and a high value.
     placed : bool, default False
         Count whole dies on a grid instead of the closed formula; slow.
     upstream : bool, default False
@@ -136,12 +136,12 @@ def evaluate_designs(
 class _Rows(dict[str, np.ndarray]):
     """Columns of a catalog table for each design, looked up when first asked for; blanks as the schema has them."""
 
-    def __init__(self, table: Table, rows: np.ndarray) -> None:
+    def __init__(self, table: Table, rows: np.ndarray, case: str) -> None:
         super().__init__()
-        self._table, self._rows = table, rows
+        self._table, self._rows, self._case = table, rows, case
 
     def __missing__(self, name: str) -> np.ndarray:
-        values = self._table.filled(name)
+        values = values_in_case(self._table, name, self._case)
         self[name] = found = values[self._rows] if len(values) else np.full(len(self._rows), np.nan)
         return found
 
@@ -152,12 +152,7 @@ def _nodes(designs: Table, catalog: Catalog, column: str, case: str) -> tuple[Co
         rows = catalog.rows("process_nodes", designs.text(column), designs, column)
     else:
         rows = np.full(len(designs), -1)
-    found = _Rows(catalog.tables["process_nodes"], np.maximum(rows, 0))
-    if case != "base":
-        for name in ("wafer_price", "defect_density"):
-            other = found[f"{name}_{case}"]
-            found[name] = np.where(np.isnan(other), found[name], other)
-    return found, rows >= 0
+    return _Rows(catalog.tables["process_nodes"], np.maximum(rows, 0), case), rows >= 0
 
 
 def _yield(node: Columns, defects: Array) -> Array:
@@ -252,8 +247,8 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool, upstream: 
     node, _ = _nodes(designs, catalog, "node", case)
     base_node, has_base = _nodes(designs, catalog, "base_node", case)
     rows = catalog.rows("packages", designs.text("package"), designs, "package")
-    package: Columns = _Rows(catalog.tables["packages"], rows)
-    number = {c.name: designs.filled(c.name) for c in designs.schema.columns if c.kind == "number"}
+    package: Columns = _Rows(catalog.tables["packages"], rows, case)
+    number = {c.name: values_in_case(designs, c.name, case) for c in designs.schema.columns if c.kind == "number"}
     num_dies, num_base, stacks = number["num_dies"], number["num_base_dies"], number["memory_stacks"]
     linked = number["link_bandwidth"]
     module_area = number["module_area"]
@@ -272,7 +267,7 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool, upstream: 
     on_carrier = np.where(stacked, 0.0, num_dies) + num_base + stacks
     areas = np.where(stacked, 0.0, num_dies * area) + num_base * base_area + stacks * number["stack_area"]
     parts = on_carrier + number["num_bridges"]
-    below = _package(package, areas, num_dies + num_base, parts, number["num_bridges"])
+    below = _package(package, areas, num_dies + num_base, on_carrier, number["num_bridges"])
     bumped = (
         np.where(np.isin(package["structure"], _ORGANIC), num_dies, number["num_designs"]) if upstream else num_dies
     )

@@ -6,10 +6,10 @@ import numpy as np
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate.inference import ServingSetting, evaluate_inference, serving_setting
-from xlperf.evaluate.join import architecture_codes, architecture_of, named_rows
+from xlperf.evaluate.inference import evaluate_inference, phase_servings
 from xlperf.evaluate.operators import Row, operator_row, operators_table
-from xlperf.inference import ServingWork, serving_work
+from xlperf.inference import Serving, ServingWork, serving_work
+from xlperf.inference.work import FIXED
 from xlperf.workload.serving import ONCE_GEMMS, ONCE_VECTORS
 
 _PHASES = ("prefill", "decode")
@@ -25,10 +25,10 @@ def _kernel(
     return {**row, "bound": "overhead" if launch > busy else roof}
 
 
-def _phase_rows(setting: ServingSetting, work: ServingWork, side: int) -> list[Row]:
+def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
     phase = _PHASES[side]
     layers, passes = float(work.layers[0, side]), float(work.passes[0, side])
-    device, attention = setting.joined.device, setting.attention_device
+    device, attention = setting.device, setting.attention_device
     peak, bandwidth = float(device.peak_flop_rate[0, 0]), float(device.memory_bandwidth[0, 0])
     rows: list[Row] = []
     launch = float(setting.kernels["gemm"]["launch_time"][0, 0])
@@ -104,6 +104,11 @@ def _phase_rows(setting: ServingSetting, work: ServingWork, side: int) -> list[R
         ("gathering of logits", "all_gather", passes),
         ("stage transfer", "point_to_point", float(work.transfers[0, side])),
         ("exchange with experts", "all_to_all", float(work.message_calls[0, 1]) * layers),
+        (
+            "partial outputs of attention" if side else "keys and values of other ranks",
+            "all_reduce" if side else "point_to_point" if setting.plan.ring[0] else "all_gather",
+            float(work.message_calls[0, 2]) * layers,
+        ),
     )
     for index, (name, family, calls) in enumerate(messages):
         time = float(work.message_time[0, side, index])
@@ -112,7 +117,7 @@ def _phase_rows(setting: ServingSetting, work: ServingWork, side: int) -> list[R
             row = operator_row(phase, name, family, calls, time, traffic=size, flop=0.0)
             rows.append({**row, "bound": "network"})
     for name, calls, value in (
-        ("host time of a layer", layers, float(work.layer_overhead[0, side])),
+        ("host time of a layer", layers, float(work.parts[0, side, 0, FIXED])),
         ("host time of a pass", passes, float(work.pass_overhead[0, side])),
     ):
         if value > 0:
@@ -122,6 +127,9 @@ def _phase_rows(setting: ServingSetting, work: ServingWork, side: int) -> list[R
 
 def explain_inference(plans: Table, catalog: Catalog) -> Table:
     """Operators of the prefill and of one step of decoding of the first plan, on the critical path.
+
+    Under load they are those of the requests that run in steady state: of the prompts that are prefilled together,
+    and of a step with the mean running batch. Of separate pools each phase is that of its pool.
 
     Parameters
     ----------
@@ -133,28 +141,27 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     Returns
     -------
     Table
-        Kind ``operators``; the total times of a phase add up to ``ttft`` and ``tpot``; no rows for an illegal plan.
+        Kind ``operators``; the total times of a phase add up to the time of a prefill and of a step; of a static
+        batch to ``ttft`` and, times the tokens that a step yields, ``tpot``. No rows for an illegal plan.
     """
-    results = evaluate_inference(plans, catalog)
+    one = plans.take(slice(0, 1))
+    results = evaluate_inference(one, catalog)
     if np.isnan(results["latency"][0]):
         return operators_table([])
-    one = plans.take(slice(0, 1))
-    named = named_rows(one, catalog)
-    setting = serving_setting(one, catalog, named, architecture_of(int(architecture_codes(named, catalog)[0])))
-    joined = setting.joined
+    rows: list[Row] = []
+    decodes = results["tpot"][0] == results["tpot"][0]
     with np.errstate(all="ignore"):
-        work = serving_work(
-            joined.model,
-            joined.device,
-            setting.attention_device,
-            joined.network,
-            setting.plan,
-            setting.kernels,
-            setting.software,
-            setting.architecture,
-            joined.wide_device,
-        )
-    rows = _phase_rows(setting, work, 0)
-    if results["tpot"][0] == results["tpot"][0]:
-        rows += _phase_rows(setting, work, 1)
+        for side, serving in enumerate(phase_servings(one, catalog)[: 2 if decodes else 1]):
+            work = serving_work(
+                serving.model,
+                serving.device,
+                serving.attention_device,
+                serving.network,
+                serving.plan,
+                serving.kernels,
+                serving.software,
+                serving.architecture,
+                wide_device=serving.wide_device,
+            )
+            rows += _phase_rows(serving, work, side)
     return operators_table(rows)

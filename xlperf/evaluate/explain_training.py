@@ -103,7 +103,8 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     mlp_again, moe_again = (share * float(plan.again(name)[0]) for name in ("mlp", "moe"))
     blocks_again = mlp_again * float(counts["mlp"][0]) + moe_again * mixtures * shared
     exchanges = batches * mixtures * (passes + moe_again)
-    calls = batches * (passes * blocks + blocks_again + float(counts["head"][0]) + float(counts["embedding"][0]))
+    outside = sum(float(counts[place][0]) for place in ("head", "embedding", "mtp"))
+    calls = batches * (passes * blocks + blocks_again + outside)
     if float(plan.sequence_parallel[0]) > 0:
         add("tensor-parallel gather", found.tensor_gather, calls, visible)
         add("tensor-parallel scatter", found.tensor_scatter, calls, visible)

@@ -11,13 +11,24 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, token_rate_per_power
+from xlperf.cost.systems import carbon_of_energy
+from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, rate_per_cost, token_rate_per_power
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
-from xlperf.evaluate.pieces import PIECE
+from xlperf.evaluate.pieces import in_pieces
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
-from xlperf.inference import BOUNDS, Serving, Stream, loaded_results, pooled_results
+from xlperf.inference import (
+    BOUNDS,
+    Serving,
+    Stream,
+    loaded_results,
+    operating,
+    pooled_results,
+    pooled_target_results,
+    pools_of,
+    target_results,
+)
 from xlperf.parallel.plan import Rule, broken_rules
 from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
@@ -25,8 +36,9 @@ from xlperf.parallel.serving_plan import (
     attention_precision,
     cache_precision,
     inference_plan,
+    product_precision,
 )
-from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules
+from xlperf.parallel.serving_rules import precision_rules, serving_rules, serving_warnings, unmodelled_rules
 from xlperf.workload.model import Architecture
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
@@ -43,6 +55,13 @@ _UNSAID = (
     "attention_latent",
 )
 _MODES = ("static", "continuous", "disaggregated")
+_POOL_DEGREES = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "data_parallel_attention",
+)
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _EXTRA = ("input_token_rate", "output_token_rate")
 
@@ -80,7 +99,7 @@ class ServingSetting:
 
 
 def _constants(
-    calibration: Calibration, joined: Joined, attention: np.ndarray, architecture: Architecture
+    calibration: Calibration, joined: Joined, attention: np.ndarray, weights: np.ndarray, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
@@ -88,7 +107,7 @@ def _constants(
     found["gemm_wide"], _ = calibration.constants_of("gemm", joined.wide_keys)
     for families, keys in (
         ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
-        (("serving_experts",) if architecture.experts else (), joined.stored_keys),
+        (("serving_experts",) if architecture.experts else (), joined.keys_named(weights)),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
         (("serving_software", "serving_load", "serving_host", "serving_attention", "serving_band"), joined.keys),
     ):
@@ -126,10 +145,12 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
     ServingSetting
         Arguments of the equations.
     """
-    joined = join(plans, catalog, named)
-    precision = plans.filled("precision")
-    cache = cache_precision(plans.text("kv_precision"), precision)
-    attention = attention_precision(cache, precision)
+    precision, given = plans.filled("precision"), plans.text("activation_precision")
+    product = product_precision(given, precision)
+    multiplied = replace(plans, columns={**plans.columns, "precision": product}) if (given != "").any() else plans
+    joined = join(multiplied, catalog, named)
+    cache = cache_precision(plans.text("kv_precision"), product)
+    attention = attention_precision(cache, product)
     plan = inference_plan(
         plans.number("num_accelerators"),
         plans.filled("tensor_parallel"),
@@ -147,8 +168,12 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.filled("draft_tokens"),
         plans.filled("acceptance_rate"),
         plans.filled("draft_layers"),
+        given,
+        plans.filled("context_parallel"),
+        (plans.filled("context_method") == "ring").astype(np.float64),
+        plans.filled("output_variation"),
     )
-    constants, extrapolated = _constants(catalog.calibration, joined, attention, architecture)
+    constants, extrapolated = _constants(catalog.calibration, joined, attention, precision, architecture)
     peak = joined.peak_for(attention)
     return ServingSetting(
         joined=joined,
@@ -180,19 +205,12 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     """
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog) * len(_MODES)
-    codes = codes + [_MODES.index(mode) for mode in plans.filled("mode").tolist()]
-    distinct = sorted(set(codes.tolist()))
-    if len(distinct) <= 1 and len(plans) <= PIECE:
-        return _evaluate(plans, catalog, named, *_kind(distinct[0] if distinct else 0))
-    results: dict[str, np.ndarray] = {}
-    for code in distinct:
-        alike = np.flatnonzero(codes == code)
-        for start in range(0, len(alike), PIECE):
-            rows = alike[start : start + PIECE]
-            piece = _evaluate(plans.take(rows), catalog, named.take(rows), *_kind(code))
-            for name, values in piece.items():
-                results.setdefault(name, np.empty(len(plans), dtype=values.dtype))[rows] = values
-    return results
+    codes = codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)})
+
+    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        return _evaluate(some, catalog, rows, *_kind(code))
+
+    return in_pieces(plans, catalog, named, codes, evaluated)
 
 
 def _kind(code: int) -> tuple[Architecture, str]:
@@ -210,17 +228,49 @@ def _stream(plans: Table, setting: ServingSetting) -> Stream:
     )
 
 
+def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
+    """What a prefill and a step of decoding of one plan are computed with, at the batches that it runs with.
+
+    Parameters
+    ----------
+    plans : Table
+        One legal inference plan.
+    catalog : Catalog
+        What it refers to.
+
+    Returns
+    -------
+    tuple of Serving
+        Of the prefill and of decoding: the same but for separate pools.
+    """
+    named = named_rows(plans, catalog)
+    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
+    mode = str(plans.filled("mode")[0])
+    if mode == "disaggregated":
+        decoding, prefilling, requests = _pools(plans, catalog, architecture)
+        setting = serving_setting(decoding, catalog, named, architecture)
+        first = serving_setting(prefilling, catalog, named_rows(prefilling, catalog), architecture)
+        pools = pools_of(setting.serving, first.serving, _stream(plans, setting), requests)
+        return pools.prefilling, pools.decoding
+    setting = serving_setting(plans, catalog, named, architecture)
+    serving = setting.serving
+    if mode == "continuous":
+        serving = operating(serving, _stream(plans, setting)).running
+    return serving, serving
+
+
 def _mode_rules(plans: Table, mode: str) -> list[Rule]:
     """Refuse columns that say something only in another mode."""
     given = {"prefill_accelerator": plans.text("prefill_accelerator") != ""}
-    for name in ("accelerators", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention"):
+    for name in ("accelerators", *_POOL_DEGREES):
         given[f"prefill_{name}"] = ~np.isnan(plans.number(f"prefill_{name}"))
     pools = [Rule(found, f"{name.replace('_', ' ')} needs mode disaggregated") for name, found in given.items()]
-    varied = Rule(plans.filled("prompt_variation") > 0.0, "prompt variation needs mode continuous or disaggregated")
-    targets = ~np.isnan(plans.number("ttft_target")) | ~np.isnan(plans.number("tpot_target"))
-    unmet = Rule(targets, "targets are not modelled in mode disaggregated; leave them blank")
-    run = Rule(~np.isnan(plans.number("run_requests")), "run requests needs mode continuous or disaggregated")
-    return {"static": [*pools, varied, run], "continuous": pools, "disaggregated": [unmet]}[mode]
+    varied = [
+        Rule(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
+        for name in ("prompt", "output")
+    ]
+    run = Rule(~np.isnan(plans.number("run_requests")), "run requests needs mode continuous")
+    return {"static": [*pools, *varied, run], "continuous": pools, "disaggregated": [run]}[mode]
 
 
 def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
@@ -228,15 +278,14 @@ def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[
     total = plans.number("num_accelerators")
     asked = plans.number("prefill_accelerators")
     given = plans.text("prefill_accelerator")
-    degrees = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention")
-    own = {name: plans.filled(name) for name in degrees}
+    own = {name: plans.filled(name) for name in _POOL_DEGREES}
     other = {}
-    for name in degrees:
+    for name in _POOL_DEGREES:
         values = plans.number(f"prefill_{name}")
         other[name] = np.where(np.isnan(values), own[name], values)
     prefill = np.where(np.isnan(asked), np.floor(0.5 * total), asked)
     decode = total - prefill
-    decoders = decode / (own["tensor_parallel"] * own["pipeline_parallel"])
+    decoders = decode / (own["tensor_parallel"] * own["context_parallel"] * own["pipeline_parallel"])
     batch, concurrency = plans.number("batch_size"), plans.number("concurrency")
     requests = np.where(np.isnan(concurrency), np.where(np.isnan(batch), 1.0, batch) * decoders, concurrency)
     blank = np.full(len(plans), np.nan)
@@ -281,9 +330,11 @@ def _evaluate(
             results = loaded_results(setting.serving, stream)
         else:
             results = setting.serving.results()
-            if not np.isnan(stream.first_target + stream.token_target).all():
-                loaded = loaded_results(setting.serving, stream)
-                results |= {name: loaded[name] for name in _AT_TARGETS}
+        if not (np.isnan(stream.first_target) & np.isnan(stream.token_target)).all():
+            if mode == "disaggregated":
+                results |= pooled_target_results(setting.serving, first.serving, stream)
+            else:
+                results |= target_results(setting.serving, stream)
         results = {**dict.fromkeys(_AT_TARGETS, np.full(len(plans), np.nan)), **results}
         rules += [
             *_mode_rules(plans, mode),
@@ -293,8 +344,8 @@ def _evaluate(
                 plans.number("request_rate"),
                 plans.number("batch_size"),
                 plans.number("concurrency"),
-                plans.filled("context_parallel"),
             ),
+            *precision_rules(plans.text("activation_precision"), plans.filled("precision")),
             *serving_rules(plan, joined.model),
             Rule(
                 np.isinf(results["ttft"]),
@@ -305,11 +356,15 @@ def _evaluate(
         illegal, reason = broken_rules(rules, len(plans))
         power = building_power(joined.server_power, joined.power_usage_effectiveness)
         rate = results["tokens_per_second"]
-        ranks = plan.tensor_parallel * plan.pipeline_parallel
+        ranks = plan.replica_ranks
         results["tpot_low"] = results["tpot"] * setting.band["step_low"][:, 0]
         results["tpot_high"] = results["tpot"] * setting.band["step_high"][:, 0]
+        results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
         results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
         results["energy_per_token"] = energy_per_token(power, whole, rate)
+        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], joined.carbon_intensity)
+        results["accelerator_hour_cost"] = joined.cost_rate
+        results["tokens_per_dollar"] = rate_per_cost(rate, whole, joined.cost_rate)
         for side in ("input", "output"):
             results[f"cost_per_million_{side}_tokens"] = cost_per_token(
                 joined.cost_rate, ranks, results[f"{side}_token_rate"]

@@ -9,13 +9,20 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.arrays import Array
-from xlperf.catalog.calibration import Keys, calibration_keys
+from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate.columns import DEVICE_COLUMNS, catalog_arrays
-from xlperf.evaluate.networks import network_of
-from xlperf.evaluate.precisions import ELEMENT_SIZES, PRECISION_NAMES, PRECISIONS, PRODUCT_SIZES, STORED, WIDE
+from xlperf.evaluate.networks import network_of, own_links
+from xlperf.evaluate.precisions import (
+    ELEMENT_SIZES,
+    PRECISION_CODES,
+    PRECISION_KEYS,
+    PRECISION_NAMES,
+    PRODUCT_SIZES,
+    WIDE_CODES,
+)
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import Rule
@@ -32,7 +39,6 @@ class Joined:
     network: Network
     keys: Keys
     wide_keys: Keys
-    stored_keys: Keys
     product_size: Array
     element_size: Array
     reserved_memory: Array
@@ -40,10 +46,11 @@ class Joined:
     cost_rate: Array
     server_power: Array
     power_usage_effectiveness: Array
+    carbon_intensity: Array
     rules: list[Rule]
     peaks: Array
-    generation: list[str]
-    software: list[str]
+    generation: Words
+    software: Words
 
     def keys_for(self, precision: np.ndarray) -> Keys:
         """Calibration keys of the plans at another precision.
@@ -58,8 +65,22 @@ class Joined:
         Keys
             For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
         """
-        names = [PRECISIONS[name].key for name in precision.tolist()]
-        return calibration_keys(self.generation, names, self.software)
+        return combined_keys(self.generation, Words(_codes(precision), PRECISION_KEYS), self.software)
+
+    def keys_named(self, precision: np.ndarray) -> Keys:
+        """Calibration keys of the plans by the names of precisions themselves: INT4 weights are not 16-bit ones.
+
+        Parameters
+        ----------
+        precision : np.ndarray
+            Names, (rows,).
+
+        Returns
+        -------
+        Keys
+            For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
+        """
+        return combined_keys(self.generation, Words(_codes(precision), PRECISION_NAMES), self.software)
 
     def peak_for(self, precision: np.ndarray) -> Array:
         """Dense peak of the plans' accelerators at another precision.
@@ -74,8 +95,12 @@ class Joined:
         Array
             NaN where the accelerator states none, (rows,). [FLOP/s]
         """
-        codes = [PRECISION_NAMES.index(name) for name in precision.tolist()]
-        return np.asarray(self.peaks[np.arange(len(codes)), codes])
+        return np.asarray(self.peaks[np.arange(len(precision)), _codes(precision)])
+
+
+def _codes(precision: np.ndarray) -> np.ndarray:
+    """Positions of names in PRECISION_NAMES."""
+    return np.array([PRECISION_CODES[name] for name in precision.tolist()], dtype=np.int64)
 
 
 def refuse_auto(plans: Table) -> None:
@@ -187,6 +212,14 @@ def architecture_of(code: int) -> Architecture:
     return Architecture(*(bool(code >> bit & 1) for bit in range(len(Architecture._fields))))
 
 
+def _software(plans: Table) -> Words:
+    declared = plans.schema.by_name["software"].default
+    if "software" not in plans:
+        return Words(np.zeros(len(plans), dtype=np.int64), (declared,))
+    found = coded_words(plans["software"].tolist())
+    return Words(found.codes, [word or declared for word in found.words])
+
+
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     """Join plans to the catalog.
 
@@ -207,10 +240,8 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     arrays = catalog_arrays(catalog)
     num_rows = len(plans)
     model_rows, rows, asked = named or named_rows(plans, catalog)
-    names = plans.filled("precision")
-    codes = np.array([PRECISION_NAMES.index(name) for name in names.tolist()], dtype=np.int64)
-    wide_names = [WIDE.get(name, "bf16") for name in names.tolist()]
-    wide_codes = np.array([PRECISION_NAMES.index(name) for name in wide_names], dtype=np.int64)
+    codes = plans.codes("precision", PRECISION_CODES)
+    wide_codes = WIDE_CODES[codes]
     product_size, element_size = PRODUCT_SIZES[codes], ELEMENT_SIZES[codes]
     peak = arrays.peaks[rows, codes]
     wide_peak = arrays.peaks[rows, wide_codes]
@@ -223,20 +254,30 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     network_rows = np.where(asked >= 0, asked, default)
     accelerators = plans.number("num_accelerators")
     network, network_rules = network_of(catalog, network_rows, accelerators)
+    if arrays.linked:
+        network = own_links(catalog, network, network_rows, arrays.link_bandwidth[rows])
+    stated, device_rules = ~np.isnan(peak), []
+    if arrays.unbuilt is not None:
+        unbuilt = arrays.unbuilt[rows]
+        failed = unbuilt != ""
+        stated = stated | failed
+        device_rules = [Rule(failed, "{}", (unbuilt,))]
 
-    software = plans.filled("software").tolist()
-    generation = arrays.generation[rows].tolist()
-    keys = calibration_keys(generation, [PRECISIONS[name].key for name in names.tolist()], software)
-    wide_keys = calibration_keys(generation, [PRECISIONS[name].key for name in wide_names], software)
-    stored_keys = calibration_keys(generation, [STORED.get(name, name) for name in names.tolist()], software)
-    unmodelled = arrays.unmodelled[model_rows]
-    model_names = plans.text("model")
+    software = _software(plans)
+    generation = arrays.generation.take(rows)
+    keys = combined_keys(generation, Words(codes, PRECISION_KEYS), software)
+    wide_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), software)
     rules = [
-        Rule(unmodelled != "", "model {} {}, which is not modelled yet", (model_names, unmodelled)),
         Rule(
-            np.isnan(peak),
+            arrays.is_unmodelled[model_rows],
+            "model {} {}, which is not modelled yet",
+            (plans.text("model"), arrays.unmodelled[model_rows]),
+        ),
+        *device_rules,
+        Rule(
+            ~stated,
             "accelerator {} states no peak rate for precision {}",
-            (plans.text("accelerator"), names),
+            (plans.text("accelerator"), plans.filled("precision")),
         ),
         *network_rules,
     ]
@@ -247,7 +288,6 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         network=network,
         keys=keys,
         wide_keys=wide_keys,
-        stored_keys=stored_keys,
         product_size=product_size,
         element_size=element_size,
         reserved_memory=np.broadcast_to(arrays.reserved_memory[rows], num_rows),
@@ -255,6 +295,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         cost_rate=arrays.cost_rate[rows],
         server_power=arrays.server_power[rows],
         power_usage_effectiveness=arrays.power_usage_effectiveness[rows],
+        carbon_intensity=arrays.carbon_intensity[rows],
         rules=rules,
         peaks=arrays.peaks[rows],
         generation=generation,

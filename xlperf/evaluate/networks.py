@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import isqrt, prod
@@ -14,6 +14,7 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.network.tiers import Network
+from xlperf.network.topology import FAT_TREE
 from xlperf.parallel.plan import Rule
 
 _AXES = 3
@@ -28,7 +29,9 @@ class _Layouts:
 
     ``rearranged`` where the machine is wired anew for each plan, from cubes of length ``cube``; ``on_axes`` where a
     plan stands on a block of it; ``dragonfly`` where oversubscription is of its global links only. ``problems`` says
-    per network what is wrong with it, "" where nothing is.
+    per network what is wrong with it, "" where nothing is, ``wrong`` where something is. ``shared`` is what a link is
+    divided by, (networks, tiers); ``reach`` how many accelerators a network connects; ``plain`` where all tiers are
+    switches, (networks,).
     """
 
     lengths: Array
@@ -40,6 +43,10 @@ class _Layouts:
     on_axes: np.ndarray
     dragonfly: np.ndarray
     problems: np.ndarray
+    shared: Array
+    reach: Array
+    plain: np.ndarray
+    wrong: np.ndarray
 
 
 _cache: WeakKeyDictionary[Catalog, _Layouts] = WeakKeyDictionary()
@@ -147,7 +154,14 @@ def _layouts(catalog: Catalog) -> _Layouts:
             else:
                 dragonfly[number, tier] = True
                 num_links[number, tier] = at[0] / tiers["oversubscription"][number, tier]
-    layouts = _Layouts(lengths, num_rings, num_links, num_axes, rearranged, cube, on_axes, dragonfly, problems)
+    tapered = np.where(dragonfly, 1.0, tiers["oversubscription"])
+    layouts = _Layouts(
+        lengths, num_rings, num_links, num_axes, rearranged, cube, on_axes, dragonfly, problems,
+        shared=tapered * tiers["accelerators_per_adapter"],
+        reach=tiers["size"].max(axis=-1, initial=0.0),
+        plain=np.asarray((tiers["topology"] <= FAT_TREE).all(axis=-1)),
+        wrong=np.array([text != "" for text in problems.tolist()], dtype=bool),
+    )  # fmt: skip
     _cache[catalog] = layouts
     return layouts
 
@@ -172,6 +186,29 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
     if (topology == "ring" and len(lengths) != 1) or (topology == "dragonfly" and len(lengths) != _AXES):
         raise ValueError(f"is a {topology}, which does not have {len(lengths)} dimensions")
     return lengths
+
+
+def plain_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
+    """Whether the networks of plans are made of switches only.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose networks are meant.
+    accelerators : np.ndarray
+        Row of the accelerator of each plan, (rows,).
+    networks : np.ndarray
+        Position of the network that it names, -1 where it names none, (rows,).
+
+    Returns
+    -------
+    np.ndarray
+        True too where there is no network, (rows,).
+    """
+    if not catalog.networks:
+        return np.full(len(networks), True)
+    rows = np.where(networks >= 0, networks, catalog.default_networks[accelerators])
+    return np.asarray(_layouts(catalog).plain[np.maximum(rows, 0)] | (rows < 0))
 
 
 def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[Network, list[Rule]]:
@@ -203,15 +240,13 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
     tiers, layouts = catalog.network_arrays, _layouts(catalog)
     index = np.maximum(rows, 0)
     names = np.array(catalog.networks, dtype=object)
-    reach = tiers["size"].max(axis=-1)
-    tapered = np.where(layouts.dragonfly, 1.0, tiers["oversubscription"])
-    shared = tapered * tiers["accelerators_per_adapter"]
+    reach = layouts.reach[index]
     lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
     if layouts.on_axes[index].any():
         lengths, num_rings = _blocks(layouts, tiers["size"], index, accelerators)
     network = Network(
         size=tiers["size"][index],
-        link_bandwidth=(tiers["link_bandwidth"] / shared)[index],
+        link_bandwidth=(tiers["link_bandwidth"] / layouts.shared)[index],
         latency=tiers["latency"][index],
         links_per_peer=tiers["links_per_peer"][index],
         in_network_reduction=tiers["in_network_reduction"][index],
@@ -222,30 +257,63 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
         num_rings=num_rings,
         num_links=layouts.num_links[index],
     )
-    problems = layouts.problems[index]
     rules = [
         Rule(
             (rows < 0) & ~single,
             "the accelerator has no default network: name one for {} accelerators",
             (accelerators,),
         ),
-        Rule((rows >= 0) & ~single & (problems != ""), "network {}: {}", (names[index], problems)),
         Rule(
-            (rows >= 0) & (accelerators > reach[index]),
+            (rows >= 0) & ~single & layouts.wrong[index],
+            "network {}: {}",
+            (names[index], layouts.problems[index]),
+        ),
+        Rule(
+            (rows >= 0) & (accelerators > reach),
             "network {} connects {} accelerators at most, the plan has {}",
-            (names[index], reach[index], accelerators),
+            (names[index], reach, accelerators),
         ),
     ]
     return network, rules
 
 
+def own_links(catalog: Catalog, network: Network, rows: np.ndarray, link_bandwidth: Array) -> Network:
+    """Networks whose innermost tier has the bandwidth of the accelerators' own links.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose networks are meant.
+    network : Network
+        As :func:`network_of` has it.
+    rows : np.ndarray
+        Position of the network of each plan, -1 where it has none, (rows,).
+    link_bandwidth : Array
+        Bandwidth of the links of each plan's accelerator, NaN where the network's counts, (rows,). [B/s]
+
+    Returns
+    -------
+    Network
+        The same but for the bandwidth of the first tier; a fully shared adapter or core shares it as before.
+    """
+    if not catalog.networks:
+        return network
+    index = np.maximum(rows, 0)
+    tiers = catalog.network_arrays
+    ratio = np.where(np.isnan(link_bandwidth), 1.0, link_bandwidth / tiers["link_bandwidth"][index][:, 0])
+    inner = np.arange(network.link_bandwidth.shape[1]) == 0
+    inner = inner | (tiers["num_tiers"][index] == 1)[:, None]
+    return replace(network, link_bandwidth=network.link_bandwidth * np.where(inner, ratio[:, None], 1.0))
+
+
 def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Array) -> tuple[Array, Array]:
     """Lengths of the axes, (axes, rows, tiers), and rings, (rows, tiers), of the blocks that plans stand on."""
     lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
-    counts = np.nan_to_num(accelerators, nan=1.0)
+    placed = np.flatnonzero(layouts.on_axes[index].any(axis=-1))
+    counts = np.nan_to_num(accelerators[placed], nan=1.0)
     rows_of: dict[tuple[int, float], list[int]] = {}
-    for row, pair in enumerate(zip(index.tolist(), counts.tolist(), strict=True)):
-        rows_of.setdefault(pair, []).append(row)
+    for row, number, count in zip(placed.tolist(), index[placed].tolist(), counts.tolist(), strict=True):
+        rows_of.setdefault((number, count), []).append(row)
     for (number, count), chosen in rows_of.items():
         for tier in np.flatnonzero(layouts.on_axes[number]).tolist():
             inner = max((value for value in size[number, :tier].tolist() if value < size[number, tier]), default=1.0)

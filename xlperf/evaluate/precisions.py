@@ -29,6 +29,9 @@ PRECISIONS = {
 }
 PRECISION_NAMES = tuple(PRECISIONS)
 STORED = {"fp16": "bf16"}  # what weights are stored in, as a calibration key
+PRECISION_CODES = {name: code for code, name in enumerate(PRECISION_NAMES)}
+PRECISION_KEYS = tuple(precision.key for precision in PRECISIONS.values())
 WIDE = {"fp32": "fp32", "tf32": "tf32"}
+WIDE_CODES = np.array([PRECISION_CODES[WIDE.get(name, "bf16")] for name in PRECISION_NAMES])
 PRODUCT_SIZES = np.array([precision.product_size for precision in PRECISIONS.values()])
 ELEMENT_SIZES = np.array([precision.element_size for precision in PRECISIONS.values()])

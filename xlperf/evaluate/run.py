@@ -8,14 +8,24 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.catalog.table import Table
+from xlperf.cost.systems import carbon_of_energy
 from xlperf.evaluate.join import Joined
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.plan import TrainingPlan
 from xlperf.training import run
 from xlperf.training.setting import WORD
-from xlperf.workload.parameters import parameter_count
+from xlperf.workload.parameters import mtp_parameters, parameter_count
 
-COLUMNS = ("run_steps", "checkpoint_size", "checkpoint_interval", "goodput", "run_time", "run_cost", "run_energy")
+COLUMNS = (
+    "run_steps",
+    "checkpoint_size",
+    "checkpoint_interval",
+    "goodput",
+    "run_time",
+    "run_cost",
+    "run_energy",
+    "run_carbon",
+)
 
 
 def run_results(
@@ -46,12 +56,14 @@ def run_results(
     steps = run.num_steps(plans.number("training_tokens"), plan.global_batch_size, plan.sequence_length)
     asked = np.where(np.isnan(steps), np.nan, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD)
-    size = asked * run.checkpoint_size(parameter_count(joined.model), plan.element_size, state)
+    parameters = parameter_count(joined.model) + np.where(plan.mtp_layers > 0, mtp_parameters(joined.model), 0.0)
+    size = asked * run.checkpoint_size(parameters, plan.element_size, state)
     write_time = size / plans.filled("checkpoint_bandwidth")
     failures = run.time_between_failures(plans.filled("accelerator_mtbf"), plan.num_accelerators)
     interval = run.checkpoint_interval(write_time, failures)
     share = run.goodput(interval, write_time, failures, plans.filled("restart_time"))
     time = run.run_time(steps, results["step_time"], share)
+    energy = power * plan.num_accelerators * time
     return {
         "run_steps": steps,
         "checkpoint_size": size,
@@ -59,5 +71,6 @@ def run_results(
         "goodput": share,
         "run_time": time,
         "run_cost": joined.cost_rate * plan.num_accelerators * time,
-        "run_energy": power * plan.num_accelerators * time,
+        "run_energy": energy,
+        "run_carbon": carbon_of_energy(energy, joined.carbon_intensity),
     }

@@ -11,16 +11,25 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.cost.tco import building_power, cost_per_token, energy_per_token
+from xlperf.cost.systems import carbon_of_energy
+from xlperf.cost.tco import (
+    building_power,
+    cost_per_token,
+    energy_per_token,
+    rate_per_cost,
+    run_cost,
+    token_rate_per_power,
+)
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
-from xlperf.evaluate.pieces import PIECE
+from xlperf.evaluate.pieces import in_pieces
 from xlperf.evaluate.run import run_results
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.parallel.plan import (
     CONTEXT_METHODS,
     CROSS_ENTROPIES,
     DIMENSIONS,
+    INTERLEAVED,
     RECOMPUTE_FULL,
     RECOMPUTE_MODULES,
     RECOMPUTE_SELECTIVE,
@@ -40,11 +49,15 @@ MICRO_BATCHES_PER_STAGE = 4.0
 _KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 _WIDE_KERNELS = ("attention", "attention_backward")
 _SOFTWARE = ("training_software", "training_memory", "training_calls", "training_band")
-_RECOMPUTE = {"none": 0.0, "selective": 1.0, "full": 2.0}
-
-
-def _flag(values: np.ndarray, word: str) -> Array:
-    return np.asarray(values == word, dtype=np.float64)
+_CODES = {
+    "recompute": {"none": 0, "selective": 1, "full": 2},
+    "pipeline_schedule": {word: code for code, word in enumerate(SCHEDULES)},
+    "context_method": {word: code for code, word in enumerate(CONTEXT_METHODS)},
+    "cross_entropy": {word: code for code, word in enumerate(CROSS_ENTROPIES)},
+    "attention": {"standard": 0, "flash": 1},
+    "optimizer": {"sgd": 0, "adam": 1},
+    "dispatch_precision": {"bf16": 0, "fp8": 1},
+}
 
 
 def _or_else(values: Array, fallback: Array | float) -> Array:
@@ -75,7 +88,6 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
     replicas = _or_else(plans.number("data_parallel"), accelerators / (tensor * stages * context))
     micro = plans.filled("micro_batch_size")
     longest = _or_else(joined.max_sequence_length, DEFAULT_SEQUENCE_LENGTH)
-    words = plans.filled("recompute").tolist()
     copies = tensor * context * replicas / (experts * expert_tensor)
     dense_strides, expert_strides = _strides(plans, tensor, context, replicas, stages, experts, expert_tensor, copies)
     return TrainingPlan(
@@ -86,13 +98,13 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         virtual_pipeline=plans.filled("virtual_pipeline"),
         first_stage_layers=plans.number("first_stage_layers"),
         last_stage_layers=plans.number("last_stage_layers"),
-        schedule=_codes(plans.filled("pipeline_schedule"), SCHEDULES),
+        schedule=_codes(plans, "pipeline_schedule"),
         context_parallel=context,
-        context_method=_codes(plans.filled("context_method"), CONTEXT_METHODS),
+        context_method=_codes(plans, "context_method"),
         expert_parallel=experts,
         expert_tensor_parallel=expert_tensor,
         expert_imbalance=plans.filled("expert_imbalance"),
-        dispatch_size=np.where(plans.filled("dispatch_precision") == "fp8", 1.0, joined.element_size),
+        dispatch_size=np.where(_codes(plans, "dispatch_precision") > 0.0, 1.0, joined.element_size),
         tensor_stride=dense_strides["tp"],
         context_stride=dense_strides["cp"],
         data_stride=dense_strides["dp"],
@@ -108,13 +120,14 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         ),
         micro_batch_size=micro,
         sequence_length=_or_else(plans.number("sequence_length"), np.minimum(DEFAULT_SEQUENCE_LENGTH, longest)),
-        recompute=np.array([_RECOMPUTE[word] for word in words]),
+        recompute=_codes(plans, "recompute"),
         recompute_modules=np.array([_modules(word) for word in plans.filled("recompute_modules").tolist()]),
         recompute_layers=_or_else(plans.number("recompute_layers"), np.inf),
         recompute_group=plans.filled("recompute_group"),
-        cross_entropy=_codes(plans.filled("cross_entropy"), CROSS_ENTROPIES),
-        flash_attention=_flag(plans.filled("attention"), "flash"),
-        adam=_flag(plans.filled("optimizer"), "adam"),
+        cross_entropy=_codes(plans, "cross_entropy"),
+        flash_attention=_codes(plans, "attention"),
+        mtp_layers=plans.filled("train_mtp") * joined.model.num_mtp_layers,
+        adam=_codes(plans, "optimizer"),
         product_size=joined.product_size,
         element_size=joined.element_size,
         gradient_size=gradient_size,
@@ -130,8 +143,8 @@ def _modules(words: str) -> float:
     return float(sum(2**index for index, name in enumerate(RECOMPUTE_MODULES) if name in named))
 
 
-def _codes(values: np.ndarray, choices: tuple[str, ...]) -> Array:
-    return np.array([choices.index(value) for value in values.tolist()], dtype=np.float64)
+def _codes(plans: Table, column: str) -> Array:
+    return np.asarray(plans.codes(column, _CODES[column]), dtype=np.float64)
 
 
 def _strides(
@@ -146,10 +159,18 @@ def _strides(
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Strides of the groups outside and inside the experts, for each row's dimension order."""
     orders = plans.filled("dimension_order")
+    distinct = list(dict.fromkeys(orders.tolist()))
+    if len(distinct) == 1:
+        found = (
+            group_strides(distinct[0], {"tp": tensor, "cp": context, "dp": replicas, "pp": stages}),
+            group_strides(distinct[0], {"tp": expert_tensor, "ep": experts, "dp": copies, "pp": stages}),
+        )
+        one = np.ones_like(tensor)
+        return {**dict.fromkeys(DIMENSIONS, one), **found[0]}, {**dict.fromkeys(DIMENSIONS, one), **found[1]}
     dense: dict[str, Array] = {name: np.ones_like(tensor) for name in DIMENSIONS}
     inner: dict[str, Array] = {name: np.ones_like(tensor) for name in DIMENSIONS}
-    for order in dict.fromkeys(orders.tolist()):
-        rows = orders == order
+    for order in distinct:
+        rows = np.flatnonzero(orders == order)
         outside = {"tp": tensor[rows], "cp": context[rows], "dp": replicas[rows], "pp": stages[rows]}
         inside = {"tp": expert_tensor[rows], "ep": experts[rows], "dp": copies[rows], "pp": stages[rows]}
         for strides, sizes in ((dense, outside), (inner, inside)):
@@ -158,21 +179,35 @@ def _strides(
     return dense, inner
 
 
-def _order_rules(plans: Table) -> list[Rule]:
-    orders = plans.filled("dimension_order")
-    known = set(DIMENSIONS)
-    wrong = np.array(
-        [set(order.split("-")) != known or order.count("-") != len(known) - 1 for order in orders.tolist()]
-    )
-    schedule, chunks = plans.filled("pipeline_schedule"), plans.filled("virtual_pipeline")
-    return [
-        Rule(wrong, f"dimension order {{}} must name {', '.join(DIMENSIONS)} once each, joined by hyphens", (orders,)),
+@lru_cache(maxsize=1024)
+def _is_order(order: str) -> bool:
+    """Whether a dimension order names every dimension once."""
+    return sorted(order.split("-")) == sorted(DIMENSIONS)
+
+
+def _order_rules(plans: Table, plan: TrainingPlan) -> list[Rule]:
+    rules = []
+    if "dimension_order" in plans:
+        orders = plans.filled("dimension_order")
+        wrong = np.array([not _is_order(order) for order in orders.tolist()])
+        sentence = f"dimension order {{}} must name {', '.join(DIMENSIONS)} once each, joined by hyphens"
+        rules.append(Rule(wrong, sentence, (orders,)))
+    rules.append(
         Rule(
-            (schedule == "interleaved") & (chunks < 2),
+            (plan.schedule == INTERLEAVED) & (plan.virtual_pipeline < 2),
             "an interleaved schedule needs virtual pipeline of 2 or more, is {}",
-            (chunks,),
-        ),
-    ]
+            (plan.virtual_pipeline,),
+        )
+    )
+    return rules
+
+
+def _asked_rules(plans: Table, model: Model) -> list[Rule]:
+    """Parts of a model that a plan asks for and the model does not have."""
+    if "train_mtp" not in plans:
+        return []
+    asked = plans.filled("train_mtp") > 0
+    return [Rule(asked & ~(model.num_mtp_layers > 0), "the model has no multi-token prediction modules to train")]
 
 
 def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
@@ -287,18 +322,11 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     """
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
-    distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
-    if len(distinct) < 2 and len(plans) <= PIECE:
-        return _evaluate(plans, catalog, named, architecture_of(distinct[0] if distinct else 0))
-    results: dict[str, np.ndarray] = {}
-    for code in distinct:
-        alike = np.flatnonzero(codes == code)
-        for start in range(0, len(alike), PIECE):
-            rows = alike[start : start + PIECE]
-            piece = _evaluate(plans.take(rows), catalog, named.take(rows), architecture_of(code))
-            for name, values in piece.items():
-                results.setdefault(name, np.empty(len(plans), dtype=values.dtype))[rows] = values
-    return results
+
+    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        return _evaluate(some, catalog, rows, architecture_of(code))
+
+    return in_pieces(plans, catalog, named, codes, evaluated)
 
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
@@ -327,8 +355,9 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     plan = setting.plan
     with np.errstate(all="ignore"):
         results = dict(step(setting).results)
-        rules = [*joined.rules, *_order_rules(plans), *training_rules(plan, joined.model)]
-        rules += _recompute_rules(plans, plan, joined.model) + stage_rules(joined.model, plan)
+        rules = [*joined.rules, *_order_rules(plans, plan), *training_rules(plan, joined.model)]
+        rules += _asked_rules(plans, joined.model) + _recompute_rules(plans, plan, joined.model)
+        rules += stage_rules(joined.model, plan)
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]
@@ -341,7 +370,12 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         power = building_power(joined.server_power, joined.power_usage_effectiveness)
         rate = results["tokens_per_second"]
         results["energy_per_token"] = energy_per_token(power, plan.num_accelerators, rate)
+        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], joined.carbon_intensity)
+        results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, plan.num_accelerators, power)
+        results["accelerator_hour_cost"] = joined.cost_rate
         results["cost_per_million_tokens"] = cost_per_token(joined.cost_rate, plan.num_accelerators, rate)
+        results["step_cost"] = run_cost(joined.cost_rate, plan.num_accelerators, results["step_time"])
+        results["tokens_per_dollar"] = rate_per_cost(rate, plan.num_accelerators, joined.cost_rate)
         results |= run_results(plans, plan, joined, results, power)
     capacity_rule = Rule(
         ~illegal & (results["fits"] < 1),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, PLAN_TABLES, schema
+from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, schema
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError
 from xlperf.resources import workbook as shipped
@@ -71,8 +71,8 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     Parameters
     ----------
     tables : mapping
-        By kind, a Table or rows (:func:`table_of`); a kind that is not given gets an empty sheet, one of the cost
-        tables none.
+        By kind, a Table or rows (:func:`table_of`); a kind that is not given gets an empty sheet, one of the tables
+        of cost and technology none.
     values : bool
         Whether to evaluate the plans and to put the values beside the formulas.
     examples : bool
@@ -93,7 +93,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     from xlperf.excel.style import add_styles
 
     full: dict[str, Table] = {}
-    for kind in (*KINDS, *COST_TABLES):
+    for kind in (*KINDS, *OPTIONAL_TABLES):
         given = tables.get(kind, ())
         table = given if isinstance(given, Table) else table_of(kind, given)
         if kind in KINDS or len(table):
@@ -113,7 +113,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     add_styles(book)
     front_sheet(book, full, cards, handle, formulas, examples)
     for kind in full:
-        data_sheet(book, full[kind], results.get(kind, {}), formulas)
+        data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
     tco_sheet(book, full, results, formulas)
     checks_sheet(book, full, results, formulas)
     book.properties.creator = "xlperf"

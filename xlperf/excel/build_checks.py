@@ -10,7 +10,7 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
-from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, PLAN_TABLES, Column, results_of, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, Column, results_of, table_schema
 from xlperf.excel.blocks import CellError
 from xlperf.excel.build_package import Formulas
 from xlperf.excel.build_sheets import LIVE_RESULTS, alarm
@@ -273,7 +273,7 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
                 _repeated([row[key.name] for row in rows[kind]]),
             )
         )
-    for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in COST_TABLES if kind in rows)):
+    for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         needed = [column for column in table_schema(kind).columns if column.required]
         blanks = "+".join(f"COUNTBLANK({_reference(column)})" for column in needed)
         checks.append(
@@ -283,9 +283,9 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
                 sum(row[column.name] is None for row in rows[kind] for column in needed),
             )
         )
-    for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in COST_TABLES if kind in rows)):
+    for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         for column in table_schema(kind).columns:
-            if column.kind == "reference":
+            if column.kind == "reference" and column.reference in rows:
                 checks.append(_unknown_names(column, rows))
     for kind in PLAN_TABLES:
         first = results_of(kind).by_name[LIVE_RESULTS[kind][0]]

@@ -9,7 +9,7 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
 
-from xlperf.catalog.schema import CATALOG_TABLES, COST_TABLES, results_of, schema, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, TECHNOLOGY_TABLES, results_of, schema, table_schema
 from xlperf.excel.build_package import FLAG_FORMAT, Formulas
 from xlperf.excel.build_sheets import CATALOG_NAME, LOOKS, choices_of, column_validation, names_of
 from xlperf.excel.build_tco import TITLE
@@ -92,6 +92,24 @@ def card(kind: str) -> list[list[Any]]:
     return [[by_name[name].header, value] for name, value in CARDS[kind]]
 
 
+def catalog_kinds(tables: Iterable[str]) -> list[str]:
+    """Sheets whose content the catalog cell names: with devices also what these are derived from.
+
+    Parameters
+    ----------
+    tables : iterable of str
+        Kinds that the workbook has.
+
+    Returns
+    -------
+    list of str
+        Kinds, in the order of the formula.
+    """
+    present = set(tables)
+    behind = (*TECHNOLOGY_TABLES, "process_nodes", "packages") if "devices" in present else ()
+    return [*CATALOG_TABLES, *(kind for kind in behind if kind in present)]
+
+
 def front_sheet(
     workbook: Workbook,
     tables: Mapping[str, Table],
@@ -131,7 +149,7 @@ def front_sheet(
     for number, words in enumerate(_STEPS, start=1):
         _wide(sheet, 6 + number, f"{number}.  {words}", 15)
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
-    given = ",".join(f"{kind}[[#All]]" for kind in CATALOG_TABLES)
+    given = ",".join(f"{kind}[[#All]]" for kind in catalog_kinds(tables))
     catalog_cell: Any = sheet[CATALOG_CELL]
     formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
     words = "Names the content of the catalog sheets. Every result depends on it, so that an edit there is seen."
@@ -141,7 +159,7 @@ def front_sheet(
         _card(sheet, letters, kind, results.get(kind, {}), formulas, examples)
     _legend(sheet, 39)
     _contents(sheet, 39, tables)
-    choices_top = _CHOICES_TOP + sum(kind in COST_TABLES for kind in tables)
+    choices_top = _CHOICES_TOP + sum(kind in OPTIONAL_TABLES for kind in tables)
     _choices(workbook, sheet, tables, choices_top)
     _names(workbook, tables)
     page_setup(sheet, area=f"A1:G{choices_top - 2}", pages_high=1)
@@ -245,6 +263,6 @@ def _choices(workbook: Workbook, sheet: Worksheet, kinds: Iterable[str], first: 
 def _names(workbook: Workbook, kinds: Iterable[str]) -> None:
     column, row = CATALOG_CELL[0], CATALOG_CELL[1:]
     workbook.defined_names[CATALOG_NAME] = DefinedName(CATALOG_NAME, attr_text=f"start!${column}${row}")
-    for kind in ("accelerators", "networks", "models", *(kind for kind in kinds if kind in COST_TABLES)):
+    for kind in ("accelerators", "networks", "models", *(kind for kind in kinds if kind in OPTIONAL_TABLES)):
         reference = f"{kind}[{table_schema(kind).key.header}]"
         workbook.defined_names[names_of(kind)] = DefinedName(names_of(kind), attr_text=reference)

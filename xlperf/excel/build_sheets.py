@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.table import TableColumn, TableFormula
 
 from xlperf.catalog.schema import PLAN_TABLES, Column, results_of, table_schema
+from xlperf.excel.build_looks import LOOKS, Look
 from xlperf.excel.build_package import FLAG_FORMAT, Formulas
 from xlperf.excel.functions import PREFIX
 from xlperf.excel.style import (
@@ -59,157 +59,6 @@ LIVE_RESULTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Look:
-    """Words above a data sheet, and the bands over its columns: (words, first column)."""
-
-    title: str
-    subtitle: str
-    bands: tuple[tuple[str, str], ...]
-    pages_wide: int = 1
-
-
-LOOKS: Mapping[str, Look] = {
-    "training": Look(
-        "Training plans",
-        "One row is one plan: change a yellow cell and its results follow. A blank cell takes the default that the "
-        "comment of its header names.",
-        (
-            ("Model and machine", "name"),
-            ("Parallel degrees", "tensor_parallel"),
-            ("Batch", "global_batch_size"),
-            ("Numerics", "precision"),
-            ("Results", "step_time"),
-        ),
-        2,
-    ),
-    "inference": Look(
-        "Inference plans",
-        "One row is one deployment: change a yellow cell and its results follow. A blank cell takes the default that "
-        "the comment of its header names.",
-        (
-            ("Model and machine", "name"),
-            ("Parallel degrees", "tensor_parallel"),
-            ("Load", "prompt_length"),
-            ("Numerics", "precision"),
-            ("Results", "ttft"),
-        ),
-        2,
-    ),
-    "accelerators": Look(
-        "Accelerators",
-        "Dense peaks of one package; bandwidth is peak, memory is what the driver reports. Notes say what is "
-        "remembered or estimated.",
-        (
-            ("Accelerator", "accelerator"),
-            ("Silicon", "technology_node"),
-            ("Dense peak rates", "peak_flop_rate_fp32"),
-            ("Multiprocessors", "num_multiprocessors"),
-            ("Memory", "memory_type"),
-            ("Power", "thermal_design_power"),
-            ("Network", "default_network"),
-            ("Where from", "source"),
-        ),
-        2,
-    ),
-    "networks": Look(
-        "Networks",
-        "A row per network and tier, innermost first. Bandwidth is that of one accelerator in one direction; sizes "
-        "count from the inside.",
-        (("Network", "network"), ("Links", "topology"), ("Switches", "oversubscription"), ("Where from", "source")),
-    ),
-    "models": Look(
-        "Models",
-        "Shapes of the models as trained. The sheet checks compares the parameters that follow from a dense shape "
-        "with those stated.",
-        (
-            ("Model", "model"),
-            ("Shape", "num_layers"),
-            ("Make", "gated_mlp"),
-            ("Attention", "attention_type"),
-            ("Mixture of experts", "num_experts"),
-            ("Latent attention", "q_lora_rank"),
-            ("Stated", "stated_parameters"),
-            ("Where from", "source"),
-        ),
-        3,
-    ),
-    "prices": Look(
-        "Prices",
-        "A plan is costed by the rental price where there is one, else by capex over life, energy and running cost.",
-        (("Accelerator", "price"), ("Rent", "rental_price"), ("Own", "capex"), ("Where from", "source")),
-    ),
-    "calibration": Look(
-        "Calibration",
-        "Measured efficiencies: each constant with the rows that it was fitted on and its error. A constant that no "
-        "row gives has its default.",
-        (
-            ("Constant", "calibration"),
-            ("For", "family"),
-            ("Value", "value"),
-            ("Fit", "fit_set"),
-            ("Where from", "source"),
-        ),
-    ),
-    "process_nodes": Look(
-        "Process nodes",
-        "From the wafer to a good die: price, defects, reticle, design cost and carbon of a node; low and high are "
-        "the cases of `xlperf cost --case`.",
-        (
-            ("Node", "node"),
-            ("Wafer", "wafer_price"),
-            ("Reticle", "reticle_width"),
-            ("Yield", "defect_density"),
-            ("Sort", "sort_time"),
-            ("One-time cost", "nre_module_per_area"),
-            ("Carbon", "fab_energy"),
-            ("Where from", "source"),
-        ),
-        3,
-    ),
-    "packages": Look(
-        "Packages",
-        "What dies and stacks of memory are put on, what it costs and what is lost on the way to a good module.",
-        (
-            ("Package", "package"),
-            ("Carrier", "carrier_wafer_price"),
-            ("Substrate", "substrate_area_ratio"),
-            ("Bonds", "bump_price"),
-            ("Assembly and test", "assembly_cost"),
-            ("Links", "link_bandwidth"),
-            ("One-time cost", "nre_per_carrier_area"),
-            ("Where from", "source"),
-        ),
-        3,
-    ),
-    "chiplets": Look(
-        "Chiplet designs",
-        "A row is the module of one product. `xlperf cost` on this workbook gives the parts of its cost.",
-        (
-            ("Design", "chiplet"),
-            ("Compute dies", "node"),
-            ("Base dies", "base_node"),
-            ("Memory", "memory_stacks"),
-            ("Product", "num_bridges"),
-            ("Where from", "source"),
-        ),
-        3,
-    ),
-    "servers": Look(
-        "Servers",
-        "From the price of an accelerator to an hour of it: server, network, building, power and what capital costs.",
-        (
-            ("Server", "server"),
-            ("Network", "topology"),
-            ("Building", "rack_cost"),
-            ("Finance", "life"),
-            ("Power", "load_share"),
-            ("To plan for", "fixed_accelerators"),
-            ("Where from", "source"),
-        ),
-        3,
-    ),
-}
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"
 _LONG_TEXT = {"source": 62.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "fit_set": 64.0}
@@ -223,7 +72,13 @@ def sheet_columns(kind: str) -> list[Column]:
     return columns
 
 
-def data_sheet(workbook: Workbook, table: Table, results: Mapping[str, Sequence[Any]], formulas: Formulas) -> Worksheet:
+def data_sheet(
+    workbook: Workbook,
+    table: Table,
+    results: Mapping[str, Sequence[Any]],
+    formulas: Formulas,
+    kinds: Container[str],
+) -> Worksheet:
     """Add the sheet of one table: title, bands, native table, drop-downs, bounds, print set-up.
 
     Parameters
@@ -236,6 +91,8 @@ def data_sheet(workbook: Workbook, table: Table, results: Mapping[str, Sequence[
         Cells of the live results by name; blank where they are not known.
     formulas : Formulas
         Remembers the values of formulas.
+    kinds : container of str
+        Data sheets of the workbook: names of others have no drop-down.
 
     Returns
     -------
@@ -268,7 +125,7 @@ def data_sheet(workbook: Workbook, table: Table, results: Mapping[str, Sequence[
         else:
             first, last = HEADER_ROW + 1, HEADER_ROW + max(len(rows), 1) + SPARE_ROWS
             validation = column_validation(column, f"{letter}{first}")
-            if validation is not None:
+            if validation is not None and (column.kind != "reference" or column.reference in kinds):
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
     if kind in PLAN_TABLES:

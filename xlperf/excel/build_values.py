@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, table_schema
+from xlperf.catalog.schema import PLAN_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 from xlperf.excel.blocks import block_of, read_block
-from xlperf.excel.build_front import CARD_RESULTS, CARDS, card
+from xlperf.excel.build_front import CARD_RESULTS, CARDS, card, catalog_kinds
 from xlperf.excel.build_sheets import LIVE_RESULTS
 from xlperf.excel.handles import content_of, handle_of
 from xlperf.excel.outcomes import Outcome, solved
@@ -56,14 +56,14 @@ def card_results(tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
 def catalog_handle(tables: Mapping[str, Table]) -> str:
     """What the catalog cell shows for these tables."""
     blocks = []
-    for kind in CATALOG_TABLES:
+    for kind in catalog_kinds(tables):
         columns = table_schema(kind).columns
         blocks.append(block_of([[column.header for column in columns], *data_rows(tables[kind], columns)]))
     return handle_of(content_of(blocks))
 
 
 def _catalog(tables: Mapping[str, Table]) -> Catalog:
-    return Catalog.from_tables([tables[kind] for kind in CATALOG_TABLES], ORIGIN)
+    return Catalog.from_tables([tables[kind] for kind in catalog_kinds(tables)], ORIGIN)
 
 
 def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog) -> dict[str, list[Any]]:

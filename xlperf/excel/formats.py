@@ -109,7 +109,16 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     '[=0]0;[<0.005]0.0E+00;#,##0.00'
     """
     numbers = sorted(abs(v) for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and v)
-    if not column.is_result or column.unit in ("", "-", "%") or not numbers:
+    if (
+        column.table == "study"
+        and column.unit == "-"
+        and numbers
+        and all(number.is_integer() for number in map(float, numbers))
+    ):
+        return _COUNT
+    if not column.is_result or column.unit in ("", "%") or not numbers:
+        return number_format(column)
+    if column.unit == "-" and column.table != "study":
         return number_format(column)
     decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 10])), 0), 4)
     digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"

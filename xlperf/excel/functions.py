@@ -58,10 +58,16 @@ RESULTS = Argument(
     optional=True,
 )
 SPILL = "In LibreOffice enter it with Ctrl+Shift+Enter."
+VARY = Argument(
+    "vary",
+    "Values to try: in each row a plan column and its values to the right; all combinations are tried. Without "
+    "concurrency, batch size or request rate among them, 24 loads up to full memory.",
+    optional=True,
+)
 TABLES = Argument(
     "table",
     "A table with its header row: accelerators, networks, models, prices, calibration, process_nodes, "
-    "packages, chiplets or servers.",
+    "packages, chiplets, servers, technology, memories, links, cores or devices.",
     repeated=True,
 )
 
@@ -169,6 +175,14 @@ def functions() -> dict[str, Function]:
             "The operators of one plan with FLOP, bytes, time and what the time waits for: a header row with units, "
             f"then one row per operator. {SPILL}",
             (PLAN, CATALOG, HEADER),
+            "block",
+        ),
+        Function(
+            "XLPERF_FRONTIER",
+            "Throughput of an accelerator against speed for a user: points of inference plans and loads that nothing "
+            "beats in both, those that miss the plan's ttft target or tpot target left out. "
+            f"{SPILL}",
+            (_plans("inference"), VARY, RESULTS, CATALOG, HEADER),
             "block",
         ),
         Function(

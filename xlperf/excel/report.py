@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.catalog import Catalog
+    from xlperf.studies.outcome import Finding, Inputs, Outcome, Study
 
 _TOP = 4
 
@@ -73,6 +74,37 @@ def write_report(
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
 
+def write_study_report(
+    path: str | Path, study: Study, inputs: Inputs, outcome: Outcome, *, date: datetime.date
+) -> None:
+    """Write the report of a study: its question, tables and charts, then what any report has of its plans.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where; an old file is replaced whole.
+    study : Study
+    inputs : Inputs
+        What it started from.
+    outcome : Outcome
+        What it found.
+    date : datetime.date
+        Date that the report carries.
+
+    Raises
+    ------
+    InputError
+        Where there are no plans, or the file cannot be written.
+    """
+    from xlperf.excel.report_study import study_sheets
+
+    plans = [table for table, _ in outcome.plans]
+    results = [table for _, table in outcome.plans]
+    workbook = report_workbook(outcome.catalog, plans, results, date=date, study=study.title, found=outcome.findings)
+    study_sheets(workbook, study, inputs, outcome)
+    save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
+
+
 def report_workbook(
     catalog: Catalog,
     plans: Sequence[Table],
@@ -81,8 +113,9 @@ def report_workbook(
     date: datetime.date,
     study: str = "",
     explain: Explain | None = None,
+    found: Sequence[Finding] = (),
 ) -> Workbook:
-    """A report in memory: the arguments of :func:`write_report`, without a path.
+    """A report in memory: the arguments of :func:`write_report`, without a path; ``found`` heads the findings.
 
     Raises
     ------
@@ -92,7 +125,8 @@ def report_workbook(
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups:
         raise InputError(Fault(catalog.origin, "holds no plans; fill the sheets training or inference"))
-    report = Report(catalog, groups, _operators(catalog, groups, explain), date, study, xlperf.__version__)
+    operators = _operators(catalog, groups, explain)
+    report = Report(catalog, groups, operators, date, study, xlperf.__version__, tuple(found))
     workbook = load_workbook(resources.template("report.xlsx"))
     add_styles(workbook)
     _properties(workbook, report)

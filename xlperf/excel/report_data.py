@@ -16,6 +16,7 @@ from xlperf.errors import XlperfError
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
+    from xlperf.studies.outcome import Finding
 
 REFUSED = "refused"
 TOO_LARGE = "does not fit"
@@ -119,6 +120,7 @@ class Report:
     date: date
     study: str
     version: str
+    found: tuple[Finding, ...] = ()
 
     def group(self, kind: str) -> Plans | None:
         """Plans of one kind, None where there are none."""

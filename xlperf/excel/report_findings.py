@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,17 +20,9 @@ from xlperf.excel.report_data import (
     percent_words,
     plural,
 )
+from xlperf.studies.outcome import Finding
 
 _MOST_MODELS = 4
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A sentence with a short tag; ``tone`` is good, plain, warning or bad."""
-
-    tag: str
-    words: str
-    tone: str = "plain"
 
 
 def findings(report: Report) -> list[Finding]:

@@ -78,7 +78,8 @@ def _roofs(report: Report) -> list[_Roof]:
     for group, row, _ in report.operators:
         index = int(report.index("accelerators", group)[row])
         name = str(accelerators["accelerator"][index])
-        precision = str(group.plans.text("precision", "bf16")[row]).lower().replace("fp16", "bf16")
+        given = str(group.plans.text("activation_precision")[row]) or str(group.plans.text("precision", "bf16")[row])
+        precision = given.lower().replace("fp16", "bf16")
         bandwidth = float(accelerators["memory_bandwidth"][index])
         peak = float(accelerators.number(f"peak_flop_rate_{precision}")[index])
         if not np.isfinite(peak):

@@ -19,6 +19,8 @@ from xlperf.excel.style import link, page_setup, put, write_table
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
+    from xlperf.studies.outcome import Finding
+
 _LAST = 10
 _ACROSS = 138
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
@@ -57,14 +59,12 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
     for letter, width in zip("ABCDEFGHIJ", (25, 50, 22, 13, 13, 13, 13, 13, 13, 13), strict=True):
         sheet.column_dimensions[letter].width = width
     row = _tiles(sheet, report, 4) + 1
-    row = _heading(sheet, row, "Key findings")
-    for finding in findings(report):
-        tag: Any = put(sheet.cell(row, 1), finding.tag, "xlperf text")
-        tag.font = Font(name=style.FONT, size=10, bold=True, color=_TONES[finding.tone])
-        put(sheet.cell(row, 2), finding.words, "xlperf text")
-        sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=_LAST)
-        sheet.row_dimensions[row].height = 13.5 * -(-len(finding.words) // _ACROSS) + 4
-        row += 1
+    for words, found in (("Findings of the study", report.found), ("Key findings", findings(report))):
+        if not found:
+            continue
+        row = _heading(sheet, row, words)
+        row = _findings(sheet, found, row) + 1
+    row -= 1
     sheet.row_breaks.append(Break(id=row - 1))
     for group in report.groups:
         if len(group.where(GOOD)):
@@ -74,6 +74,18 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
     sheet.freeze_panes = "A4"
     page_setup(sheet)
     sheet.print_title_rows = "1:3"
+
+
+def _findings(sheet: Worksheet, found: Sequence[Finding], row: int) -> int:
+    """A finding in each row; the row below them."""
+    for finding in found:
+        tag: Any = put(sheet.cell(row, 1), finding.tag, "xlperf text")
+        tag.font = Font(name=style.FONT, size=10, bold=True, color=_TONES[finding.tone])
+        put(sheet.cell(row, 2), finding.words, "xlperf text")
+        sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=_LAST)
+        sheet.row_dimensions[row].height = 13.5 * -(-len(finding.words) // _ACROSS) + 4
+        row += 1
+    return row
 
 
 def _links(sheet: Worksheet, row: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,12 @@ class Engine:
         from xlperf.evaluate.designs import evaluate_designs
 
         return evaluate_designs(designs, catalog)
+
+    def frontier(self, plans: Table, catalog: Catalog, values: Mapping[str, Any]) -> tuple[Table, Table]:
+        """Plans and results of the points that nothing beats."""
+        from xlperf.explore.frontier import frontier
+
+        return frontier(plans, catalog, values)
 
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
@@ -135,6 +141,8 @@ class Session:
             return [[cell] for cell in self._values(function.result, plans, given["catalog"])]
         if function.name == "XLPERF_EXPLAIN":
             return self._explain(plans, given["catalog"])
+        if function.name == "XLPERF_FRONTIER":
+            return self._frontier(plans, given["vary"], given["results"], given["catalog"])
         kind = function.name.removeprefix("XLPERF_").lower()
         if plans.kind != kind:
             raise FunctionError("#VALUE!", f"these are {plans.kind} plans; use XLPERF_{plans.kind.upper()}")
@@ -233,6 +241,33 @@ class Session:
             for column in columns
         ]
         return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
+
+    def _frontier(self, plans: Plans, vary: Any, results: Any, catalog: Any) -> Block:
+        from xlperf.explore.frontier import SHOWN
+        from xlperf.explore.grid import read_values
+
+        _, content = self._catalog(catalog)
+        if plans.kind != "inference":
+            raise FunctionError("#VALUE!", "these are training plans; XLPERF_FRONTIER takes inference plans")
+        lines = [] if vary == 0 else [row for row in block_of(vary) if not all(is_blank(cell) for cell in row)]
+        values = read_values(plans.kind, [(row[0], row[1:]) for row in lines], "vary")
+        table = read_plans_of(plans)
+        found, reached = self._engine.frontier(table, content, values)
+        if not len(found):
+            raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
+        inputs = [name for name in found.columns if name in values or name == "concurrency"]
+        if len(table) > 1 and "name" in found.columns:
+            inputs.insert(0, "name")
+        if any(not is_blank(cell) and cell != 0 for row in block_of(results) for cell in row):
+            everywhere = replace(plans, header=tuple(name for name in found.columns))
+            columns = chosen_columns(everywhere, results)
+        else:
+            known = results_of(plans.kind).by_name
+            columns = [found.schema.by_name[name] for name in inputs] + [known[name] for name in SHOWN]
+        cells = [shown_column(reached if column.is_result else found, column.name) for column in columns]
+        blank = [["" if isinstance(cell, CellError) and not column.is_result else cell for cell in values_]
+                 for column, values_ in zip(columns, cells, strict=True)]  # fmt: skip
+        return [[column.header for column in columns], *(list(row) for row in zip(*blank, strict=True))]
 
     # --- words
 

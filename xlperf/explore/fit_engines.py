@@ -219,8 +219,9 @@ def plain_constants(kinds: Sequence[Kind], values: Values) -> list[FittedConstan
 def plain_constant(kind: Kind, group: Group, value: float) -> FittedConstant:
     """One row of the calibration sheet without a word on where it comes from."""
     at = dict(zip(kind.keys, group, strict=True))
-    words = (at.get(name, ANY) for name in ("generation", "precision", "software"))
-    return FittedConstant(kind.family, *words, kind.constant, value, "", 0, math.nan, "", "")
+    generation, precision, software = (at.get(name, ANY) for name in ("generation", "precision", "software"))
+    constant = kind.constant
+    return FittedConstant(kind.family, generation, precision, software, constant, value, "", 0, math.nan, "", "")
 
 
 def middle(of_group: Mapping[Group, float]) -> float:
@@ -287,9 +288,10 @@ class _Descent:
 
     def started(self) -> Values:
         """Defaults for every group."""
-        return tuple(dict.fromkeys(sorted(set(groups)), kind.default) for kind, groups in zip(
-            self.kinds, self.groups, strict=True
-        ))
+        return tuple(
+            dict.fromkeys(sorted(set(groups)), kind.default)
+            for kind, groups in zip(self.kinds, self.groups, strict=True)
+        )
 
     def run(self, values: Values, held: frozenset[tuple[int, Group]]) -> Values:
         errors = self.errors(values)
@@ -338,10 +340,12 @@ class _Descent:
         moved = []
         for index, kind in enumerate(self.kinds):
             low, high = kind.bounds
-            moved.append({
-                group: min(max(value + change.get((index, group), 0.0), low), high)
-                for group, value in values[index].items()
-            })
+            moved.append(
+                {
+                    group: min(max(value + change.get((index, group), 0.0), low), high)
+                    for group, value in values[index].items()
+                }
+            )
         return tuple(moved)
 
 
@@ -352,8 +356,9 @@ def root_weights(rows: ServingRows, errors: Array) -> Array:
     return np.asarray(np.sqrt(np.where(size > _FARTHEST, 0.1 * weights, weights)))
 
 
-def untold(rows: ServingRows, kinds: Sequence[Kind], slopes: Array, parameters: Sequence[tuple[int, Group]],
-           errors: Array) -> frozenset[tuple[int, Group]]:
+def untold(
+    rows: ServingRows, kinds: Sequence[Kind], slopes: Array, parameters: Sequence[tuple[int, Group]], errors: Array
+) -> frozenset[tuple[int, Group]]:
     """Parameters that rows do not tell: too few rows, no effect, or of an engine and going with an earlier one.
 
     Parameters
@@ -435,11 +440,14 @@ def _at_median(kinds: Sequence[Kind], values: Values, held: frozenset[tuple[int,
     found = []
     for index, kind in enumerate(kinds):
         told = {group: value for group, value in values[index].items() if (index, group) not in held}
-        found.append({
-            group: middle(told) if (index, group) in held and told and kind.shared and kind.reference not in group
-            else value
-            for group, value in values[index].items()
-        })
+        found.append(
+            {
+                group: middle(told)
+                if (index, group) in held and told and kind.shared and kind.reference not in group
+                else value
+                for group, value in values[index].items()
+            }
+        )
     return tuple(found)
 
 
@@ -459,7 +467,9 @@ def held_out_errors(rows: ServingRows, fitted: Fitted) -> Array:
         others = matrix[~inside & known]
         square = others.T @ others + 1e-3 * np.eye(len(free))
         change = np.linalg.solve(square, others.T @ wanted[~inside & known])
-        start = np.linalg.solve(matrix[known].T @ matrix[known] + 1e-3 * np.eye(len(free)), matrix[known].T @ wanted[known])
+        start = np.linalg.solve(
+            matrix[known].T @ matrix[known] + 1e-3 * np.eye(len(free)), matrix[known].T @ wanted[known]
+        )
         moved = (matrix[inside] @ (change - start)) / weighted[inside]
         found[inside] = fitted.errors[inside] - moved
     return found

@@ -244,7 +244,7 @@ def _joined(family: str, parsed: Sequence[_Parsed], catalog: Catalog) -> KernelR
         [one.row_id for one in parsed],
         [one.source_id for one in parsed],
         names,
-        list(machine.generation),
+        [machine.generation.words[code] for code in machine.generation.codes.tolist()],
         [one.precision for one in parsed],
         [one.software for one in parsed],
         np.array([one.time for one in parsed]),

@@ -16,7 +16,7 @@ from xlperf.evaluate import evaluate
 from xlperf.explore.published import Published, PublishedPlans, package_rows
 from xlperf.units import factor
 
-STEP_TIME, MEMORY = "step time", "memory"
+STEP_TIME, MEMORY, LAYER_TIME = "step time", "memory", "layer time"
 TIME_PER_TOKEN, FIRST_TOKEN = "time per token", "time to first token"
 _TRAINING_ORDER = (
     "iter_time_s",
@@ -120,10 +120,11 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
     given = {name for name, values in published.number.items() if not math.isnan(values[row])}
     found = []
     if published.kind == "training":
-        if not published.text["metric_kind"][row].startswith("memory"):
+        kind = published.text["metric_kind"][row]
+        if not kind.startswith("memory"):
             first = next((name for name in _TRAINING_ORDER if name in given), None)
             if first is not None:
-                found.append((first, STEP_TIME, True))
+                found.append((first, LAYER_TIME if kind == "layer_time" else STEP_TIME, True))
         if "peak_mem_gb" in given:
             found.append(("peak_mem_gb", MEMORY, True))
         return found
@@ -239,6 +240,8 @@ class _Predictions:
         if published.kind == "inference" and metric in ("mfu_pct", "hfu_pct"):
             return (*_NOTHING, "utilisation of inference is not predicted")
         column, unit = _RESULTS[metric]
+        if published.kind == "training" and published.text["metric_kind"][row] == "layer_time":
+            column = "layer_time"
         scale = 1.0 / factor(unit)
         if metric == "tflops_per_gpu" and _counts_hardware(published.text["source_id"][row], metric):
             scale *= float(self._hardware[plan])
@@ -248,7 +251,7 @@ class _Predictions:
             ends = [self._value(end, plan) / self._value(base, plan) for end in reversed(_BANDS[base])]
             low, high = (value / end for end in ends)
         else:
-            base = column if column in _BANDS else "tpot"
+            base = column if column in _BANDS else "step_time" if published.kind == "training" else "tpot"
             ends = [self._value(end, plan) / self._value(base, plan) for end in _BANDS[base]]
             low, high = (value * end for end in ends)
         if metric == "ttft_ms":

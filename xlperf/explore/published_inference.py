@@ -152,7 +152,7 @@ def _plan(
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
-    if shelf.experts(model):
+    if shelf.number(model, "num_experts") > 0.0:
         _experts(text, number, engine, said)
     _mapping(text, number, said)
     plan: dict[str, object] = {
@@ -189,12 +189,6 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
             plan[name] = max(float(round(value * float(share))), 1.0)
         said.append(f"lengths {share} of the stated ones on average ({why})")
     copies = plan["data_parallel_attention"] != 1.0
-    waves, why = engine_default(engine, text, "run_waves")
-    if waves and plan["mode"] != "static":
-        requests = plan["concurrency"]
-        assert isinstance(requests, float)
-        plan["run_requests"] = requests * float(waves)
-        said.append(f"{waves} requests for each in flight ({why})")
     drafted, why = engine_default(engine, text, "draft_tokens_copies" if copies else "draft_tokens")
     if drafted:
         plan["draft_tokens"] = float(drafted)

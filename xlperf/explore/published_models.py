@@ -88,11 +88,13 @@ class ModelShelf:
             base = {"model": printed[1] or printed[0], **family}
         return self._variant(base, shape, size, length)
 
-    def experts(self, name: str) -> bool:
-        """Whether a model that :meth:`name` gave is a mixture of experts."""
-        made = next((row for row in self._new if row["model"] == name), None)
-        row = made if made is not None else self._rows[self._known[name.casefold()]]
-        return _number(row, "num_experts") > 0.0
+    def number(self, name: str, column: str) -> float:
+        """A number of a model that :meth:`name` gave; NaN where it is blank."""
+        made = next((model for model in self._new if model["model"] == name), None)
+        if made is not None:
+            return _number(made, column)
+        known = self._known[name.casefold()]
+        return float(self._table.number(column)[known]) if column in self._table else math.nan
 
     def catalog(self) -> Catalog:
         """The catalog with the models that were made."""

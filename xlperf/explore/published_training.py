@@ -16,9 +16,7 @@ from xlperf.explore.published_models import ModelShelf
 
 _REFUSED = {
     "throughput_lora": "fine-tuning of adapters (LoRA) is not modelled",
-    "throughput_sft": "supervised fine-tuning on sequences of mixed length is not modelled",
     "time_to_train": "time to train depends on how many steps converge",
-    "layer_time": "time of one layer alone, not of a step",
 }
 _RECOMPUTE = {
     "none": "none",
@@ -28,7 +26,16 @@ _RECOMPUTE = {
     "rmsnorm+mla up-proj": "selective",
 }
 _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
-_DEFAULTED = ("context_method", "cross_entropy", "recompute_modules")
+_DEFAULTED = (
+    "context_method",
+    "cross_entropy",
+    "recompute_modules",
+    "pipeline_schedule",
+    "dispatch_precision",
+    "zero_group_size",
+    "train_mtp",
+)
+_NUMBERS = frozenset(("zero_group_size", "train_mtp"))
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",
@@ -45,6 +52,8 @@ _PLAIN = {
 }
 _MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
 _PER_REPLICA = "per_replica"
+_ROUNDED = 0.1
+"""Most that a printed global batch may be off a whole number of micro-batches. [-]"""
 _WORDS = {
     "recompute": "recompute",
     "sequence_parallel": "sequence parallel",
@@ -198,7 +207,12 @@ def _plan(
     plan["attention"] = software_default(*where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
         said.append("standard attention")
-    plan.update({column: value for column in _DEFAULTED if (value := software_default(*where, column)[0])})
+    for column in _DEFAULTED:
+        value = software_default(*where, column)[0]
+        if value:
+            plan[column] = float(value) if column in _NUMBERS else value
+    if math.isnan(shelf.number(model, "num_mtp_layers")):
+        plan.pop("train_mtp", None)
     plan["recompute_modules"] = _MODULES.get(text["recompute"].casefold(), plan.get("recompute_modules", ""))
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""
@@ -206,7 +220,24 @@ def _plan(
     for column in ("virtual_pipeline", "sequence_parallel", "micro_batch_size"):
         if math.isnan(_value(plan, column)):
             _fill(plan, column, where, said)
+    if _value(plan, "pipeline_parallel") < 2.0 and _value(plan, "virtual_pipeline") > 1.0:
+        said.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
+        plan["virtual_pipeline"] = 1.0
+    if text["metric_kind"] == "throughput_sft":
+        said.append("sequences are taken as packed to the full length: attention as of one document")
+    _whole_batch(plan, text, said)
     return plan, said
+
+
+def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
+    """Bring a rounded global batch of a row that prints a rate to a whole number of micro-batches."""
+    batch, pieces = _value(plan, "global_batch_size"), _value(plan, "data_parallel") * _value(plan, "micro_batch_size")
+    if text["iter_time_s"] or text["metric_kind"] != "throughput" or math.fmod(batch, pieces) == 0.0:
+        return
+    whole = max(1.0, math.floor(batch / pieces + 0.5)) * pieces
+    if abs(whole / batch - 1.0) <= _ROUNDED:
+        plan["global_batch_size"] = whole
+        said.append(f"global batch {batch:g} is no whole number of micro-batches: {whole:g}")
 
 
 def _value(plan: dict[str, object], column: str) -> float:

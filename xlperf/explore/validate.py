@@ -33,7 +33,7 @@ CSV_COLUMNS = (
 )
 STATISTICS = ("count", "coverage", "mean", "median", "p90", "max", "in_band")
 MARKERS = ("<!-- accuracy: begin -->", "<!-- accuracy: end -->")
-_ORDER = {"step time": 0, "memory": 1, "time per token": 2, "time to first token": 3}
+_ORDER = {"step time": 0, "layer time": 0, "memory": 1, "time per token": 2, "time to first token": 3}
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Summary:
 class Tolerance:
     """The worst value of a statistic that is accepted for a group.
 
-    ``metric`` is a published column, or a quantity (step time, memory, time per token, time to first token) of the
-    primary records; blank for all of them.
+    ``metric`` is a published column, or a quantity (step time, layer time, memory, time per token, time to first
+    token) of the primary records; blank for all of them.
     """
 
     group: str

@@ -7,9 +7,10 @@ phases are an axis of two: a pass of the prefill, a step of decoding.
 """
 
 from xlperf.inference.bound import BOUNDS, serving_bound
-from xlperf.inference.loaded import Serving, Stream, loaded_results, pooled_results
+from xlperf.inference.loaded import Serving, Stream, loaded_results, operating, pooled_results, pools_of
 from xlperf.inference.results import serving_memory, serving_results
-from xlperf.inference.work import ServingWork, serving_work
+from xlperf.inference.targets import pooled_target_results, target_results
+from xlperf.inference.work import ServingWork, phase_times, serving_work
 
 __all__ = [
     "BOUNDS",
@@ -17,9 +18,14 @@ __all__ = [
     "ServingWork",
     "Stream",
     "loaded_results",
+    "operating",
+    "phase_times",
     "pooled_results",
+    "pooled_target_results",
+    "pools_of",
     "serving_bound",
     "serving_memory",
     "serving_results",
     "serving_work",
+    "target_results",
 ]

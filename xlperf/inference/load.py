@@ -186,41 +186,6 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)
 
 
-def first_wave(service: Service, requests: Array, servers: Array, run_requests: Array, first_token: Array) -> Array:
-    r"""Mean time to the first token over a run of so many requests, which begins with all that are in flight at once.
-
-    The prompts of the first wave are prefilled one after the other; later ones meet the steady state.
-
-    .. math:: \bar t = t + \frac{c}{N} \max\left(t_p + \frac{c / n - 1}{2} t_s - t,\ 0\right)
-
-    Parameters
-    ----------
-    service : Service
-        Times of a replica, (rows,).
-    requests : Array
-        Requests c in flight, (rows,). [-]
-    servers : Array
-        Replicas n that prefill them, (rows,). [-]
-    run_requests : Array
-        Requests N of the run, (rows,); NaN: the steady state. [-]
-    first_token : Array
-        Time t in the steady state, (rows,). [s]
-
-    Returns
-    -------
-    Array
-        (rows,). [s]
-
-    References
-    ----------
-    .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
-       arXiv:2309.06180, section 6.1: benchmarks send a fixed number of requests.
-    """
-    share = np.where(np.isnan(run_requests), 0.0, np.minimum(requests / run_requests, 1.0))
-    burst = service.prefill_time + 0.5 * np.maximum(requests / servers - 1.0, 0.0) * service.prefill_share
-    return np.asarray(first_token + share * np.maximum(burst - first_token, 0.0))
-
-
 def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) -> Array:
     r"""Requests per second over a run that ends with its last request: whole waves, then a smaller one.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,20 +14,19 @@ from xlperf.inference.load import (
     Service,
     Steady,
     closed_state,
-    first_wave,
-    largest_within,
     pooled_state,
     run_rate,
     spread_quantiles,
     step_line,
 )
 from xlperf.inference.results import most_requests, serving_memory, serving_results
-from xlperf.parallel.serving_memory import usable_memory
 from xlperf.inference.work import phase_times, serving_work
 from xlperf.network.collectives import collective_time
 from xlperf.network.tiers import Network
+from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
+from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
 _MOST_OPEN = 256.0
@@ -51,7 +51,7 @@ class Serving:
         """The same with other requests decoded together and other prompts prefilled together."""
         return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
 
-    def results(self) -> dict[str, Array]:
+    def results(self, phases: tuple[int, ...] = BOTH_PHASES) -> dict[str, Array]:
         """As :func:`xlperf.inference.serving_results`."""
         return serving_results(
             self.model,
@@ -63,11 +63,12 @@ class Serving:
             self.software,
             self.reserved_memory,
             self.architecture,
+            phases,
             self.wide_device,
         )
 
-    def times(self) -> Array:
-        """Times of a prefill and of a step of decoding, (rows, 2). [s]"""
+    def times(self, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
+        """Times of a prefill and of a step of decoding, or of one of them, (rows, phases). [s]"""
         work = serving_work(
             self.model,
             self.device,
@@ -77,6 +78,7 @@ class Serving:
             self.kernels,
             self.software,
             self.architecture,
+            phases,
             self.wide_device,
         )
         return total(phase_times(work))
@@ -98,35 +100,158 @@ class Stream:
     run_requests: Array
 
 
-def _places(serving: Serving) -> Array:
-    """Requests that fit on a replica: at least one, for the numbers of a plan that does not fit."""
+def places_of(serving: Serving) -> Array:
+    """Requests that the memory of a replica has room for.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+
+    Returns
+    -------
+    Array
+        Whole number; 0 where not one fits, (rows,). [-]
+    """
     memory = serving_memory(serving.model, serving.plan, serving.architecture)
     capacity, share = serving.device.memory_capacity[:, 0], serving.software["memory_fraction"][:, 0]
     usable = usable_memory(capacity, serving.reserved_memory, memory["memory_weights"], share)
-    return np.maximum(most_requests(serving.plan, memory, usable), 1.0)
+    return most_requests(serving.plan, memory, usable)
 
 
 def _prompts(plan: InferencePlan, requests: Array, steps: Array, share: Array) -> Array:
     """Prompts that are prefilled together: those that come during a step, or in a burst; whole."""
-    most = plan.attention_replicas * np.maximum(np.floor(plan.prefill_tokens / plan.new_tokens), 1.0)
+    most = plan.attention_replicas * np.maximum(np.floor(plan.prefill_tokens / plan.own_tokens), 1.0)
     coming = np.maximum(requests / np.maximum(steps, 1.0), share * requests)
     return np.maximum(np.minimum(np.floor(coming), most), 1.0)
 
 
-def _service(serving: Serving, stream: Stream, requests: Array) -> tuple[Service, dict[str, Array]]:
+def loaded_serving(serving: Serving, stream: Stream, requests: Array) -> Serving:
+    """Replicas with a number of requests that are decoded together, and the prompts that are prefilled together then.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    requests : Array
+        Requests that are decoded together, whole, (rows,). [-]
+
+    Returns
+    -------
+    Serving
+        With that batch.
+    """
     plan = serving.plan
     steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    prompts = _prompts(plan, requests, steps, stream.waiting_share)
-    full = serving.with_batch(requests, prompts)
-    results = full.results()
+    return serving.with_batch(requests, _prompts(plan, requests, steps, stream.waiting_share))
+
+
+def _decoding_line(loaded: Serving, steps: Array, per_token: Array) -> tuple[Array, Array]:
+    """Time of a step of decoding with no request and of one more, from the time per token with all of a batch."""
+    requests = loaded.plan.batch_size
     fewer = np.maximum(np.floor(0.5 * requests), 1.0)
-    half = full.with_batch(fewer, prompts).times()
-    step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
-    base, slope = step_line(requests, step, fewer, half[:, 1])
-    prefill = results["ttft"]
+    half = loaded.with_batch(fewer, loaded.plan.prompts_together).times((DECODING,))[:, 0]
+    step = np.where(steps > 0.0, per_token * loaded.plan.tokens_per_step, half)
+    return step_line(requests, step, fewer, half)
+
+
+def service_of(loaded: Serving, stream: Stream, prefill_time: Array, per_token: Array) -> Service:
+    """What a replica needs for a request, from its times with a batch.
+
+    Parameters
+    ----------
+    loaded : Serving
+        Replicas with their batch, as :func:`loaded_serving` has them, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    prefill_time : Array
+        Time of the prefill of the prompts that go together, (rows,). [s]
+    per_token : Array
+        Time of a step of decoding over the tokens that it yields, (rows,). [s]
+
+    Returns
+    -------
+    Service
+        Its times, (rows,).
+    """
+    plan = loaded.plan
+    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
+    base, slope = _decoding_line(loaded, steps, per_token)
     # Prompts follow each other through the stages.
-    share = prefill / (prompts * np.maximum(np.minimum(plan.pipeline_parallel, requests), 1.0))
-    return Service(prefill, share, base, slope, steps, stream.waiting_share), results
+    parts = plan.prompts_together * np.maximum(np.minimum(plan.pipeline_parallel, plan.batch_size), 1.0)
+    return Service(prefill_time, prefill_time / parts, base, slope, steps, stream.waiting_share)
+
+
+def quick_service(serving: Serving, stream: Stream, requests: Array) -> Service:
+    """What a replica needs for a request while a number of them are decoded together, without other results.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    requests : Array
+        Requests that are decoded together, whole, (rows,). [-]
+
+    Returns
+    -------
+    Service
+        Its times, (rows,).
+    """
+    loaded = loaded_serving(serving, stream, requests)
+    prefill, step = loaded.times().T
+    return service_of(loaded, stream, prefill, step / serving.plan.tokens_per_step)
+
+
+class Operation(NamedTuple):
+    """Replicas in steady state, (rows,): times, state, results of a static batch, and the plan at that batch."""
+
+    service: Service
+    steady: Steady
+    results: dict[str, Array]
+    places: Array
+    running: Serving
+
+
+def operating(serving: Serving, stream: Stream) -> Operation:
+    """The batch that replicas decode and the prompts that they prefill together under a stream of requests.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+
+    Returns
+    -------
+    Operation
+        Times and state of a replica.
+    """
+    plan = serving.plan
+    replicas = np.maximum(plan.num_replicas, 1.0)
+    arriving = ~np.isnan(stream.request_rate)
+    places = np.maximum(places_of(serving), 1.0)  # for the numbers of a plan that does not fit
+    requests = np.maximum(plan.num_requests / replicas, 1.0)
+    active = np.minimum(np.ceil(requests), places)
+    rate = stream.request_rate / replicas
+    if arriving.any():
+        guess = np.minimum(places, _MOST_OPEN)
+        service = quick_service(serving, stream, np.where(arriving, guess, active))
+        found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation).running
+        found = np.where(np.isfinite(found), np.ceil(found), places)
+        active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
+    running = loaded_serving(serving, stream, active)
+    results = running.results()
+    service = service_of(running, stream, results["ttft"], results["tpot"])
+    steady = closed_state(service, requests, places)
+    if arriving.any():
+        opened = service.open_state(rate, stream.prompt_variation)
+        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
+    return Operation(service, steady, results, places, running)
 
 
 def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
@@ -144,32 +269,15 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     dict of str to Array
         Columns of inference_results, (rows,), with quantiles, queueing and running requests.
     """
-    plan = serving.plan
-    replicas = np.maximum(plan.num_replicas, 1.0)
-    arriving = ~np.isnan(stream.request_rate)
-    places = _places(serving)
-    requests = np.maximum(plan.num_requests / replicas, 1.0)
-    active = np.minimum(np.ceil(requests), places)
-    rate = stream.request_rate / replicas
-    if arriving.any():
-        guess = np.minimum(places, _MOST_OPEN)
-        service, _ = _service(serving, stream, np.where(arriving, guess, active))
-        found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation).running
-        found = np.where(np.isfinite(found), np.ceil(found), places)
-        active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
-    service, results = _service(serving, stream, active)
-    steady = closed_state(service, requests, places)
-    if arriving.any():
-        opened = service.open_state(rate, stream.prompt_variation)
-        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
-    if not np.isnan(stream.run_requests).all():
-        most = np.where(arriving, np.nan, stream.run_requests)
-        steady = steady._replace(
-            first_token=first_wave(service, requests, 1.0 + 0.0 * requests, most / replicas, steady.first_token),
-            rate=run_rate(service, np.minimum(requests, places), most / replicas, steady.rate),
-        )
+    service, steady, results, places, _ = operating(serving, stream)
+    replicas = np.maximum(serving.plan.num_replicas, 1.0)
     best = closed_state(service, places, places).rate * replicas
-    return _streamed(serving, stream, service, steady, results, best, steady.rate * replicas, arriving)
+    arriving = ~np.isnan(stream.request_rate)
+    rate = steady.rate
+    if not np.isnan(stream.run_requests).all():
+        requests = np.maximum(serving.plan.num_requests / replicas, 1.0)
+        rate = run_rate(service, np.minimum(requests, places), stream.run_requests / replicas, rate)
+    return _streamed(serving, stream, service, steady, results, best, rate * replicas, arriving)
 
 
 def _streamed(
@@ -211,44 +319,10 @@ def _streamed(
         for index, quantile in enumerate(QUANTILE_NAMES):
             column = values[:, index]
             found[f"{name}_{quantile}"] = column if side == 0 else np.where(tokens > 0.0, column, np.nan)
-    if not np.isnan(stream.first_target + stream.token_target).all():
-        found |= _at_targets(serving, stream, service, results["max_batch_size"])
     return found
 
 
-def _at_targets(serving: Serving, stream: Stream, service: Service, places: Array) -> dict[str, Array]:
-    """Largest batch under the targets, and its throughput; NaN without a target.
-
-    Parameters
-    ----------
-    serving : Serving
-        Plans, (rows,).
-    stream : Stream
-        With the targets, (rows,).
-    service : Service
-        Times of a replica, (rows,).
-    places : Array
-        Requests that fit, (rows,). [-]
-
-    Returns
-    -------
-    dict of str to Array
-        batch_at_targets and tokens_per_second_at_targets.
-    """
-    plan = serving.plan
-    asked = ~(np.isnan(stream.first_target) & np.isnan(stream.token_target))
-    first = np.where(np.isnan(stream.first_target), np.inf, stream.first_target)
-    token = np.where(np.isnan(stream.token_target), np.inf, stream.token_target)
-    tokens = np.maximum(plan.output_length - 1.0, 0.0)
-    batch = largest_within(service, places, tokens, first, token)
-    rate = closed_state(service, batch, batch).rate * np.where(batch > 0.0, plan.num_replicas, 0.0)
-    return {
-        "batch_at_targets": np.where(asked, batch, np.nan),
-        "tokens_per_second_at_targets": np.where(asked, rate * plan.output_length, np.nan),
-    }
-
-
-def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array]) -> Array:
+def _transfer_time(serving: Serving, receiver: Serving) -> Array:
     """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it.
 
     Parameters
@@ -257,8 +331,6 @@ def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array
         Pool of the prefill, (rows,).
     receiver : Serving
         Pool of decoding, (rows,).
-    results : dict of str to Array
-        Of the decoding pool: the cache of its batch at its longest. [B]
 
     Returns
     -------
@@ -267,16 +339,91 @@ def _transfer_time(serving: Serving, receiver: Serving, results: dict[str, Array
     """
     plan, other = serving.plan, receiver.plan
     memory = serving_memory(receiver.model, receiver.plan, receiver.architecture)
-    context = other.prompt_length + other.output_length
+    context = other.prompt_length + other.running_output
     one = memory["kv_cache_size"] * (other.prompt_length / context) * other.pipeline_parallel
     # Each rank of a copy of the attention sends or receives its part at the same time.
-    width = np.minimum(plan.attention_parallel / other.attention_parallel, 1.0)
-    size = (one / width)[:, None] / plan.pipeline_parallel[:, None]
-    apart = (plan.tensor_parallel * plan.pipeline_parallel)[:, None]
+    mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
+    size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
+    apart = plan.replica_ranks[:, None]
     pair = np.full_like(size, 2.0)
     return collective_time("point_to_point", size, pair, apart, serving.network, serving.kernels["point_to_point"])[
         :, 0
     ]
+
+
+class Pools(NamedTuple):
+    """Two pools in steady state, (rows,).
+
+    Attributes
+    ----------
+    decoding : Serving
+        The pool that decodes, with the batch that it decodes.
+    prefilling : Serving
+        The pool that prefills, with the prompts that it takes together.
+    service : Service
+        Times of a replica of each.
+    steady : Steady
+        Both together.
+    results : dict
+        Of the decoding batch, as a static one.
+    transfer : Array
+        Time to send the cache of a prompt, (rows,). [s]
+    places : Array
+        Requests that the cache of a decoding replica has room for, (rows,). [-]
+    """
+
+    decoding: Serving
+    prefilling: Serving
+    service: Service
+    steady: Steady
+    results: dict[str, Array]
+    transfer: Array
+    places: Array
+
+
+def pools_of(decoding: Serving, prefilling: Serving, stream: Stream, requests: Array) -> Pools:
+    """Two pools with a number of requests in flight.
+
+    Parameters
+    ----------
+    decoding : Serving
+        The pool that decodes; its plan counts its own accelerators, (rows,).
+    prefilling : Serving
+        The pool that prefills; its plan counts its own accelerators, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    requests : Array
+        Requests in flight over both pools, (rows,). [-]
+
+    Returns
+    -------
+    Pools
+        Their steady state.
+    """
+    plan, other = decoding.plan, prefilling.plan
+    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
+    decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
+    places = np.maximum(places_of(decoding), 1.0)
+    active = np.minimum(np.ceil(np.maximum(requests / decoders, 1.0)), places)
+    prompts = _prompts(other, requests / prefillers, steps, stream.waiting_share)
+    together = prefilling.with_batch(prompts, prompts)
+    prefill = together.times((PREFILL,))[:, 0]
+    parts = prompts * np.maximum(np.minimum(other.pipeline_parallel, requests), 1.0)
+
+    def service_at(full: Serving, per_token: Array) -> Service:
+        base, slope = _decoding_line(full, steps, per_token)
+        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share)
+
+    ones = np.ones_like(active)
+    full = decoding.with_batch(active, ones)
+    service = service_at(full, full.times((DECODING,))[:, 0] / plan.tokens_per_step)
+    transfer = _transfer_time(prefilling, decoding)
+    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
+    full = decoding.with_batch(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0), ones)
+    results = full.results((DECODING,))
+    service = service_at(full, results["tpot"])
+    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
+    return Pools(full, together, service, steady, results, transfer, places)
 
 
 def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, requests: Array) -> dict[str, Array]:
@@ -299,35 +446,12 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
         Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool.
     """
     plan, other = decoding.plan, prefilling.plan
-    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
     decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
-    places = _places(decoding)
-    share = np.maximum(requests / decoders, 1.0)
-    active = np.minimum(np.ceil(share), places)
-    prompts = _prompts(other, requests / prefillers, steps, stream.waiting_share)
-    prefill = prefilling.with_batch(prompts, prompts).times()[:, 0]
-    parts = prompts * np.maximum(np.minimum(other.pipeline_parallel, requests), 1.0)
-
-    def service_at(batch: Array) -> tuple[Service, dict[str, Array]]:
-        full = decoding.with_batch(batch, np.ones_like(batch))
-        results = full.results()
-        fewer = np.maximum(np.floor(0.5 * batch), 1.0)
-        half = full.with_batch(fewer, np.ones_like(batch)).times()
-        step = np.where(steps > 0.0, results["tpot"] * plan.tokens_per_step, half[:, 1])
-        base, slope = step_line(batch, step, fewer, half[:, 1])
-        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share), results
-
-    service, results = service_at(active)
-    transfer = _transfer_time(prefilling, decoding, results)
-    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
-    service, results = service_at(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0))
-    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
-    steady = steady._replace(
-        first_token=first_wave(service, requests, prefillers, stream.run_requests, steady.first_token)
-    )
-    best = pooled_state(service, 1e3 * decoders * places, prefillers, decoders, places, transfer).rate
+    pools = pools_of(decoding, prefilling, stream, requests)
+    service, steady = pools.service, pools.steady
+    offered = 1e3 * decoders * pools.places
+    best = pooled_state(service, offered, prefillers, decoders, pools.places, pools.transfer).rate
     both = replace(decoding, plan=replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators))
-    quiet = replace(stream, first_target=np.nan * requests, token_target=np.nan * requests)
     never = np.full(len(requests), False)
-    found = _streamed(both, quiet, service, steady, results, best, steady.rate, never)
-    return {**found, "prefill_time": prefill}
+    found = _streamed(both, stream, service, steady, pools.results, best, steady.rate, never)
+    return {**found, "prefill_time": service.prefill_time}

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, array, side_by_side
 from xlperf.network.collectives import collective_time, quick_all_reduce_time
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
-from xlperf.workload.serving import ServingShape
+from xlperf.workload.serving import BOTH_PHASES, ServingShape, cache_elements
 
-ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE = range(4)
+ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
+_SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits
 
 
 def _distinct_ranks(model: Model, ranks: Array) -> Array:
@@ -59,6 +60,65 @@ def _exchange(
     return sent * (there + back), np.minimum(direct, shared)
 
 
+def _context_messages(
+    model: Model, network: Network, plan: InferencePlan, decoded: Array, prompts: Array, passes: Array,
+    kernels: Mapping[str, Mapping[str, Array]], latent: bool,
+) -> tuple[Array, Array]:  # fmt: skip
+    """What the ranks that share prompts exchange in one layer, (rows, 2): bytes and time, behind nothing.
+
+    In a pass of the prefill keys and values of all tokens so far, own ones and those of the cache, visit every rank.
+    In a step of decoding each rank has attended to its part of the caches; outputs are added up, weighted by the
+    sums of their softmaxes.
+    """
+    group, apart = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
+    seen = plan.prompt_length - 0.5 * plan.new_tokens * (passes - 1.0) / passes
+    near = np.minimum(seen, model.window) if np.any(model.num_local_layers > 0.0) else seen
+    local = model.num_local_layers / model.num_layers
+    elements = cache_elements(model, plan.attention_parallel, latent)
+    held = (prompts * elements * plan.attention_size * ((1.0 - local) * seen + local * near))[:, None]
+    block = held / group
+    turn = collective_time("point_to_point", block, group, apart, network, kernels["point_to_point"])
+    gathered = collective_time("all_gather", held, group, apart, network, kernels["all_gather"])
+    prefill = np.where(plan.ring[:, None] > 0.0, (group - 1.0) * turn, gathered)
+    heads = np.ceil(model.num_attention_heads / plan.attention_parallel)
+    width = model.kv_lora_rank if latent else model.head_size
+    outputs = (decoded * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
+    decode = collective_time("all_reduce", outputs, group, apart, network, kernels["all_reduce"])
+    return np.concatenate([held, outputs], axis=-1), np.concatenate([prefill, decode], axis=-1)
+
+
+def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel: Array) -> Array:
+    r"""Time of the exchange of keys and values that attention does not hide.
+
+    In a ring the next block of keys is on its way while attention works on the last; the last has nothing behind it.
+
+    .. math:: t = \max\left(t_x - r\,\frac{c - 1}{c}\,t_a,\ 0\right)
+
+    Parameters
+    ----------
+    time : Array
+        Time t_x of the exchange alone. [s]
+    attention : Array
+        Time t_a of the attention of the same layer. [s]
+    ring : Array
+        Ring r: 1 where blocks go round a ring, 0 where all are gathered before. [-]
+    context_parallel : Array
+        Ranks c. [-]
+
+    Returns
+    -------
+    Array
+        0 where all is hidden. [s]
+
+    References
+    ----------
+    .. [1] H. Liu, M. Zaharia and P. Abbeel, "Ring attention with blockwise transformers for near-infinite context",
+       2023, arXiv:2310.01889.
+    """
+    behind = array(ring) * (1.0 - 1.0 / array(context_parallel)) * array(attention)
+    return np.asarray(np.maximum(array(time) - behind, 0.0))
+
+
 def serving_messages(
     model: Model,
     network: Network,
@@ -66,8 +126,11 @@ def serving_messages(
     shape: ServingShape,
     kernels: Mapping[str, Mapping[str, Array]],
     architecture: Architecture,
+    prompts: Array,
+    passes: Array,
+    phases: tuple[int, ...] = BOTH_PHASES,
 ) -> tuple[Array, Array, Array]:
-    """Messages of both phases: all-reduce, gathering of logits, transfer to the next stage, exchange with experts.
+    """Messages of both phases: all-reduce, logits, transfer to the next stage, exchange with experts, context.
 
     Parameters
     ----------
@@ -83,22 +146,27 @@ def serving_messages(
         Calibration constants (rows, 1) of the collectives.
     architecture : Architecture
         Structure that the models share.
+    prompts : Array
+        Prompts of one copy of the attention layers that are prefilled together, (rows,). [-]
+    passes : Array
+        Passes that their prefill takes, (rows,). [-]
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
 
     Returns
     -------
     size : Array
-        One message, (rows, 2, 4). [B]
+        One message, (rows, phases, 5). [B]
     time : Array
-        Its time, (rows, 2, 4). [s]
+        Its time, (rows, phases, 5); of the exchange of keys and values all of it. [s]
     calls : Array
-        All-reduces and exchanges of one layer, (rows, 2). [-]
+        All-reduces, exchanges with experts and between ranks that share prompts, of one layer, (rows, 3). [-]
     """
     ranks, stages = plan.attention_parallel[:, None], plan.pipeline_parallel[:, None]
-    tokens = np.stack([shape.prefill_tokens, shape.decode_tokens], axis=-1)
-    sampled = np.stack([shape.prefill_sampled, shape.decode_tokens], axis=-1)
+    tokens, _, sampled = (side_by_side(*values) for values in zip(*map(shape.of, phases), strict=True))
     hidden = tokens * (model.hidden_size * plan.activation_size)[:, None]
     logits = sampled * (model.vocab_size * plan.activation_size)[:, None]
-    sizes = np.stack([hidden, logits, hidden, 0.0 * hidden], axis=-1)
+    sizes = np.stack([hidden, logits, hidden, 0.0 * hidden, 0.0 * hidden], axis=-1)
     times = 0.0 * sizes
     group = ranks
     reduces = np.full_like(plan.tensor_parallel, 2.0)
@@ -111,7 +179,7 @@ def serving_messages(
         times[..., GATHERING] = collective_time("all_gather", logits, ranks, 1.0, network, kernels["all_gather"])
     if np.any(stages != 1.0):
         times[..., TRANSFER] = collective_time(
-            "point_to_point", hidden, stages, plan.tensor_parallel[:, None], network, kernels["point_to_point"]
+            "point_to_point", hidden, stages, plan.stage_ranks[:, None], network, kernels["point_to_point"]
         )
     if architecture.experts and np.any(plan.attention_replicas != 1.0):
         size, time = _exchange(model, network, plan, tokens, kernels)
@@ -120,4 +188,11 @@ def serving_messages(
         times[..., EXCHANGE] = np.where(apart[:, None], time, 0.0)
         exchanges = np.where(apart, model.num_moe_layers / model.num_layers, 0.0)
         reduces = reduces - exchanges
-    return sizes, times, np.stack([reduces, exchanges], axis=-1)
+    split = plan.context_parallel > 1.0
+    if split.any():
+        shared = _context_messages(
+            model, network, plan, shape.decode_tokens, prompts, passes, kernels, architecture.latent_attention
+        )
+        for values, own in zip((sizes, times), shared, strict=True):
+            values[..., CONTEXT] = np.where(split[:, None], own[:, list(phases)], 0.0)
+    return sizes, times, np.stack([reduces, exchanges, np.where(split, 1.0, 0.0)], axis=-1)

@@ -15,7 +15,7 @@ from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, s
 from xlperf.parallel.serving_plan import InferencePlan, wide_attention
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.parameters import router_parameters
-from xlperf.workload.serving import DENSE, cache_elements
+from xlperf.workload.serving import BOTH_PHASES, DENSE, PREFILL, cache_elements
 from xlperf.workload.transformer import (
     embedding_parameters,
     expert_parameters,
@@ -68,11 +68,12 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
 
 
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
-    """Tokens that one sequence at its longest keeps, mean over the layers."""
-    context = plan.prompt_length + plan.output_length
+    """Tokens that one sequence at its longest keeps on one of the ranks that share it, mean over the layers."""
+    context = plan.prompt_length + plan.running_output
     if not architecture.local_attention:
-        return context
-    near = model.num_local_layers * np.minimum(context, model.window)
+        return np.asarray(np.ceil(context / plan.context_parallel))
+    near = model.num_local_layers * np.ceil(np.minimum(context, model.window) / plan.context_parallel)
+    context = np.ceil(context / plan.context_parallel)
     return np.asarray((near + model.num_global_layers * context) / model.num_layers)
 
 
@@ -124,13 +125,16 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
         widest,
         model.gated_mlp,
         model.vocab_size,
-        plan.new_tokens,
+        plan.own_tokens,
         plan.prefill_tokens,
         ranks,
         plan.activation_size,
         _LOGIT_SIZE,
     )
-    most = np.maximum(plan.prefill_tokens / plan.new_tokens, 1.0)
+    # Beside their own keys and values, the ranks of a prompt hold those they work on and those on their way.
+    passing = np.where(plan.context_parallel > 1.0, 2.0 * elements * plan.attention_size, 0.0)
+    working_set = working_set + passing * np.minimum(plan.own_tokens, plan.prefill_tokens)
+    most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
     own = np.ceil(plan.batch_size / replicas)
     return {
         "memory_weights": weights,
@@ -179,6 +183,7 @@ def serving_results(
     software: Mapping[str, Array],
     reserved_memory: Array,
     architecture: Architecture = DENSE,
+    phases: tuple[int, ...] = BOTH_PHASES,
     wide_device: Device | None = None,
 ) -> dict[str, Array]:
     """Every number of the inference results that is not a cost, an energy or a band, in the units used inside.
@@ -203,6 +208,8 @@ def serving_results(
         Memory that the driver keeps from the engine, (rows,). [B]
     architecture : Architecture, default DENSE
         Structure that the models share.
+    phases : tuple of int, default both
+        Both, or DECODING alone: then what takes the prefill is NaN.
     wide_device : Device, optional
         As for :func:`xlperf.inference.serving_work`.
 
@@ -214,11 +221,14 @@ def serving_results(
         ``output_token_rate``, tokens per second of one replica while it is in the phase that makes them, infinite
         where there is no such phase.
     """
-    work = serving_work(model, device, attention_device, network, plan, kernels, software, architecture, wide_device)
-    phases = phase_times(work)
-    times = total(phases)
+    work = serving_work(
+        model, device, attention_device, network, plan, kernels, software, architecture, phases, wide_device
+    )
+    parts = phase_times(work)
+    times = total(parts)
     steps = plan.output_length - 1.0
-    prefill, step = times[:, 0], times[:, 1] / plan.tokens_per_step
+    prefill = times[:, 0] if PREFILL in phases else np.full(len(times), np.nan)
+    step = times[:, -1] / plan.tokens_per_step
     decode = steps * step
     latency = prefill + decode
     decodes = steps > 0.0
@@ -252,11 +262,11 @@ def serving_results(
         "queue_time": 0.0 * prefill,
         "running_batch": plan.batch_size + 0.0 * prefill,
         "max_request_rate": rate / plan.output_length,
-        "time_matrix": phases[:, 1, MATRIX] / plan.tokens_per_step,
-        "time_attention": phases[:, 1, ATTENTION] / plan.tokens_per_step,
-        "time_vector": phases[:, 1, VECTOR] / plan.tokens_per_step,
-        "time_communication": phases[:, 1, COMMUNICATION] / plan.tokens_per_step,
-        "time_overhead": phases[:, 1, FIXED] / plan.tokens_per_step,
+        "time_matrix": parts[:, -1, MATRIX] / plan.tokens_per_step,
+        "time_attention": parts[:, -1, ATTENTION] / plan.tokens_per_step,
+        "time_vector": parts[:, -1, VECTOR] / plan.tokens_per_step,
+        "time_communication": parts[:, -1, COMMUNICATION] / plan.tokens_per_step,
+        "time_overhead": parts[:, -1, FIXED] / plan.tokens_per_step,
         "input_token_rate": plan.batch_size * plan.prompt_length / prefill,
         "output_token_rate": divide(plan.batch_size * plan.output_length, decode, np.inf),
     }

@@ -8,19 +8,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, total
+from xlperf.arrays import Array, side_by_side, total
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import SERVING_TILES, attention_time, decode_attention_time, gemm_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
-from xlperf.inference.messages import ALL_REDUCE, EXCHANGE, GATHERING, TRANSFER, serving_messages
+from xlperf.inference.messages import (
+    ALL_REDUCE,
+    CONTEXT,
+    EXCHANGE,
+    GATHERING,
+    TRANSFER,
+    hidden_exchange,
+    serving_messages,
+)
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan, wide_attention
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 from xlperf.workload.serving import (
+    BOTH_PHASES,
+    DECODING,
     DENSE,
     ONCE_GEMMS,
     ONCE_VECTORS,
+    PREFILL,
     ServingGemms,
     ServingShape,
     cache_elements,
@@ -70,24 +81,26 @@ class ServingWork(NamedTuple):
     attention_calls : Array
         Its calls per layer, (rows, 2 phases x kinds). [-]
     message_size : Array
-        All-reduce, gathering of logits, transfer to the next stage, exchange of tokens between experts, (rows, 2, 4).
-        [B]
+        All-reduce, gathering of logits, transfer to the next stage, exchange of tokens between experts, and of keys
+        and values or outputs between the ranks that share prompts, (rows, 2, 5). [B]
     message_time : Array
-        Their times, (rows, 2, 4). [s]
+        Their times, (rows, 2, 5); of keys and values what attention does not hide. [s]
     message_calls : Array
-        All-reduces and exchanges of one layer, (rows, 2). [-]
+        All-reduces, exchanges with experts and between ranks that share prompts, of one layer, (rows, 3). [-]
     layer_overhead : Array
         Fixed cost of the software per layer, (rows, 2). [s]
+    layer_launches : Array
+        Time in which the host launches the kernels of a layer; 0 where a graph launches them, (rows, phases). [s]
     pass_overhead : Array
         Fixed cost of the software per pass or step, (rows, 2). [s]
-    layer_launches : Array
-        Time in which the host launches the kernels of a layer, 0 where a graph launches them, (rows, 2). [s]
     layers : Array
         Layers on the critical path of the prefill and of a step, (rows, 2). [-]
     passes : Array
         Passes on it. [-]
     transfers : Array
         Transfers between stages on it. [-]
+    parts : Array
+        Time of a layer and of what runs once per pass, by part, (rows, 2, 2, 5). [s]
     """
 
     gemms: Gemms
@@ -108,11 +121,12 @@ class ServingWork(NamedTuple):
     message_time: Array
     message_calls: Array
     layer_overhead: Array
-    pass_overhead: Array
     layer_launches: Array
+    pass_overhead: Array
     layers: Array
     passes: Array
     transfers: Array
+    parts: Array
 
 
 class _Batching(NamedTuple):
@@ -143,7 +157,7 @@ def _batching(plan: InferencePlan) -> _Batching:
     """The whole batch is prefilled at once where a plan does not say how many prompts go together."""
     apart = plan.prompts_together > 0.0
     prompts = np.where(apart, plan.prompts_together, plan.micro_batch_size)
-    passes = np.ceil(np.ceil(prompts / plan.attention_replicas) * plan.new_tokens / plan.prefill_tokens)
+    passes = np.ceil(np.ceil(prompts / plan.attention_replicas) * plan.own_tokens / plan.prefill_tokens)
     rounds = np.where(apart, 1.0, plan.num_micro_batches)
     return _Batching(plan.num_micro_batches, rounds, prompts, passes, plan.micro_batch_size)
 
@@ -151,7 +165,7 @@ def _batching(plan: InferencePlan) -> _Batching:
 def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
     replicas, drafted = plan.attention_replicas, 1.0 + plan.draft_tokens
     prompts, sequences = np.ceil(batching.prompts / replicas), np.ceil(batching.sequences / replicas)
-    new = plan.new_tokens / batching.passes
+    new = plan.own_tokens / batching.passes
     return ServingShape(
         prefill_tokens=prompts * new,
         decode_tokens=sequences * drafted,
@@ -161,6 +175,7 @@ def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
         attention_parallel=plan.attention_parallel,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel,
+        prefill_expanded=prompts * new * plan.context_parallel,
     )
 
 
@@ -170,17 +185,6 @@ def _narrow(products: ServingGemms, plan: InferencePlan, architecture: Architect
     if not architecture.experts:
         return narrow
     return np.asarray(narrow & ~(products.attention & wide_attention(plan, architecture)[:, None]))
-
-
-def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray) -> tuple[Array, Array]:
-    """Mean bytes of an input element, the two inputs keeping their own size, and traffic of one call."""
-    gemms = products.gemms
-    activation = plan.activation_size[:, None]
-    rows_size = np.where(narrow, plan.input_size[:, None], activation)
-    weight_size = np.where(narrow, plan.weight_size[:, None], activation)
-    inputs = rows_size * gemms.m + weight_size * gemms.n
-    traffic = gemms.k * inputs + activation * gemms.m * gemms.n
-    return inputs / (gemms.m + gemms.n), gemms.batch * traffic
 
 
 def _gemm_kernels(
@@ -207,6 +211,17 @@ def _gemm_kernels(
     return device, constants
 
 
+def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray) -> tuple[Array, Array]:
+    """Mean bytes of an input element, the two inputs keeping their own size, and traffic of one call."""
+    gemms = products.gemms
+    activation = plan.activation_size[:, None]
+    rows_size = np.where(narrow, plan.input_size[:, None], activation)
+    weight_size = np.where(narrow, plan.weight_size[:, None], activation)
+    inputs = rows_size * gemms.m + weight_size * gemms.n
+    traffic = gemms.k * inputs + activation * gemms.m * gemms.n
+    return inputs / (gemms.m + gemms.n), gemms.batch * traffic
+
+
 def _attention(
     model: Model,
     device: Device,
@@ -214,13 +229,15 @@ def _attention(
     batching: _Batching,
     kernels: Mapping[str, Mapping[str, Array]],
     architecture: Architecture,
+    phases: tuple[int, ...],
 ) -> tuple[Array, Array, Array, Array]:
-    """Mean context, and FLOP, traffic and time (rows, 2 x kinds) of the attention of one layer.
+    """Mean context, and FLOP, traffic and time (rows, phases x kinds) of the attention of one layer.
 
     The steps of decoding see contexts that grow by one token. Their mean is taken at two contexts, the mean less and
     plus the standard deviation, which is exact for a time that is a cubic polynomial of the context.
     """
-    steps = np.maximum(plan.output_length - 1.0, 1.0)
+    # A step meets requests with long outputs more often than short ones, as often as they have steps.
+    steps = np.maximum(plan.output_length - 1.0, 1.0) * (1.0 + plan.output_variation * plan.output_variation)
     mean = (plan.prompt_length + 0.5 * (steps + 1.0))[:, None]
     spread = np.sqrt((steps * steps - 1.0) / 12.0)[:, None]
     ranks, latent = plan.attention_parallel, architecture.latent_attention
@@ -243,25 +260,31 @@ def _attention(
         # A tile of the matrix units holds so many query rows, be they there or not.
         multiplied = np.maximum(multiplied, kernels[family]["tile_rows"])
         multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
-    shapes = [(prompts, new, prompt, np.ones_like(prompt))]
+    split = plan.context_parallel[:, None]
+    shared = split > 1.0
+    # Of a prompt that ranks share each computes an early and a late part: queries see the mean of its keys.
+    own = plan.own_tokens[:, None]
+    seen = np.where(shared, prompt - 0.5 * (new - own), prompt)
+    shapes = [(prompts, own, seen, np.ones_like(prompt))]
     contexts = [np.concatenate([mean - spread, mean + spread], axis=-1)]
     if architecture.local_attention:
         window = np.minimum(model.window[:, None], prompt)
         chunked = model.chunked[:, None]
         keys = np.where(chunked > 0.0, window, window * (1.0 - window / (2.0 * prompt)))
-        shapes.append((prompts * np.maximum(new / window, 1.0), np.minimum(new, window), keys, chunked))
+        shapes.append((prompts * np.maximum(own / window, 1.0), np.minimum(own, window), keys, chunked))
         # Beyond its first chunk a token sees half of one on average.
         reach = np.where(chunked > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
     flop, traffic, time = [], [], []
-    for batch, queries, keys, causal in shapes:
+    for batch, queries, keys, causal in shapes if PREFILL in phases else ():
         span = attention_time(
             device, kernels["attention"], batch, heads, groups, queries, keys, head_size, causal, size
         )
         flop.append(4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes))
         traffic.append(2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes))
         time.append(span / passes)
-    for context in contexts:
+    for context in contexts if DECODING in phases else ():
+        context = context / split
         span = decode_attention_time(
             device, kernels[family], sequences, multiplied, read_heads, context, read_size, cache_size
         )
@@ -273,11 +296,11 @@ def _attention(
     return mean[:, 0], work, moved, spent
 
 
-def _attention_calls(model: Model, architecture: Architecture) -> Array:
+def _attention_calls(model: Model, architecture: Architecture, num_phases: int) -> Array:
     if not architecture.local_attention:
-        return np.ones((len(model.num_layers), 2))
+        return np.ones((len(model.num_layers), num_phases))
     local = local_share(model)
-    return np.stack([1.0 - local, local, 1.0 - local, local], axis=-1)
+    return np.stack([1.0 - local, local] * num_phases, axis=-1)
 
 
 def serving_work(
@@ -289,9 +312,10 @@ def serving_work(
     kernels: Mapping[str, Mapping[str, Array]],
     software: Mapping[str, Array],
     architecture: Architecture = DENSE,
+    phases: tuple[int, ...] = BOTH_PHASES,
     wide_device: Device | None = None,
 ) -> ServingWork:
-    """Operators of both phases with their times.
+    """Operators of both phases, or of one of them, with their times.
 
     Parameters
     ----------
@@ -306,12 +330,15 @@ def serving_work(
     plan : InferencePlan
         Degrees, lengths, batch, (rows,).
     kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) of the families gemm, gemm_wide where there is a wide device, attention, attention_decode, attention_latent, vector,
-        all_reduce, engine_all_reduce, all_gather, all_to_all, reduce_scatter, point_to_point and experts.
+        Calibration constants (rows, 1) of the families gemm, gemm_wide where there is a wide device, attention,
+        attention_decode, attention_latent, vector, all_reduce, engine_all_reduce, all_gather, all_to_all,
+        reduce_scatter, point_to_point and serving_experts.
     software : mapping of str to Array
         Constants (rows, 1) of the family serving_software.
     architecture : Architecture, default DENSE
         Structure that the models share.
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order: axes of phases have no other.
     wide_device : Device, optional
         The accelerators with the peak of the precision of the products that a narrow precision leaves out, (rows, 1):
         logits, the choice of experts, and attention beside experts in 4 bits; default: the same peak.
@@ -324,23 +351,34 @@ def serving_work(
     batching = _batching(plan)
     shape = _shape(plan, batching)
     activation = plan.activation_size
-    products = serving_gemms(model, shape, architecture)
+    products = serving_gemms(model, shape, architecture, phases)
     gemms = products.gemms
     narrow = _narrow(products, plan, architecture)
     element_size, gemm_traffic = _gemm_bytes(products, plan, narrow)
     output_size = activation[:, None]
-    unit, constants = _gemm_kernels(device, wide_device, kernels, products, narrow)
+    differs = np.any(plan.weight_size != activation)
+    unit, constants = _gemm_kernels(device, wide_device if differs else None, kernels, products, narrow)
     product = gemm_time(
         unit, constants, gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size, SERVING_TILES
     )
     logit_size = np.full_like(activation, _LOGIT_SIZE)
-    vectors = serving_vectors(model, shape, architecture, activation, logit_size)
+    vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
-    attention = _attention(model, attention_device, plan, batching, kernels, architecture)
-    message_size, message_time, message_calls = serving_messages(model, network, plan, shape, kernels, architecture)
+    attention = _attention(model, attention_device, plan, batching, kernels, architecture, phases)
+    attention_calls = _attention_calls(model, architecture, len(phases))
+    prompts = np.ceil(batching.prompts / plan.attention_replicas)
+    message_size, message_time, message_calls = serving_messages(
+        model, network, plan, shape, kernels, architecture, prompts, batching.passes, phases
+    )
+    if PREFILL in phases and np.any(plan.context_parallel > 1.0):
+        each = attention[-1] * attention_calls
+        hiding = total(each[:, : each.shape[1] // len(phases)])
+        message_time[:, 0, CONTEXT] = hidden_exchange(
+            message_time[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel
+        )
     sequences = np.ceil(batching.sequences / plan.attention_replicas)
-    served = np.stack([shape.prefill_sampled * plan.attention_replicas, sequences], axis=-1)
-    prefill = np.array([1.0, 0.0])
+    served = side_by_side(shape.prefill_sampled * plan.attention_replicas, sequences)[:, list(phases)]
+    prefill = np.array([1.0, 0.0])[list(phases)]
     layer_overhead = software["layer_overhead_time"] + 0.0 * served
     if architecture.experts:
         mixed = (model.num_moe_layers / model.num_layers)[:, None]
@@ -356,11 +394,12 @@ def serving_work(
         vectors.calls,
         vector,
         *attention,
-        _attention_calls(model, architecture),
+        attention_calls,
         message_size,
         message_time,
         message_calls,
         layer_overhead,
+        0.0 * served,
         prefill * software["prefill_overhead_time"] + served * software["request_overhead_time"],
         served,
         served,
@@ -368,64 +407,76 @@ def serving_work(
         served,
     )
     work = work._replace(layer_launches=prefill * software["kernel_overhead_time"] * _kernels(work))
-    layers, passes, transfers = _critical_path(work, model, plan, batching)
+    work = work._replace(parts=_parts(work))
+    layers, passes, transfers = _critical_path(work, model, plan, batching, phases)
     return work._replace(layers=layers, passes=passes, transfers=transfers)
 
 
+def _phases(values: Array, num_phases: int) -> Array:
+    return values.reshape(len(values), num_phases, values.shape[1] // num_phases)
+
+
 def _kernels(work: ServingWork) -> Array:
-    """Kernels of a layer, (rows, 2)."""
-    once = ((work.gemm_calls, ONCE_GEMMS), (work.vector_calls, ONCE_VECTORS))
-    calls = sum(total(_phases(each)[..., :-count]) for each, count in once)
-    return np.asarray(calls + total(_phases(work.attention_calls)) + total(work.message_calls)[:, None])
-
-
-def _phases(values: Array) -> Array:
-    return values.reshape(len(values), 2, values.shape[1] // 2)
+    """Kernels of a layer, (rows, phases)."""
+    phases = work.message_time.shape[1]
+    products = total(_phases(work.gemm_calls, phases)[..., :-ONCE_GEMMS])
+    others = total(_phases(work.vector_calls, phases)[..., :-ONCE_VECTORS])
+    attention = total(_phases(work.attention_calls, phases))
+    return np.asarray(products + others + attention + total(work.message_calls)[:, None])
 
 
 def _parts(work: ServingWork) -> Array:
-    """Times (rows, 2 phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
-    rows = len(work.context)
-    parts = np.zeros((rows, 2, 2, 5))
-    matrix = _phases(work.gemm_time * work.gemm_calls)
-    attention = _phases(work.attention_time * work.attention_calls)
-    vector = _phases(work.vector_time * work.vector_calls)
+    """Times (rows, phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
+    phases = work.message_time.shape[1]
+    parts = np.zeros((len(work.context), phases, 2, 5))
+    matrix = _phases(work.gemm_time * work.gemm_calls, phases)
+    attention = _phases(work.attention_time * work.attention_calls, phases)
+    vector = _phases(work.vector_time * work.vector_calls, phases)
     parts[:, :, 0, MATRIX] = total(matrix[..., :-ONCE_GEMMS])
     parts[:, :, 1, MATRIX] = total(matrix[..., -ONCE_GEMMS:])
     parts[:, :, 0, ATTENTION] = total(attention)
     parts[:, :, 0, VECTOR] = total(vector[..., :-ONCE_VECTORS])
     parts[:, :, 1, VECTOR] = total(vector[..., -ONCE_VECTORS:])
-    reduces, exchanges = work.message_calls[:, :1], work.message_calls[:, 1:]
+    reduces, exchanges, contexts = (work.message_calls[:, index, None] for index in range(3))
     each = work.message_time
     parts[:, :, 0, COMMUNICATION] = reduces * each[..., ALL_REDUCE] + exchanges * each[..., EXCHANGE]
+    parts[:, :, 0, COMMUNICATION] += contexts * each[..., CONTEXT]
     parts[:, :, 1, COMMUNICATION] = each[..., ALL_REDUCE] + each[..., GATHERING]
     # Without graphs the host launches every kernel: what it takes beyond the kernels of a layer is waited for.
-    layer = total(parts[:, :, 0])
-    parts[:, :, 0, FIXED] = work.layer_overhead + np.maximum(work.layer_launches - layer, 0.0)
+    launching = np.maximum(work.layer_launches - total(parts[:, :, 0]), 0.0)
+    parts[:, :, 0, FIXED] = work.layer_overhead + launching
     parts[:, :, 1, FIXED] = work.pass_overhead
     return parts
 
 
 def _critical_path(
-    work: ServingWork, model: Model, plan: InferencePlan, batching: _Batching
+    work: ServingWork, model: Model, plan: InferencePlan, batching: _Batching, phases: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
-    """Layers, passes and transfers (rows, 2) on the critical path of the prefill and of a step of decoding."""
-    each = total(_parts(work))
-    layer, once, transfer = each[..., 0], each[..., 1], work.message_time[..., TRANSFER]
+    """Layers, passes and transfers (rows, phases) on the critical path of the prefill and of a step of decoding."""
     stages, layers, turns = plan.pipeline_parallel, model.num_layers, batching.micro_batches
     fullest = np.ceil(layers / stages)
     linked = np.minimum(stages - 1.0, 1.0)
-    walk = layers * layer[:, 1] + once[:, 1] + (stages - 1.0) * transfer[:, 1]
-    turn = turns * (fullest * layer[:, 1] + once[:, 1] + linked * transfer[:, 1])
-    turning = turn > walk
-    more = batching.rounds * batching.passes - 1.0
-    # Drafted tokens pass a share of the layers one after the other before the step that checks them.
-    drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
-    return (
-        np.stack([layers + more * fullest, np.where(turning, turns * fullest, layers) * drafting], axis=-1),
-        np.stack([1.0 + more, np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens)], axis=-1),
-        np.stack([stages - 1.0 + more * linked, np.where(turning, turns * linked, stages - 1.0)], axis=-1),
-    )
+    found = []
+    if PREFILL in phases:
+        more = batching.rounds * batching.passes - 1.0
+        found.append((layers + more * fullest, 1.0 + more, stages - 1.0 + more * linked))
+    if DECODING in phases:
+        each = total(work.parts[:, -1])
+        layer, once, transfer = each[:, 0], each[:, 1], work.message_time[:, -1, TRANSFER]
+        walk = layers * layer + once + (stages - 1.0) * transfer
+        turn = turns * (fullest * layer + once + linked * transfer)
+        turning = turn > walk
+        # Drafted tokens pass a share of the layers one after the other before the step that checks them.
+        drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
+        found.append(
+            (
+                np.where(turning, turns * fullest, layers) * drafting,
+                np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens),
+                np.where(turning, turns * linked, stages - 1.0),
+            )
+        )
+    path_layers, passes, transfers = (side_by_side(*values) for values in zip(*found, strict=True))
+    return path_layers, passes, transfers
 
 
 def phase_times(work: ServingWork) -> Array:
@@ -439,9 +490,9 @@ def phase_times(work: ServingWork) -> Array:
     Returns
     -------
     Array
-        (rows, 2, 5): matrix products, attention, other kernels, communication, fixed costs. [s]
+        (rows, phases, 5): matrix products, attention, other kernels, communication, fixed costs. [s]
     """
-    parts = _parts(work)
+    parts = work.parts
     found = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
     found[..., COMMUNICATION] += work.transfers * work.message_time[..., TRANSFER]
     return found

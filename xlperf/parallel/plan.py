@@ -13,7 +13,7 @@ from xlperf.workload.model import Model
 
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0.0, 1.0, 2.0
 SCHEDULES = ("1f1b", "interleaved", "gpipe", "zero-bubble", "dualpipe")
-GPIPE, ZERO_BUBBLE, DUALPIPE = 2.0, 3.0, 4.0
+INTERLEAVED, GPIPE, ZERO_BUBBLE, DUALPIPE = 1.0, 2.0, 3.0, 4.0
 CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 PLACEHOLDERS = 2.0
@@ -84,6 +84,8 @@ class TrainingPlan:
         Code of the kernels of the loss: position in CROSS_ENTROPIES. [-]
     flash_attention : Array
         1 for a fused attention kernel, 0 for standard attention. [-]
+    mtp_layers : Array
+        Multi-token prediction modules that are trained beside the model. [-]
     adam : Array
         1 for Adam (two moments), 0 for SGD with momentum (one). [-]
     product_size : Array
@@ -127,6 +129,7 @@ class TrainingPlan:
     recompute_group: Array
     cross_entropy: Array
     flash_attention: Array
+    mtp_layers: Array
     adam: Array
     product_size: Array
     element_size: Array
@@ -220,10 +223,25 @@ def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.n
             continue
         rows = np.flatnonzero(rule.broken)
         illegal[rows] = True
-        for row in rows:
-            words = rule.sentence.format(*(_plain(values[row]) for values in rule.values))
-            sentences[row] = f"{sentences[row]}; {words}" if sentences[row] else words
+        before = sentences[rows].tolist()
+        sentences[rows] = [
+            f"{one}; {more}" if one else more for one, more in zip(before, _said(rule, rows), strict=True)
+        ]
     return illegal, sentences
+
+
+def _said(rule: Rule, rows: np.ndarray) -> list[str]:
+    """The sentence of a rule for some rows; equal values are put into words once."""
+    if not rule.values:
+        return [rule.sentence.format()] * len(rows)
+    known: dict[tuple[object, ...], str] = {}
+    words = []
+    for values in zip(*(column[rows].tolist() for column in rule.values), strict=True):
+        found = known.get(values)
+        if found is None:
+            found = known[values] = rule.sentence.format(*map(_plain, values))
+        words.append(found)
+    return words
 
 
 def _plain(value: object) -> str:
@@ -365,8 +383,9 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             (per_replica, plan.pipeline_parallel),
         ),
         Rule(
-            (plan.flash_attention < 1) & ((model.latent_attention > 0) | (plan.context_parallel > 1)),
-            "standard attention is not modelled with latent attention or context parallel: use flash",
+            (plan.flash_attention < 1) & (plan.context_parallel > 1) & (plan.context_method == RING),
+            "standard attention needs whole rows of scores, a ring brings them in pieces: use flash, or context method"
+            " all-gather or ulysses",
         ),
         Rule(
             _fraction(heads / plan.tensor_parallel),

@@ -17,6 +17,16 @@ INPUT_SIZE = {**WEIGHT_SIZE, "int4": 2.0}
 ACTIVATION_SIZE = {name: 4.0 if name == "fp32" else 2.0 for name in WEIGHT_SIZE}
 MATRIX_PRECISION = {**{name: name for name in WEIGHT_SIZE}, "fp16": "bf16", "int4": "bf16"}
 KV_PRECISION = {name: "fp8" if name in ("fp8", "fp4") else "bf16" for name in WEIGHT_SIZE}
+# What weights of a precision can be multiplied in: their own, or one that they are widened to as they are read.
+PRODUCTS = {
+    "fp32": ("fp32",),
+    "fp16": ("fp16", "bf16", "fp32"),
+    "bf16": ("bf16", "fp16", "fp32"),
+    "fp8": ("fp8", "fp16", "bf16", "fp32"),
+    "int8": ("int8", "fp16", "bf16", "fp32"),
+    "fp4": ("fp4", "fp8", "fp16", "bf16", "fp32"),
+    "int4": ("bf16", "fp16", "fp32", "fp8", "int8"),
+}
 
 
 def _none() -> Array:
@@ -73,6 +83,14 @@ class InferencePlan:
         Layers that a drafted token passes. [-]
     prompts_together : Array
         Prompts that a prefill takes while others are decoded; 0 where the whole batch is prefilled. [-]
+    context_parallel : Array
+        Ranks that share a prompt in the prefill and the cache of each sequence in decoding; each holds all weights
+        of its stage and tensor-parallel rank. [-]
+    ring : Array
+        1 where keys and values of a prompt go round in a ring behind the attention, 0 where they are gathered first.
+        [-]
+    output_variation : Array
+        Coefficient of variation of the output lengths. [-]
     """
 
     num_accelerators: Array
@@ -95,6 +113,9 @@ class InferencePlan:
     acceptance_rate: Array = field(default_factory=_none)
     draft_layers: Array = field(default_factory=_one)
     prompts_together: Array = field(default_factory=_none)
+    context_parallel: Array = field(default_factory=_one)
+    ring: Array = field(default_factory=_one)
+    output_variation: Array = field(default_factory=_none)
 
     @property
     def attention_parallel(self) -> Array:
@@ -117,9 +138,32 @@ class InferencePlan:
         return accepted_tokens(self.draft_tokens, self.acceptance_rate)
 
     @property
+    def own_tokens(self) -> Array:
+        """New tokens of a prompt on each of the ranks that share it. [-]"""
+        return np.asarray(self.new_tokens / self.context_parallel)
+
+    @property
+    def running_output(self) -> Array:
+        r"""Mean output of the requests that run at a moment: long ones run longer, so that they are met more often.
+
+        .. math:: \frac{E[N^2]}{E[N]} = \bar N (1 + v^2)
+        """
+        return np.asarray(self.output_length * (1.0 + self.output_variation * self.output_variation))
+
+    @property
+    def stage_ranks(self) -> Array:
+        """Ranks of one stage. [-]"""
+        return np.asarray(self.tensor_parallel * self.context_parallel)
+
+    @property
+    def replica_ranks(self) -> Array:
+        """Ranks of one copy of the model. [-]"""
+        return np.asarray(self.stage_ranks * self.pipeline_parallel)
+
+    @property
     def num_replicas(self) -> Array:
         """Copies of the model that serve side by side. [-]"""
-        return np.asarray(self.num_accelerators / (self.tensor_parallel * self.pipeline_parallel))
+        return np.asarray(self.num_accelerators / self.replica_ranks)
 
     @property
     def num_micro_batches(self) -> Array:
@@ -227,15 +271,37 @@ def matrix_precision(precision: np.ndarray) -> np.ndarray:
     return np.array([MATRIX_PRECISION.get(str(name), str(name)) for name in precision.tolist()], dtype=object)
 
 
+def product_precision(activation_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Precision of the products of a plan: that of its activations where they are given, else that of its weights.
+
+    Parameters
+    ----------
+    activation_precision : np.ndarray
+        Of the plans, (rows,); "" where blank: as the weights, 16 bits with INT4.
+    precision : np.ndarray
+        Precision of the weights, (rows,).
+
+    Returns
+    -------
+    np.ndarray
+        Object array of names.
+
+    >>> product_precision(np.array(["", "fp8", "bf16"]), np.array(["fp4", "int4", "fp8"])).tolist()
+    ['fp4', 'fp8', 'bf16']
+    """
+    pairs = zip(activation_precision.tolist(), precision.tolist(), strict=True)
+    return np.array([str(given) or str(name) for given, name in pairs], dtype=object)
+
+
 def cache_precision(kv_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Precision of the key-value cache: as given, else FP8 with FP8 and FP4 weights, else 16 bits.
+    """Precision of the key-value cache: as given, else FP8 with products in FP8 and FP4, else 16 bits.
 
     Parameters
     ----------
     kv_precision : np.ndarray
         Of the plans, (rows,); "" where blank.
     precision : np.ndarray
-        Precision of weights and products, (rows,).
+        Precision of the products, (rows,).
 
     Returns
     -------
@@ -292,6 +358,10 @@ def inference_plan(
     draft_tokens: Numeric = 0.0,
     acceptance_rate: Numeric = 0.0,
     draft_layers: Numeric = 1.0,
+    activation_precision: np.ndarray | None = None,
+    context_parallel: Numeric = 1.0,
+    ring: Numeric = 1.0,
+    output_variation: Numeric = 0.0,
 ) -> InferencePlan:
     """Resolve the columns of inference plans into what the equations need.
 
@@ -312,7 +382,7 @@ def inference_plan(
     concurrency : Array
         Requests in flight over all replicas, (rows,); NaN: batch size x replicas. [-]
     precision : np.ndarray
-        Precision of weights and products, (rows,).
+        Precision of the weights, (rows,).
     kv_precision : np.ndarray
         Precision of the cache, (rows,); "" where blank.
     prefill_tokens : numeric, default 8192
@@ -329,18 +399,28 @@ def inference_plan(
         Probability that a drafted token is accepted, given that those before it are. [-]
     draft_layers : numeric, default 1
         Layers that a drafted token passes. [-]
+    activation_precision : np.ndarray, optional
+        Precision that activations enter products in, (rows,); "" where blank: as the weights.
+    context_parallel : numeric, default 1
+        Ranks that share a prompt and its cache. [-]
+    ring : numeric, default 1
+        1 where they pass keys and values on behind the attention, 0 where these are gathered first. [-]
+    output_variation : numeric, default 0
+        Coefficient of variation of the output lengths. [-]
 
     Returns
     -------
     InferencePlan
         With the batch of the fullest replica and bytes per element.
     """
-    replicas = np.maximum(array(num_accelerators) / (array(tensor_parallel) * array(pipeline_parallel)), 1.0)
+    ranks = array(tensor_parallel) * array(context_parallel) * array(pipeline_parallel)
+    replicas = np.maximum(array(num_accelerators) / ranks, 1.0)
     asked = array(concurrency)
     share = np.where(np.isnan(asked), 1.0, np.ceil(asked / replicas))
     batch = np.where(np.isnan(array(batch_size)), share, array(batch_size))
-    cache = cache_precision(kv_precision, precision)
-    attention = attention_precision(cache, precision)
+    product = precision if activation_precision is None else product_precision(activation_precision, precision)
+    cache = cache_precision(kv_precision, product)
+    attention = attention_precision(cache, product)
     return InferencePlan(
         num_accelerators=array(num_accelerators),
         tensor_parallel=array(tensor_parallel),
@@ -350,8 +430,8 @@ def inference_plan(
         batch_size=batch,
         num_requests=np.where(np.isnan(asked), batch * replicas, asked),
         weight_size=sizes(WEIGHT_SIZE, precision),
-        input_size=sizes(INPUT_SIZE, precision),
-        activation_size=sizes(ACTIVATION_SIZE, precision),
+        input_size=sizes(INPUT_SIZE, product),
+        activation_size=sizes(ACTIVATION_SIZE, product),
         kv_size=sizes(WEIGHT_SIZE, cache),
         attention_size=sizes(WEIGHT_SIZE, attention),
         prefill_tokens=array(prefill_tokens) + 0.0 * batch,
@@ -361,4 +441,7 @@ def inference_plan(
         draft_tokens=array(draft_tokens) + 0.0 * batch,
         acceptance_rate=array(acceptance_rate) + 0.0 * batch,
         draft_layers=array(draft_layers) + 0.0 * batch,
+        context_parallel=array(context_parallel) + 0.0 * batch,
+        ring=array(ring) + 0.0 * batch,
+        output_variation=array(output_variation) + 0.0 * batch,
     )

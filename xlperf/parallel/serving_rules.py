@@ -6,7 +6,7 @@ import numpy as np
 
 from xlperf.arrays import Array, array
 from xlperf.parallel.plan import Rule
-from xlperf.parallel.serving_plan import InferencePlan
+from xlperf.parallel.serving_plan import PRODUCTS, InferencePlan
 from xlperf.workload.model import Model
 
 
@@ -39,22 +39,34 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
         ("concurrency", plan.num_requests),
         ("expert parallel", plan.expert_parallel),
         ("data parallel attention", plan.attention_replicas),
+        ("context parallel", plan.context_parallel),
     )
     tensor, pipeline = plan.tensor_parallel, plan.pipeline_parallel
     heads_split, experts_split = plan.attention_parallel, plan.expert_parallel
     experts = model.num_experts + 0.0 * tensor
     each_expert = np.where(experts > 0.0, model.expert_ffn_hidden_size, 0.0)
     heads, groups = model.num_attention_heads, model.num_query_groups
-    ranks = tensor * pipeline
+    ranks, context = plan.replica_ranks, plan.context_parallel
     replicas = plan.num_replicas
     fullest = np.ceil(plan.num_requests / np.maximum(replicas, 1.0))
     rules = [Rule(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
     return [
         *rules,
         Rule(
-            _fraction(replicas),
+            _fraction(replicas) & (context == 1.0),
             "tensor {} x pipeline {} parallel is {} ranks, which do not divide the {} accelerators of the plan",
             (tensor, pipeline, ranks, plan.num_accelerators),
+        ),
+        Rule(
+            _fraction(replicas) & (context != 1.0),
+            "tensor {} x context {} x pipeline {} parallel is {} ranks, which do not divide the {} accelerators of "
+            "the plan",
+            (tensor, context, pipeline, ranks, plan.num_accelerators),
+        ),
+        Rule(
+            2.0 * context > np.maximum(plan.prompt_length, 2.0),
+            "context parallel {} needs two tokens of the prompt on each rank, the prompt has {}",
+            (context, plan.prompt_length),
         ),
         Rule(
             _fraction(heads_split),
@@ -109,9 +121,7 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
     ]
 
 
-def unmodelled_rules(
-    mode: np.ndarray, request_rate: Array, batch_size: Array, concurrency: Array, context_parallel: Array
-) -> list[Rule]:
+def unmodelled_rules(mode: np.ndarray, request_rate: Array, batch_size: Array, concurrency: Array) -> list[Rule]:
     """Rules for what a plan may ask for in the sheet and the equations do not cover.
 
     Parameters
@@ -124,8 +134,6 @@ def unmodelled_rules(
         Requests of a replica, (rows,); NaN where blank. [-]
     concurrency : Array
         Requests in flight, (rows,); NaN where blank. [-]
-    context_parallel : Array
-        Ranks that share one prompt, (rows,). [-]
 
     Returns
     -------
@@ -145,7 +153,35 @@ def unmodelled_rules(
             "request rate {} beside a batch size or concurrency: give one of them",
             (request_rate,),
         ),
-        Rule(np.asarray(context_parallel > 1), "context parallel {} is not modelled; use 1", (context_parallel,)),
+    ]
+
+
+def precision_rules(activation_precision: np.ndarray, precision: np.ndarray) -> list[Rule]:
+    """Rules for the precisions of weights and activations: weights are widened to the product, never narrowed.
+
+    Parameters
+    ----------
+    activation_precision : np.ndarray
+        Of the plans, (rows,); "" where blank.
+    precision : np.ndarray
+        Precision of the weights, (rows,).
+
+    Returns
+    -------
+    list of Rule
+        None where no plan gives a precision of its activations.
+    """
+    if not (activation_precision != "").any():
+        return []
+    pairs = list(zip(activation_precision.tolist(), precision.tolist(), strict=True))
+    wrong = np.array([bool(given) and given not in PRODUCTS.get(name, ()) for given, name in pairs])
+    known = np.array([", ".join(PRODUCTS.get(name, ())) for _, name in pairs], dtype=object)
+    return [
+        Rule(
+            wrong,
+            "activation precision {} does not go with weights in {}; use {}",
+            (activation_precision, precision, known),
+        )
     ]
 
 

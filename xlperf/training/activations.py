@@ -42,7 +42,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
     model, plan = setting.model, setting.plan
     tensor, sequence, element = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
     heads = ceil_div(model.num_attention_heads, tensor)
-    scores = (1.0 - plan.flash_attention) * plan.micro_batch_size * heads * plan.sequence_length**2
+    scores = (1.0 - plan.flash_attention) * heads * plan.tokens * plan.sequence_length
     width = model.num_attention_heads * model.v_head_size
     compressed = tensor * (2.0 * model.q_lora_rank + 2.0 * model.kv_lora_rank + model.qk_rope_head_size)
     expanded = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)

@@ -2,7 +2,7 @@
 
 A part stands at a *place*: ``attention`` (projections of every layer), ``core`` and ``local core`` (attention proper
 of the layers that attend to everything, or within a window), ``mlp`` and ``moe`` (dense and mixture-of-experts
-feed-forward layers), ``embedding`` and ``head``.
+feed-forward layers), ``embedding``, ``head`` and ``mtp`` (entry and exit of a multi-token prediction module).
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from xlperf.workload.operators import (
     logits_gemm,
     mlp_gemms,
     mlp_vectors,
+    mtp_gemm,
+    mtp_vectors,
     router_gemm,
 )
 
@@ -167,6 +169,8 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
         narrow.add_with_gradients("moe", shared, element, gradient)
         wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
+    if plan.mtp_layers.any():
+        narrow.add_with_gradients("mtp", mtp_gemm(model, tokens, tensor), element, gradient)
     if bool((plan.flash_attention < 1).any()):
         present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(tokens), 2))
         scores = attention_gemms(model, plan.micro_batch_size / plan.context_parallel, plan.sequence_length, tensor)
@@ -202,6 +206,9 @@ def _vector_parts(setting: Setting) -> list[Part]:
             moved = slowdown * copies / plan.expert_tensor_parallel * model.hidden_size
             mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
             groups.append((phase, "moe", mixture))
+        if plan.mtp_layers.any():
+            split = np.where(sequence > 0, tensor, 1.0)
+            groups.append((phase, "mtp", mtp_vectors(model, tokens, split, element, backward)))
     merged = np.where(plan.context_method == RING, plan.context_parallel - 1.0, 0.0)
     if merged.any():
         output = tokens * ceil_div(model.num_attention_heads, tensor) * model.v_head_size

@@ -19,7 +19,10 @@ from xlperf.workload.transformer import expert_parameters
 
 
 class RankParameters(NamedTuple):
-    """Parameters on one rank, (rows,): of the blocks of a layer, of the embedding and of the head. [-]"""
+    """Parameters on one rank, (rows,): of the blocks of a layer, of the embedding and of the head.
+
+    ``mtp`` is what a multi-token prediction module has beside its layer. [-]
+    """
 
     attention: Array
     mlp: Array
@@ -27,6 +30,7 @@ class RankParameters(NamedTuple):
     experts: Array
     embedding: Array
     head: Array
+    mtp: Array
 
 
 def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
@@ -43,7 +47,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
     -------
     RankParameters
         Attention with norms and biases; dense feed-forward; router with shared experts; routed experts; embedding
-        with learned positions; output projection. [-]
+        with learned positions; output projection; entry and exit of a multi-token prediction module. [-]
     """
     tensor = plan.tensor_parallel
     hidden, gated = model.hidden_size, model.gated_mlp
@@ -64,6 +68,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         / plan.expert_tensor_parallel,
         embedding=table + model.learned_positions * hidden,
         head=np.where((model.tied_embeddings > 0) & (plan.pipeline_parallel < 2), 0.0, table),
+        mtp=2.0 * hidden**2 / tensor + 3.0 * (1.0 + model.layer_norm) * hidden,
     )
 
 
@@ -150,6 +155,13 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     )
     zero = np.zeros_like(full)
     outside = side_by_side(held.embedding + np.where(single, held.head, 0.0), zero, held.head)
+    mtp = plan.mtp_layers
+    if mtp.any():  # on the last stage, with a copy of the embedding
+        ahead = side_by_side(np.where(single, mtp, 0.0), zero, np.where(single, 0.0, mtp))
+        layers = layers + ahead
+        mixtures = mixtures + np.where(model.num_moe_layers > 0, 1.0, 0.0)[:, None] * ahead
+        outside = outside + ahead * held.mtp[:, None]
+        outside[:, 2] += np.where(ahead[:, 2] > 0, held.embedding, 0.0)
     copies = np.where(plan.schedule == DUALPIPE, 2.0, 1.0)[:, None]
     dense = copies * (
         layers * held.attention[:, None]
@@ -165,6 +177,8 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     tensor_ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
     whole_stream = plan.tokens * model.hidden_size * plan.element_size
     stream = whole_stream / tensor_ranks
+    if mtp.any():  # inputs of the norms, and what the projection reads
+        layer_kept = layer_kept + in_flight * ahead * (5.0 * stream)[:, None]
     logits = logits_size(
         plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel),
         plan.element_size,
@@ -173,7 +187,7 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         plan.cross_entropy == PLAIN,
     )
     gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
-    loss = logits + 2.0 * stream + whole_stream + gathered
+    loss = (1.0 + mtp) * logits + 2.0 * stream + whole_stream + gathered
     mask = model.dropout * MASK * whole_stream / plan.element_size / tensor_ranks * in_flight[:, 0]
     pair = 2.0 * gathered  # the gathered input of a block and its gradient
     extra = side_by_side(mask + np.where(single, loss, pair), pair, loss)

@@ -33,10 +33,13 @@ def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
     Returns
     -------
     StageLayers
-        What the ends do not take is shared evenly by the stages in between. [-]
+        What the ends do not take is shared evenly by the stages in between; a multi-token prediction module that is
+        trained counts as a layer of the last stage, which has so many fewer of the model. [-]
     """
-    shape = model.num_layers, plan.pipeline_parallel, plan.virtual_pipeline
-    first, full, last = first_stage_layers(*shape), stage_layers(*shape), last_stage_layers(*shape)
+    ahead = np.where(plan.pipeline_parallel > 1, plan.mtp_layers, 0.0)
+    shape = model.num_layers + ahead, plan.pipeline_parallel, plan.virtual_pipeline
+    first, full = first_stage_layers(*shape), stage_layers(*shape)
+    last = np.maximum(last_stage_layers(*shape) - ahead, 0.0)
     starts, ends = ~np.isnan(plan.first_stage_layers), ~np.isnan(plan.last_stage_layers)
     if not (starts | ends).any():
         return StageLayers(first, full, last)

@@ -21,12 +21,12 @@ from xlperf.parallel.pipeline import (
 from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
 from xlperf.training.communication import Communication, communication_of, context_time
 from xlperf.training.kernels import kernel_parts
-from xlperf.training.memory import memory_of, mixture_layers, rank_parameters
+from xlperf.training.memory import RankParameters, memory_of, mixture_layers, rank_parameters
 from xlperf.training.recompute import selected_share
 from xlperf.training.setting import WORD, Part, Setting
 from xlperf.training.stages import stages_of
 from xlperf.workload.model import Model
-from xlperf.workload.parameters import matrix_parameters
+from xlperf.workload.parameters import layer_matrices, matrix_parameters
 from xlperf.workload.transformer import attention_flop, expert_parameters, training_flop_per_token
 
 FORWARD, BACKWARD, WEIGHTS, AGAIN = 0, 1, 2, 3
@@ -81,8 +81,8 @@ class _Blocks(NamedTuple):
     again: Array
 
 
-PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding")
-_LAYERS, _OUTSIDE = slice(0, 5), slice(5, 7)
+PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
+_LAYERS, _OUTSIDE = slice(0, 5), slice(5, 8)
 
 
 def _blocks(setting: Setting, parts: list[Part], communication: Communication) -> _Blocks:
@@ -116,10 +116,10 @@ def _blocks(setting: Setting, parts: list[Part], communication: Communication) -
     )
 
 
-def _counts(model: Model, layers: Array, mixtures: Array, head: Array, embedding: Array) -> Array:
+def _counts(model: Model, layers: Array, mixtures: Array, head: Array, embedding: Array, mtp: Array) -> Array:
     """Calls of each place per micro-batch, (..., places), of stages with so many layers."""
     local = layers * (model.num_local_layers / model.num_layers)[:, None]
-    return side_by_side(layers, layers - local, local, layers - mixtures, mixtures, head, embedding)
+    return side_by_side(layers, layers - local, local, layers - mixtures, mixtures, head, embedding, mtp)
 
 
 def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
@@ -155,7 +155,7 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
         backward=layer_backward + total(backward[..., _OUTSIDE]),
         again=again,
         weight_gradients=total(counts * blocks.weight_gradients[:, None, :]),
-        tensor=tensor * (passes * once + blocks_again + counts[..., 5] + counts[..., 6]),
+        tensor=tensor * (passes * once + blocks_again + total(counts[..., _OUTSIDE])),
         context=layers * ((passes - 1.0) * context[..., FORWARD] + context[..., BACKWARD]),
         expert=exchanges * blocks.expert[:, None],
         waiting=waiting + np.maximum(host - layer_backward - tensor * once, 0.0),
@@ -208,6 +208,30 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
 
 
+def _with_mtp(
+    setting: Setting, held: RankParameters, parameters: Array, experts: Array, layers: Array, mixtures: Array
+) -> tuple[Array, Array]:
+    """Parameters of the fullest stage where the last one, of so many layers, trains modules of its own as well."""
+    model, plan = setting.model, setting.plan
+    mtp = plan.mtp_layers
+    mixed = np.where(model.num_moe_layers > 0, mtp, 0.0)
+    shared = np.where(model.num_experts > 0, held.shared, 0.0)
+    modules = mtp * (held.attention + held.mtp) + (mtp - mixed) * held.mlp + mixed * shared
+    last = layers * held.attention + (layers - mixtures) * held.mlp + mixtures * shared + held.embedding + held.head
+    routed = (mixtures + mixed) * held.experts
+    single, trained = plan.pipeline_parallel < 2, mtp > 0
+    fullest = np.where(single, parameters + modules, np.maximum(parameters, last + modules))
+    fullest_routed = np.where(single, experts + mixed * held.experts, np.maximum(experts, routed))
+    return np.where(trained, fullest, parameters), np.where(trained, fullest_routed, experts)
+
+
+def _met_with_mtp(setting: Setting, met: Array, scores: Array) -> tuple[Array, Array]:
+    """Weights and attention FLOP that a token meets, with those of the modules that are trained."""
+    model, mtp = setting.model, setting.plan.mtp_layers
+    module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
+    return met + mtp * (module + model.hidden_size * model.vocab_size), scores * (1.0 + mtp / model.num_layers)
+
+
 def step(setting: Setting) -> Step:
     """Time and memory of one optimizer step.
 
@@ -225,6 +249,7 @@ def step(setting: Setting) -> Step:
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     parts = kernel_parts(setting)
     start_layers, full_layers, last_layers = stages_of(model, plan)
+    full_layers = np.where(full_layers > 0, full_layers, np.maximum(start_layers, last_layers))
     full_mixtures = mixture_layers(model, full_layers, stages, first=False)
     last_mixtures = mixture_layers(model, last_layers, stages, first=False)
     first_layers, first_mixtures = full_layers, full_mixtures
@@ -244,16 +269,22 @@ def step(setting: Setting) -> Step:
         + single * held.head
     )
     experts = full_mixtures * held.experts
+    mtp = plan.mtp_layers
+    mtp_mixtures = np.where(model.num_moe_layers > 0, mtp, 0.0)
+    if mtp.any():
+        parameters, experts = _with_mtp(setting, held, parameters, experts, last_layers, last_mixtures)
     communication = communication_of(setting, parameters, experts)
     blocks = _blocks(setting, parts, communication)
 
     ones, none = np.ones_like(single), np.zeros_like(single)
+    ahead = side_by_side(single * mtp, mtp, none)
     counts = _counts(
         model,
-        side_by_side(first_layers, last_layers, full_layers),
-        side_by_side(first_mixtures, last_mixtures, full_mixtures),
-        side_by_side(single, ones, none),
-        side_by_side(ones, single, none),
+        side_by_side(first_layers + single * mtp, last_layers + mtp, full_layers),
+        side_by_side(first_mixtures + single * mtp_mixtures, last_mixtures + mtp_mixtures, full_mixtures),
+        side_by_side(single, ones, none) + ahead,
+        side_by_side(ones, single, none) + ahead,
+        ahead,
     )
     kinds = _stages(setting, blocks, counts)
     times_of_kinds = kinds.time
@@ -299,8 +330,10 @@ def step(setting: Setting) -> Step:
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
     scores = attention_flop(1.0, model.num_attention_heads, 1.0, seen, head_size)
     met = matrix_parameters(model, experts_per_token=True)
+    if mtp.any():
+        met, scores = _met_with_mtp(setting, met, scores)
     flop = training_flop_per_token(met, 0.5 * scores)
-    head_flop = 2.0 * model.hidden_size * model.vocab_size
+    head_flop = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
     recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head_flop, full_layers)
     rate = plan.global_batch_size * plan.sequence_length / step_time
     per_accelerator = rate / plan.num_accelerators
@@ -308,6 +341,7 @@ def step(setting: Setting) -> Step:
     results = {
         "step_time": step_time,
         **times,
+        "layer_time": times_of_kinds[:, _MIDDLE] / full_layers,
         "tokens_per_second": rate,
         "tokens_per_second_per_accelerator": per_accelerator,
         "model_flop_rate": per_accelerator * flop,

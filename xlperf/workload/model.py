@@ -92,6 +92,8 @@ class Model:
         Width of one expert. [-]
     shared_ffn_hidden_size : Array
         Width of the experts that every token visits, together. [-]
+    num_mtp_layers : Array
+        Modules that predict tokens further ahead; each has one more layer. [-]
     """
 
     num_layers: Array
@@ -125,6 +127,7 @@ class Model:
     top_k: Array = field(default_factory=_none)
     expert_ffn_hidden_size: Array = field(default_factory=_none)
     shared_ffn_hidden_size: Array = field(default_factory=_none)
+    num_mtp_layers: Array = field(default_factory=_none)
 
     @property
     def num_dense_layers(self) -> Array:

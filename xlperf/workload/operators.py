@@ -170,6 +170,55 @@ def router_gemm(model: Model, tokens: Array) -> Gemms:
     return Gemms(("router",), tokens[:, None] * ones, n, model.hidden_size[:, None] * ones, ones)
 
 
+def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
+    """Projection at the entry of a multi-token prediction module: hidden state beside embedding, to the width.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    tensor_parallel : Array
+        Ranks that share the matrix, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        One product. [-]
+    """
+    n = (model.hidden_size / tensor_parallel)[:, None]
+    ones = np.ones_like(n)
+    return Gemms(("mtp projection",), tokens[:, None] * ones, n, 2.0 * model.hidden_size[:, None] * ones, ones)
+
+
+def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, backward: bool) -> Vectors:
+    """Kernels at the entry and the exit of a multi-token prediction module that are not matrix products.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    split : Array
+        Ranks that share the tokens between the matrices, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Norms of hidden state, of embedding and of the output; putting the first two side by side. [B]
+    """
+    stream = tokens * model.hidden_size / split * element_size
+    if backward:
+        return Vectors(("mtp norm gradients", "mtp concatenation gradient"), side_by_side(9.0 * stream, 4.0 * stream))
+    return Vectors(("mtp norms", "mtp concatenation"), side_by_side(6.0 * stream, 4.0 * stream))
+
+
 def joined(*groups: Gemms) -> Gemms:
     """Products of several groups side by side.
 
@@ -256,8 +305,8 @@ def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, ten
     return Gemms(
         ("attention scores", "attention values"),
         side_by_side(length, length),
-        side_by_side(length, model.head_size),
-        side_by_side(model.head_size, length),
+        side_by_side(length, model.v_head_size),
+        side_by_side(model.qk_head_size, length),
         side_by_side(products, products),
     )
 

@@ -115,6 +115,56 @@ def matrix_parameters(model: Model, experts_per_token: bool) -> Array:
     )
 
 
+def layer_matrices(model: Model, experts_per_token: bool) -> Array:
+    """Weights of the matrices of the last layer: a mixture of experts where the model has any.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    experts_per_token : bool
+        Count the experts that one token visits (True) or all of them (False). [-]
+
+    Returns
+    -------
+    Array
+        Weights, (rows,). [-]
+    """
+    dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
+    expert = expert_parameters(model.hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
+    shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp)
+    visited = model.top_k if experts_per_token else model.num_experts
+    mixture = visited * expert + shared + router_parameters(model)
+    return np.asarray(attention_matrix_parameters(model) + np.where(model.num_moe_layers > 0, mixture, dense))
+
+
+def mtp_parameters(model: Model, experts_per_token: bool = False) -> Array:
+    r"""Parameters of the multi-token prediction modules: what they do not share with the model.
+
+    .. math:: P = D \left(P_{layer} + 2 h^2 + 3 (1 + \lambda) h\right)
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    experts_per_token : bool, default False
+        Count only the experts that one token visits. [-]
+
+    Returns
+    -------
+    Array
+        Layers, projections of hidden state beside embedding, and norms of both and of the output, (rows,). [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 2.2; 11.5 billion parameters
+       beside shared embedding and head (README_WEIGHTS of the weights).
+    """
+    hidden = model.hidden_size
+    layer = layer_matrices(model, experts_per_token) + layer_small_parameters(model)
+    return np.asarray(model.num_mtp_layers * (layer + 2.0 * hidden**2 + 3.0 * (1.0 + model.layer_norm) * hidden))
+
+
 def parameter_count(model: Model, experts_per_token: bool = False) -> Array:
     r"""Parameters of models: layers, embeddings, output projection and the last norm.
 

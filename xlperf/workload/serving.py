@@ -18,6 +18,8 @@ from xlperf.workload.operators import Gemms, expert_gemms, joined, logits_gemm, 
 
 DENSE = Architecture(False, False, False)
 """Plain attention to everything, one feed-forward layer in every layer."""
+PREFILL, DECODING = 0, 1
+BOTH_PHASES = (PREFILL, DECODING)
 ONCE_GEMMS = 1
 ONCE_VECTORS = 2
 
@@ -61,6 +63,9 @@ class ServingShape(NamedTuple):
         Ranks that share the experts. [-]
     expert_tensor_parallel : Array
         Ranks that share each expert. [-]
+    prefill_expanded : Array
+        Tokens whose compressed keys and values a pass of the prefill expands: those of all ranks that share the
+        prompts. [-]
     """
 
     prefill_tokens: Array
@@ -71,6 +76,7 @@ class ServingShape(NamedTuple):
     attention_parallel: Array
     expert_parallel: Array
     expert_tensor_parallel: Array
+    prefill_expanded: Array
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
         """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
@@ -179,7 +185,7 @@ def busiest_share(mean: Array, ranks: Array) -> Array:
     return np.asarray(1.0 + np.sqrt(2.0 * np.log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))
 
 
-def _attention_gemms(model: Model, tokens: Array, ranks: Array, latent: bool) -> Gemms:
+def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array, latent: bool) -> Gemms:
     heads, hidden = ceil_div(model.num_attention_heads, ranks), model.hidden_size
     if not latent:
         groups = ceil_div(model.num_query_groups, ranks)
@@ -201,7 +207,8 @@ def _attention_gemms(model: Model, tokens: Array, ranks: Array, latent: bool) ->
     )
     k = side_by_side(hidden, compressed, hidden, rank, nope, rank, heads * values)
     batch = side_by_side(one, one, one, one, heads, heads, one)
-    return Gemms(_LATENT, np.broadcast_to(tokens[:, None], n.shape), n, k, batch)
+    m = side_by_side(tokens, tokens, tokens, expanded, tokens, tokens, tokens)
+    return Gemms(_LATENT, m, n, k, batch)
 
 
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
@@ -238,7 +245,9 @@ def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Arr
     return side_by_side(*columns, one)
 
 
-def serving_gemms(model: Model, shape: ServingShape, architecture: Architecture) -> ServingGemms:
+def serving_gemms(
+    model: Model, shape: ServingShape, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES
+) -> ServingGemms:
     """Matrix products with weights of one layer and of the output, on the busiest rank.
 
     Parameters
@@ -249,6 +258,8 @@ def serving_gemms(model: Model, shape: ServingShape, architecture: Architecture)
         Tokens of both phases, and how the model is split. [-]
     architecture : Architecture
         Structure that the models share.
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
 
     Returns
     -------
@@ -257,16 +268,16 @@ def serving_gemms(model: Model, shape: ServingShape, architecture: Architecture)
     """
     ranks, latent = shape.attention_parallel, architecture.latent_attention
     halves, calls = [], []
-    for phase in (0, 1):
+    for phase in phases:
         tokens, routed, sampled = shape.of(phase)
         parts = [
-            _attention_gemms(model, tokens, ranks, latent),
+            _attention_gemms(model, tokens, tokens if phase else shape.prefill_expanded, ranks, latent),
             mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"),
         ]
         if architecture.experts:
             parts.append(_expert_gemms(model, routed, shape, tokens))
         halves.append(joined(*parts, logits_gemm(model, sampled, ranks)))
-        calls.append(_gemm_calls(model, architecture, phase == 1))
+        calls.append(_gemm_calls(model, architecture, phase == DECODING))
     gemms = joined(*halves)
     narrow = np.array([name not in _WIDE for name in gemms.names])
     attention = np.array([name in _PLAIN or name in _LATENT for name in gemms.names])
@@ -302,7 +313,12 @@ def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Arr
 
 
 def serving_vectors(
-    model: Model, shape: ServingShape, architecture: Architecture, element_size: Array, logit_size: Array
+    model: Model,
+    shape: ServingShape,
+    architecture: Architecture,
+    element_size: Array,
+    logit_size: Array,
+    phases: tuple[int, ...] = BOTH_PHASES,
 ) -> ServingVectors:
     """Kernels of one layer and of one pass that are not matrix products, on the busiest rank.
 
@@ -318,6 +334,8 @@ def serving_vectors(
         Bytes of an activation, (rows,). [B]
     logit_size : Array
         Bytes of a logit when tokens are sampled, (rows,). [B]
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
 
     Returns
     -------
@@ -338,7 +356,7 @@ def serving_vectors(
     logits = _SAMPLING_PASSES * model.vocab_size * logit_size
     columns, calls = [], []
     one = np.ones_like(stream)
-    for phase in (0, 1):
+    for phase in phases:
         tokens, routed, sampled = shape.of(phase)
         columns += [tokens * 4.0 * stream, tokens * cached, tokens * gated]
         if architecture.experts:
@@ -353,7 +371,7 @@ def serving_vectors(
         columns += [tokens * 4.0 * stream, sampled * logits]
         calls += [2.0 * one, one]
     names = (*_LAYER_VECTORS, *(_EXPERT_VECTORS if architecture.experts else ()), *_ONCE_VECTORS)
-    return ServingVectors((*names, *names), side_by_side(*columns), side_by_side(*calls))
+    return ServingVectors(names * len(phases), side_by_side(*columns), side_by_side(*calls))
 
 
 def local_share(model: Model) -> Array:

@@ -1,4 +1,4 @@
-"""Speed of cells in LibreOffice, measured: ``python tests/benchmark_cells.py``.
+"""Cells in LibreOffice: ``python tests/benchmarks --cells``.
 
 1,000 plans that differ (seeded) stand in a sheet. Measured are the recalculation of 1,000 cells, each a scalar function
 on its own plan with a catalog handle, and of one array formula that spills the results of all 1,000 plans. Each round
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.test_libreoffice import Office
 from xlperf.catalog.schema import results_of

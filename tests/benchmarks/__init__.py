@@ -1,0 +1,1 @@
+"""Speed, measured: ``python tests/benchmarks`` prints the figures of the README."""

@@ -1,0 +1,175 @@
+"""Plans that are owned: the network of the plan's own topology, the hour by part, energy, carbon, rates per dollar."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Outcome
+from cost_samples import DESIGN, NODE, PACKAGE, SERVER
+
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.cells import table_from_columns
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.cost.systems import network_parts
+from xlperf.evaluate import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
+from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS
+from xlperf.excel.build import read_tables, table_of, workbook_package
+from xlperf.resources import workbook
+from xlperf.units import YEAR, factor
+
+Command = Callable[..., Outcome]
+H100 = "H100-SXM-80GB"
+OWNED = {**SERVER, "accelerator": H100, "switch_ports": 64}
+MADE = {**DESIGN, "accelerator": H100, "memory_stacks": 5, "stack_capacity": 16, "memory_price": 15, "board_cost": 400}
+PLANS = {"model": ["Meta-Llama-3.1-70B"] * 3, "accelerator": [H100] * 3, "num accelerators": [8.0, 64.0, 1024.0],
+         "tensor parallel": [8.0] * 3, "training tokens": [1.0] * 3}  # fmt: skip
+SERVED = {"model": ["Meta-Llama-3.1-70B"], "accelerator": [H100], "num accelerators": [8.0], "tensor parallel": [8.0],
+          "prompt length": [1000.0], "output length": [500.0], "batch size": [16.0]}  # fmt: skip
+
+
+def _plans(kind: str, columns: dict[str, list[object]]) -> Table:
+    return table_from_columns(kind, {name: np.array(values) for name, values in columns.items()})
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    rows = {"process_nodes": [NODE], "packages": [PACKAGE], "chiplets": [MADE],
+            "servers": [OWNED, {**OWNED, "server": "dear", "discount_rate": 0.2}]}  # fmt: skip
+    return load_catalog().with_tables([table_of(kind, own) for kind, own in rows.items()])
+
+
+def test_the_network_is_that_of_the_plan(catalog: Catalog) -> None:
+    """None within a server; one switch for 64; two levels for 1,024; rings and tapers as the sheet networks has."""
+    owned = evaluate_ownership(_plans("training", PLANS), catalog)
+    assert owned["network_switches"].tolist() == [0.0, 1.0, 48.0]
+    assert owned["network_cables"].tolist() == [0.0, 64.0, 2048.0]
+    assert owned["network_cost"][0] == 0.0
+    assert owned["network_cost"][1] == pytest.approx((25_000 + 64 * 100 + 128 * 700) / 64)
+    tiers = [
+        {"network": "own", "tier": 1, "size": 8, "topology": "switch", "link_bandwidth": 450, "latency": 1},
+        {"network": "own", "tier": 2, "size": 4096, "topology": "fat-tree", "link_bandwidth": 50, "latency": 5,
+         "oversubscription": 3, "accelerators_per_adapter": 2},
+        {"network": "round", "tier": 1, "size": 8, "topology": "switch", "link_bandwidth": 450, "latency": 1},
+        {"network": "round", "tier": 2, "size": 1024, "topology": "ring", "link_bandwidth": 50, "latency": 5},
+    ]  # fmt: skip
+    with_networks = catalog.with_tables([table_of("networks", tiers)])
+    plans = _plans("training", {**PLANS, "network": ["own", "round", "own"]})
+    found = evaluate_ownership(plans, with_networks)
+    assert found["network_cables"].tolist() == [0.0, 64.0, 512.0 * 4.0 / 3.0]
+    thin = network_parts("fat-tree", 512.0, 64.0, 3.0)
+    assert found["network_switches"].tolist() == [0.0, 0.0, float(thin.switches)]
+
+
+@pytest.mark.parametrize(("dimensions", "axes"), [("32x32", 2.0), ("3D of 4", 3.0), ("4x16x16", 3.0), ("", 2.0)])
+def test_a_torus_has_a_link_per_axis(catalog: Catalog, dimensions: str, axes: float) -> None:
+    tier = {"network": "grid", "tier": 1, "size": 1024, "topology": "torus", "dimensions": dimensions,
+            "link_bandwidth": 50, "latency": 1}  # fmt: skip
+    plans = _plans("training", {**PLANS, "network": ["grid"] * 3})
+    found = evaluate_ownership(plans, catalog.with_tables([table_of("networks", [tier])]))
+    assert found["network_cables"].tolist() == [0.0, 64.0 * axes, 1024.0 * axes]
+
+
+def test_parts_of_an_owned_hour_add_up(catalog: Catalog) -> None:
+    for kind, columns in (("training", PLANS), ("inference", SERVED)):
+        owned = evaluate_ownership(_plans(kind, columns), catalog)
+        np.testing.assert_allclose(sum(owned[name] for name in HOUR_PARTS), owned["hour_cost"], rtol=1e-12)
+        made = sum(owned[name] for name in ACCELERATOR_PARTS)
+        np.testing.assert_allclose(made, owned["hour_accelerator"], rtol=1e-12)
+        assert (owned["hour_margin"] > 0.0).all()
+        assert owned["design"].tolist() == ["one"] * len(owned)
+    made = evaluate_designs(catalog.tables["chiplets"], catalog)
+    memory = float(made["memory"][0] + made["wasted_memory"][0])
+    assert owned["hour_memory"][0] / owned["hour_accelerator"][0] == pytest.approx(memory / SERVER["accelerator_price"])
+
+
+def test_an_owned_hour_is_that_of_the_server(catalog: Catalog) -> None:
+    """With as many accelerators as the server's row joins, both count the same network."""
+    servers = evaluate_servers(catalog.tables["servers"])
+    owned = evaluate_ownership(_plans("training", PLANS), catalog)
+    assert owned["hour_cost"][2] == pytest.approx(float(servers["cost_rate"][0]), rel=1e-12)
+    dear = evaluate_ownership(_plans("training", PLANS), catalog, owner="DEAR")
+    assert dear["server"].tolist() == ["dear"] * 3
+    assert dear["hour_cost"][2] == pytest.approx(float(servers["cost_rate"][1]), rel=1e-12)
+
+
+def test_tokens_of_an_owner(catalog: Catalog) -> None:
+    """As the plan's own results at the owner's hour: per token, per run, per dollar, per joule."""
+    plans, served = _plans("training", PLANS), _plans("inference", SERVED)
+    owned, results = evaluate_ownership(plans, catalog), evaluate(plans, catalog)
+    hour = owned["hour_cost"]
+    count = plans["num_accelerators"]
+    expected = hour * count / results["tokens_per_second"]
+    np.testing.assert_allclose(owned["cost_per_million_tokens"], expected, rtol=1e-14)
+    np.testing.assert_allclose(owned["tokens_per_dollar"] * expected, 1.0, rtol=1e-12)
+    np.testing.assert_allclose(owned["run_cost"], hour * count * results["run_time"], rtol=1e-14)
+    np.testing.assert_allclose(owned["yearly_cost"], hour * count * YEAR, rtol=1e-14)
+    grid = owned["power"] / owned["tokens_per_second_per_megawatt"]
+    np.testing.assert_allclose(owned["power"] / grid, results["tokens_per_second"] / owned["power"], rtol=1e-12)
+    energy = 0.8 * owned["power"] / results["tokens_per_second"]
+    np.testing.assert_allclose(owned["energy_per_token"], energy, rtol=1e-12)
+    np.testing.assert_allclose(owned["carbon_per_million_tokens"], energy * 0.4 * factor("kg/kWh"), rtol=1e-12)
+    inference, costs = evaluate(served, catalog), evaluate_ownership(served, catalog)
+    ratio = costs["hour_cost"][0] / inference["accelerator_hour_cost"][0]
+    for side in ("input", "output"):
+        name = f"cost_per_million_{side}_tokens"
+        np.testing.assert_allclose(costs[name], inference[name] * ratio, rtol=1e-12)
+
+
+def test_results_per_dollar_and_carbon_of_plans() -> None:
+    """Columns of the plan sheets: what a dollar, a megawatt and a kilogram are worth."""
+    catalog = load_catalog()
+    plans, served = _plans("training", PLANS), _plans("inference", SERVED)
+    for table, cost in ((plans, "cost_per_million_tokens"), (served, "")):
+        results = evaluate(table, catalog)
+        hour = results["accelerator_hour_cost"]
+        count = table["num_accelerators"]
+        per_dollar = results["tokens_per_second"] / (count * hour)
+        np.testing.assert_allclose(results["tokens_per_dollar"], per_dollar, rtol=1e-12)
+        if cost:
+            np.testing.assert_allclose(results[cost] * results["tokens_per_dollar"], 1.0, rtol=1e-12)
+            np.testing.assert_allclose(results["step_cost"], hour * count * results["step_time"], rtol=1e-12)
+            np.testing.assert_allclose(
+                results["run_carbon"], results["run_energy"] * 0.4 * factor("kg/kWh"), rtol=1e-12
+            )
+        carbon = results["energy_per_token"] * 0.4 * factor("kg/kWh")
+        np.testing.assert_allclose(results["carbon_per_million_tokens"], carbon, rtol=1e-12)
+        per_watt = results["tokens_per_second_per_megawatt"]
+        np.testing.assert_allclose(per_watt * results["energy_per_token"], 1.0, rtol=1e-12)
+
+
+def test_plans_without_a_server_or_a_result_say_so(catalog: Catalog) -> None:
+    plans = _plans("training", {**PLANS, "accelerator": [H100, "MI300X", H100], "tensor parallel": [8.0, 8.0, 3.0]})
+    owned = evaluate_ownership(plans, catalog)
+    assert np.isnan(owned["hour_cost"]).tolist() == [False, True, True]
+    assert owned["reason"][1] == "no row of servers has this accelerator"
+    assert owned["reason"][2] == evaluate(plans, catalog)["reason"][2] != ""
+    none = evaluate_ownership(_plans("training", PLANS), load_catalog().with_tables([table_of("servers", [])]))
+    assert np.isnan(none["hour_cost"]).all()
+
+
+def test_cost_command_takes_plans(command: Command, tmp_path: Path) -> None:
+    study = tmp_path / "study.xlsx"
+    rows = {"process_nodes": [NODE], "packages": [PACKAGE], "chiplets": [MADE], "servers": [OWNED]}
+    study.write_bytes(workbook_package({**read_tables(workbook()), **rows}, values=False))
+    plans = tmp_path / "plans.csv"
+    plans.write_text(f"model,accelerator,num accelerators,tensor parallel\nMeta-Llama-3.1-70B,{H100},64,8\n", "utf-8")
+    done = command("cost", plans, "--catalog", study)
+    assert done.code == 0, done.err
+    (row,) = csv.DictReader(io.StringIO(done.out))
+    given = ["model", "accelerator", "num_accelerators", "tensor_parallel"]
+    assert list(row) == [*given, *(column.name for column in table_schema("ownership").columns)]
+    assert float(row["hour_cost"]) > 0.0
+    assert row["network_switches"] == "1"
+    done = command("cost", study, "--sheet", "training", "-o", tmp_path / "owned.xlsx")
+    assert done.code == 0, done.err
+    for option in (["--placed"], ["--upstream"], ["--tornado", ""]):
+        done = command("cost", plans, "--catalog", study, *option)
+        assert (done.code, len(done.err.splitlines())) == (2, 1), option
+    done = command("cost", study, "--owner", "neocloud")
+    assert (done.code, done.err.strip()) == (2, "--owner: is for plans, these are designs")

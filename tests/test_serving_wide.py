@@ -1,0 +1,309 @@
+"""Long prompts shared by ranks, outputs of unequal length, precisions of weights and activations: hand counts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate, explain
+from xlperf.inference.messages import hidden_exchange
+from xlperf.parallel.serving_plan import PRODUCTS
+
+GIB = 2.0**30
+LONG = {"prompt_length": 65_536, "output_length": 256, "batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def plans(*rows: dict[str, Any]) -> Table:
+    base = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "num_accelerators": 8,
+            "tensor_parallel": 8, "prompt_length": 1000, "output_length": 500}  # fmt: skip
+    full = [{**base, **row} for row in rows]
+    header = list(dict.fromkeys(name for row in full for name in row))
+    cells = [[row.get(name, "") for name in header] for row in full]
+    return table_from_rows("inference", header, cells, lambda row, column: f"row {row} {column}")
+
+
+def results(catalog: Catalog, *rows: dict[str, Any]) -> Table:
+    return evaluate(plans(*rows), catalog)
+
+
+def split(ranks: int, **more: Any) -> dict[str, Any]:
+    return {**LONG, "context_parallel": ranks, "num_accelerators": 8 * ranks, "batch_size": 4, **more}
+
+
+# Context parallel
+
+
+@pytest.mark.parametrize(
+    ("model", "elements"),
+    [
+        ("Meta-Llama-3.1-70B", 80 * 2 * 128),  # one of 8 heads on each of 8 ranks
+        ("DeepSeek-V3", 61 * 576),  # the compressed vector, the same on every rank
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_ranks_of_a_prompt_share_its_cache(catalog: Catalog, model: str, elements: int, ranks: int) -> None:
+    found = results(catalog, split(ranks, model=model))
+    tokens = math.ceil((65_536 + 256) / ranks)
+    assert found.number("memory_kv_cache")[0] == 4 * elements * tokens * 2.0
+    assert found.number("memory_weights")[0] == results(catalog, split(1, model=model)).number("memory_weights")[0]
+
+
+def test_windows_are_shared_too(catalog: Catalog) -> None:
+    """gpt-oss: 18 of 36 layers keep 128 tokens, on each of 4 ranks 32 of them."""
+    row = split(4, model="gpt-oss-120b", tensor_parallel=1, num_accelerators=4)
+    tokens = 18 * (128 / 4 + (65_536 + 256) / 4)
+    assert results(catalog, row).number("memory_kv_cache")[0] == 4 * 2 * 8 * 64 * tokens * 2.0
+
+
+def test_shared_prompts_do_the_same_work_in_less_time(catalog: Catalog) -> None:
+    """Attention and products of all ranks together are those of one; only the expansion of latent keys is repeated."""
+    for model, repeated in (("Meta-Llama-3.1-70B", False), ("DeepSeek-V3", True)):
+        tables = [explain(plans(split(ranks, model=model)), catalog) for ranks in (1, 4)]
+        work = []
+        for table in tables:
+            prefill = table.text("phase") == "prefill"
+            names, amount = table.text("operator")[prefill], (table.number("flop") * table.number("calls"))[prefill]
+            work.append(dict(zip(names.tolist(), amount.tolist(), strict=True)))
+        for name, alone in work[0].items():
+            if not alone > 0.0 or name in ("logits", "router"):
+                continue
+            share = work[1][name] * 4.0 / alone
+            if repeated and name == "key and value expansion":
+                assert share == pytest.approx(4.0), name
+            elif name.startswith("experts"):
+                assert 0.9 < share < 1.1, name  # the busiest rank has a little more than its share
+            else:
+                assert share == pytest.approx(1.0, rel=1e-9), name
+
+
+def test_prefill_scales_and_decoding_reads_less(catalog: Catalog) -> None:
+    found = results(catalog, *(split(ranks, prompt_length=131_072, batch_size=1) for ranks in (1, 2, 4, 8)))
+    ttft, ranks = found.number("ttft"), np.array([1.0, 2.0, 4.0, 8.0])
+    efficiency = ttft[0] / (ttft * ranks)
+    assert (np.diff(efficiency) < 0.0).all()
+    assert efficiency[-1] > 0.8
+    attention = found.number("time_attention")
+    assert (np.diff(attention) < 0.0).all()
+    assert attention[-1] > 0.9 * attention[0] / 8.0
+    assert (np.diff(found.number("time_communication")) > 0.0).all()
+    assert (np.diff(found.number("max_batch_size")) > 0.0).all()
+
+
+@pytest.mark.parametrize(("prompt", "measured", "off"), [(1_000_000, 77.0, 0.15), (131_072, 3.8, 0.40)])
+def test_million_tokens_as_published(catalog: Catalog, prompt: int, measured: float, off: float) -> None:
+    """Llama 3 405B on 128 H100 of 96 GB, a prompt on 16 servers (arXiv:2411.01783): 77 s, and 3.8 s for 128K."""
+    row = {"model": "Meta-Llama-3.1-405B", "accelerator": "H100-96GB-HBM2e-500W", "num_accelerators": 128,
+           "network": "DGX-H100", "context_parallel": 16, "prompt_length": prompt, "output_length": 1,
+           "precision": "fp8", "kv_precision": "bf16", "prefill_tokens": 131_072}  # fmt: skip
+    alone = {**row, "num_accelerators": 8, "context_parallel": 1}
+    found = results(catalog, row, alone)
+    assert found.number("ttft")[0] == pytest.approx(measured, rel=off)
+    if prompt == 1_000_000:
+        efficiency = found.number("ttft")[1] / (16 * found.number("ttft")[0])
+        assert efficiency == pytest.approx(0.93, abs=0.08), "published parallel efficiency"
+
+
+def test_a_ring_hides_behind_attention(catalog: Catalog) -> None:
+    """Two ranks, 3 s of exchange, 4 s of attention: the last block has half the attention before it."""
+    exchange, attention = np.array([3.0, 1.0, 3.0, 3.0]), np.array([4.0, 4.0, 4.0, 0.0])
+    ring, ranks = np.array([1.0, 1.0, 0.0, 1.0]), np.full(4, 2.0)
+    assert hidden_exchange(exchange, attention, ring, ranks).tolist() == [1.0, 0.0, 3.0, 3.0]
+    rows = (split(4, context_method=method) for method in ("ring", "all-gather"))
+    ring_time, gathered = results(catalog, *rows).number("ttft")
+    assert ring_time < gathered
+
+
+def test_chunks_of_a_shared_prompt(catalog: Catalog) -> None:
+    """A pass takes 8192 tokens of each rank: on 4 ranks a prompt of 65536 takes 2 passes instead of 8."""
+    for ranks, passes in ((1, 8.0), (4, 2.0)):
+        table = explain(plans(split(ranks, batch_size=1)), catalog)
+        row = (table.text("phase") == "prefill") & (table.text("operator") == "logits")
+        assert table.number("calls")[row].tolist() == [passes]
+
+
+@pytest.mark.parametrize("model", ["Meta-Llama-3.1-70B", "DeepSeek-V3", "gpt-oss-120b"])
+@pytest.mark.parametrize("method", ["ring", "all-gather"])
+def test_operators_of_shared_prompts_add_up(catalog: Catalog, model: str, method: str) -> None:
+    table = plans(split(2, model=model, context_method=method, prompt_length=3000))
+    found, operators = evaluate(table, catalog), explain(table, catalog)
+    phase = operators.text("phase")
+    for name, result in (("prefill", "ttft"), ("decode", "tpot")):
+        assert operators.number("total_time")[phase == name].sum() == pytest.approx(found.number(result)[0], rel=1e-9)
+    assert "partial outputs of attention" in operators.text("operator").tolist()
+
+
+def test_pools_may_share_prompts_in_one_of_them(catalog: Catalog) -> None:
+    row = {**LONG, "batch_size": "", "mode": "disaggregated", "concurrency": 4, "num_accelerators": 24,
+           "prefill_accelerators": 16}  # fmt: skip
+    found = results(catalog, row, {**row, "prefill_context_parallel": 2})
+    assert found.number("prefill_time")[1] < 0.6 * found.number("prefill_time")[0]
+    assert found.number("memory_kv_cache")[1] == found.number("memory_kv_cache")[0]
+    refused = results(catalog, {**LONG, "prefill_context_parallel": 2})
+    assert "prefill context parallel needs mode disaggregated" in refused.text("reason")[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ({"context_parallel": 3, "num_accelerators": 16}, "tensor 8 x context 3 x pipeline 1 parallel is 24 ranks"),
+        ({"context_parallel": 2, "num_accelerators": 16, "prompt_length": 3}, "needs two tokens of the prompt on each"),
+        ({"output_variation": 0.5}, "output variation needs mode continuous or disaggregated"),
+        ({"activation_precision": "fp8"}, "activation precision fp8 does not go with weights in bf16; use bf16, fp16"),
+        ({"precision": "fp8", "activation_precision": "int8"}, "does not go with weights in fp8"),
+        ({"precision": "int4", "activation_precision": "fp4"}, "does not go with weights in int4"),
+        ({"precision": "fp4"}, "states no peak rate for precision fp4"),
+    ],
+)
+def test_refusals(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:
+    found = results(catalog, row)
+    assert sentence in found.text("reason")[0]
+    assert math.isnan(found.number("latency")[0])
+
+
+# Outputs of unequal length
+
+
+def test_requests_that_run_are_longer_than_those_that_come() -> None:
+    """Outputs of 100 and 300 in turn: at a random step 3 of 4 running requests are long."""
+    outputs = np.array([100.0, 300.0])
+    mean, variation = outputs.mean(), outputs.std() / outputs.mean()
+    met = (outputs * outputs).sum() / outputs.sum()
+    assert met == pytest.approx(mean * (1.0 + variation**2))
+    assert met == 0.25 * 100.0 + 0.75 * 300.0
+
+
+def test_spread_of_outputs(catalog: Catalog) -> None:
+    row = {"mode": "continuous", "concurrency": 32}
+    found = results(catalog, *({**row, "output_variation": variation} for variation in (0.0, 0.5, 1.0)))
+    plain = results(catalog, row)
+    for name, values in plain.columns.items():
+        if values.dtype == np.float64:
+            assert values[0].tobytes() == found.number(name)[0].tobytes(), name
+    assert found.number("memory_kv_cache").tolist() == [
+        pytest.approx(32 * 2 * 80 * 128 * 2.0 * math.ceil(1000 + 500 * (1 + variation**2)))
+        for variation in (0.0, 0.5, 1.0)
+    ]
+    for name in ("tpot", "time_attention", "tpot_ninety_ninth"):
+        assert (np.diff(found.number(name)) > 0.0).all(), name
+    tail = found.number("tpot_ninety_ninth") - found.number("tpot_median")
+    assert (np.diff(tail) > 0.0).all(), "few tokens average the prefills that interrupt them worse"
+    assert (np.diff(found.number("max_batch_size")) < 0.0).all()
+    in_flight = found.number("latency") * found.number("tokens_per_second") / 500.0
+    np.testing.assert_allclose(in_flight, 32.0, rtol=1e-9, err_msg="Little's law")
+
+
+def test_spread_of_prompts_delays_the_first_token(catalog: Catalog) -> None:
+    row = {"mode": "continuous", "request_rate": 2.0}
+    found = results(catalog, *({**row, "prompt_variation": variation} for variation in (0.0, 0.5, 1.5)))
+    for name in ("ttft", "ttft_ninetieth", "ttft_ninety_ninth"):
+        assert (np.diff(found.number(name)) > 0.0).all(), name
+
+
+# Precisions
+
+WEIGHTS = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.5625}
+RATES = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "int8": "int8", "fp4": "fp4"}
+PAIRS = [(name, product) for name in WEIGHTS for product in ("", *PRODUCTS[name]) if product != "fp32"]
+
+
+@pytest.mark.parametrize(("precision", "activation"), PAIRS)
+def test_bytes_and_rates_of_every_pair(catalog: Catalog, precision: str, activation: str) -> None:
+    """One product of a decode step against its bytes: weights as stored, inputs as multiplied, outputs of 16 bits."""
+    row = {"precision": precision, "activation_precision": activation, "accelerator": "B200-SXM-180GB"}
+    table = explain(plans({**row, "batch_size": 16}), catalog)
+    picked = (table.text("phase") == "decode") & (table.text("operator") == "mlp up")
+    product = activation or {"int4": "bf16"}.get(precision, precision)
+    m, n, k = 16, 2 * 28672 / 8, 8192
+    assert table.number("flop")[picked][0] == 2 * m * n * k
+    assert table.number("traffic")[picked][0] == WEIGHTS[precision] * n * k + WEIGHTS[product] * m * k + 2 * m * n
+    found = results(catalog, row)
+    matrices = 80 * (2 * 8192 * 128 * (64 + 8) + 3 * 8192 * 28672)
+    others = 2.0 * (2 * 128256 * 8192 / 8 + 80 * 2 * 8192)
+    assert found.number("memory_weights")[0] == pytest.approx(matrices / 8 * WEIGHTS[precision] + others, rel=1e-4)
+    # A large batch is bound by arithmetic: at the rate of the product, whatever the weights are stored in.
+    many = {**row, "prompt_length": 8192, "batch_size": 1, "output_length": 2}
+    same = {**many, "precision": {"fp16": "bf16"}.get(product, product), "activation_precision": ""}
+    mixed, plain = (explain(plans(one), catalog) for one in (many, same))
+    times = [one.number("time")[one.text("operator") == "mlp up"][0] for one in (mixed, plain)]
+    assert times[0] == pytest.approx(times[1], rel=0.05)
+
+
+def test_weight_only_quantisation_helps_one_sequence_and_not_many(catalog: Catalog) -> None:
+    """Reading weights is what a batch of 1 waits for; the prefill computes in 16 bits as before."""
+    rows = [
+        {"precision": precision, "activation_precision": "bf16", "kv_precision": "bf16", "batch_size": 1}
+        for precision in ("bf16", "fp8", "int4")
+    ]
+    found = results(catalog, *rows)
+    assert (np.diff(found.number("tpot")) < 0.0).all()
+    time = found.number("time_matrix")
+    assert time[2] < 0.55 * time[0]
+    assert found.number("ttft") == pytest.approx(found.number("ttft")[0], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kv_precision", "size"),
+    [("fp32", 4.0), ("fp16", 2.0), ("bf16", 2.0), ("fp8", 1.0), ("int8", 1.0), ("fp4", 0.5625), ("int4", 0.5625)],
+)
+@pytest.mark.parametrize(
+    ("model", "elements"),
+    [("Meta-Llama-3.1-70B", 2 * 80 * 128 * 1500), ("DeepSeek-V3", 61 * 576 * 1500),
+     ("gpt-oss-120b", 2 * 64 * 18 * (128 + 1500))],
+)  # fmt: skip
+def test_cache_in_every_precision(catalog: Catalog, model: str, elements: int, kv_precision: str, size: float) -> None:
+    row = {"model": model, "kv_precision": kv_precision, "batch_size": 2}
+    assert results(catalog, row).number("memory_kv_cache")[0] == 2 * elements * size
+
+
+def test_cache_follows_the_products(catalog: Catalog) -> None:
+    """FP4 weights widened to 16 bits leave the cache in 16 bits; multiplied in FP8 they have it in FP8."""
+    pairs = (("fp8", ""), ("fp8", "bf16"), ("int4", ""), ("int4", "fp8"))
+    rows = [{"precision": weights, "activation_precision": product} for weights, product in pairs]
+    sizes = results(catalog, *rows).number("memory_kv_cache") / (2 * 80 * 128 * 1500)
+    assert sizes.tolist() == [1.0, 2.0, 2.0, 1.0]
+
+
+# Rows alone and together
+
+WIDE = [
+    split(2),
+    split(4, model="DeepSeek-V3", precision="fp8"),
+    split(2, model="gpt-oss-120b", context_method="all-gather"),
+    {"mode": "continuous", "concurrency": 64, "output_variation": 0.7, "prompt_variation": 0.4},
+    {"mode": "continuous", "request_rate": 1.0, "output_variation": 0.7},
+    {"mode": "disaggregated", "concurrency": 32, "num_accelerators": 32, "prefill_context_parallel": 2},
+    {"precision": "int4", "activation_precision": "fp8", "batch_size": 8},
+    {"batch_size": 8},
+]
+
+
+def test_rows_alone_and_in_company_are_the_same_to_the_bit(catalog: Catalog) -> None:
+    together = results(catalog, *(WIDE * 20))
+    for row, plan in enumerate(WIDE):
+        alone = results(catalog, plan)
+        assert not math.isnan(alone.number("latency")[0]), alone.text("reason")[0]
+        for name, values in together.columns.items():
+            if values.dtype == np.float64:
+                for again in (row, row + len(WIDE) * 19):
+                    assert values[again].tobytes() == alone.number(name)[0].tobytes(), name
+
+
+def test_splitting_a_prompt_of_any_architecture(catalog: Catalog) -> None:
+    """More ranks never slow a long prefill down, whatever attends to it."""
+    models = ("Meta-Llama-3.1-70B", "DeepSeek-V3", "gpt-oss-120b", "Llama-4-Scout-17B-16E-Instruct")
+    for model, method in itertools.product(models, ("ring", "all-gather")):
+        rows = [split(ranks, model=model, context_method=method, batch_size=1) for ranks in (1, 2, 4)]
+        ttft = results(catalog, *rows).number("ttft")
+        assert (np.diff(ttft) < 0.0).all(), (model, method, ttft)

@@ -1,0 +1,314 @@
+"""Studies: each finding is pinned by sign, order or knee; workbooks are what their modules give; reports open."""
+
+from __future__ import annotations
+
+import math
+from datetime import date
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from xlperf.catalog.show import show
+from xlperf.errors import InputError
+from xlperf.excel.build_studies import study_package, write_study
+from xlperf.excel.report import write_study_report
+from xlperf.studies import NAMES, study
+from xlperf.studies.outcome import Outcome, StudySheet
+from xlperf.studies.shelf import study as shelved
+from xlperf.studies.source import read_inputs, study_workbook
+
+_OUTCOMES: dict[str, Outcome] = {}
+
+
+def outcome(name: str) -> Outcome:
+    if name not in _OUTCOMES:
+        _OUTCOMES[name] = study(name).analyse(read_inputs(study(name)))
+    return _OUTCOMES[name]
+
+
+def sheet(name: str, wanted: str) -> StudySheet:
+    return next(found for found in outcome(name).sheets if found.name == wanted)
+
+
+def cell(found: StudySheet, key: object, column: str) -> float:
+    names = [entry.name for entry in found.columns]
+    row = next(row for row in found.rows if row[0] == key)
+    value = row[names.index(column)]
+    assert isinstance(value, float | int), (key, column, value)
+    return float(value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_workbook_of_a_study_is_what_its_module_gives(name: str, tmp_path: Path) -> None:
+    made = tmp_path / f"{name}.xlsx"
+    write_study(made, study(name))
+    assert show(study_workbook(name)).splitlines()[1:] == show(made).splitlines()[1:]
+    assert study_package(study(name)) == made.read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: Path) -> None:
+    chosen = study(name)
+    inputs = read_inputs(chosen)
+    path = tmp_path / "report.xlsx"
+    write_study_report(path, chosen, inputs, outcome(name), date=date(2026, 11, 21))
+    book = openpyxl.load_workbook(path)
+    assert book.sheetnames[:2] == ["summary", "study"]
+    text = " ".join(str(c.value) for row in book["study"].iter_rows() for c in row if c.value is not None)
+    for finding in outcome(name).findings:
+        assert finding.words in text
+    for found in outcome(name).sheets:
+        made = book[found.name]
+        assert len(made._charts) == len(found.charts)  # type: ignore[attr-defined]
+        filled = sum(c.value is not None for row in made.iter_rows() for c in row)
+        assert filled > len(found.rows)
+        for row in made.iter_rows():
+            assert not [c.coordinate for c in row if isinstance(c.value, str) and c.value.startswith("#")]
+    assert outcome(name).findings
+    again = tmp_path / "again.xlsx"
+    write_study_report(again, chosen, inputs, outcome(name), date=date(2026, 11, 21))
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_chart_refers_to_columns_that_its_sheet_has() -> None:
+    for name in NAMES:
+        for found in outcome(name).sheets:
+            names = [column.name for column in found.columns]
+            assert len(set(names)) == len(names)
+            for chart in found.charts:
+                assert {chart.x, *chart.y} <= set(names), (name, found.name)
+
+
+def test_a_speed_up_is_the_product_of_its_factors_and_near_what_was_published() -> None:
+    """10.7 and 14.2 times: published rows on B200 in FP8 over A100 with selective and with full recompute."""
+    factors = sheet("a100-to-b200", "factors")
+    for row in factors.rows:
+        gains = [float(value) for value in row[1:-1] if isinstance(value, float)]
+        assert math.prod(gains) == pytest.approx(row[-1], rel=1e-9)
+        assert gains[-1] == pytest.approx(1, rel=1e-9), "the factors explain all"
+    assert cell(factors, "old, selective recompute to new, FP8", "total") == pytest.approx(10.7, rel=0.15)
+    assert cell(factors, "old, full recompute to new, FP8", "total") == pytest.approx(14.2, rel=0.15)
+
+
+def test_no_gain_is_above_the_ratio_of_peaks_times_the_recompute_saved() -> None:
+    ceilings = sheet("a100-to-b200", "ceilings")
+    assert cell(ceilings, "old, selective recompute to new, FP8", "compute_ceiling") == pytest.approx(14.42, abs=0.01)
+    assert cell(ceilings, "old, selective recompute to new, FP4", "compute_ceiling") == pytest.approx(28.85, abs=0.01)
+    for row in ceilings.rows:
+        assert 0 < float(row[3] or 0) < 4 / 3
+
+
+def test_a_weaker_baseline_makes_a_larger_gain() -> None:
+    rows = {str(row[0]): row for row in sheet("a100-to-b200", "baselines").rows}
+    for words, row in rows.items():
+        if "selective recompute" in words:
+            full = rows[words.replace("selective", "full")]
+            assert float(full[1] or 0) > float(row[1] or 0)
+
+
+def test_recompute_saves_memory_for_time() -> None:
+    """Korthikanti et al. 2022: selective costs a few percent, full 30 to 40 %; activations fall in that order."""
+    found = sheet("recompute", "recompute")
+    for label in ("22B", "175B", "530B", "1T"):
+        for sequence in ("", "sequence parallel, "):
+            plans = [f"{label}, {sequence}{mode} recompute" for mode in ("none", "selective", "full")]
+            none, selective, full = (cell(found, plan, "memory_activations") for plan in plans)
+            assert none > selective > full
+            steps = [cell(found, plan, "step_time") for plan in plans]
+            assert 1 < steps[1] / steps[0] < 1.1
+            assert 1.2 < steps[2] / steps[0] < 1.45
+    mode = "sequence parallel, selective recompute"
+    assert cell(found, f"175B, {mode}", "memory_activations") < 0.25 * cell(
+        found, "175B, none recompute", "memory_activations"
+    )
+
+
+def test_decode_waits_for_memory_everywhere_and_prefill_turns_on_faster_machines() -> None:
+    bounds = sheet("gemm-bounds", "bounds")
+    machines = [column.name for column in bounds.columns][1:]
+    for row in bounds.rows:
+        if str(row[0]).startswith("decode"):
+            assert set(row[1:]) == {"memory"}
+    prefill = next(row for row in bounds.rows if row[0] == "prefill: mlp up")
+    words = dict(zip(machines, prefill[1:], strict=True))
+    assert words["Llama 2 13B on A100-SXM4-80GB"] == "compute"
+    assert words["Llama 2 13B on H100-SXM-80GB"] == "memory"
+
+
+def test_a_larger_ridge_asks_for_a_larger_batch() -> None:
+    batch = sheet("gemm-bounds", "batch")
+    turn = {name: cell(batch, "mlp up", f"Llama 2 13B on {name}") for name in ("A100-SXM4-80GB", "H100-SXM-80GB")}
+    assert 150 <= turn["A100-SXM4-80GB"] < turn["H100-SXM-80GB"] <= 512
+
+
+def test_flash_attention_gains_with_the_sequence() -> None:
+    found = sheet("flash-attention", "attention")
+    for machine in ("A100-SXM4-80GB", "H100-SXM-80GB"):
+        rows = [row for row in found.rows if row[1] == machine]
+        speed = [float(row[5] or 0) for row in rows]
+        assert speed == sorted(speed)
+        assert speed[0] > 1
+        assert speed[-1] > 2
+        for row in rows:
+            length, ratio = float(row[2] or 0), float(row[8] or 0)
+            assert ratio == pytest.approx(1 + 5 * 32 * length / (34 * 4096), rel=0.1)
+
+
+def test_networks_stand_in_the_order_of_their_bandwidth() -> None:
+    found = sheet("topologies", "topologies")
+    steps = {str(row[0]): float(row[3] or 0) for row in found.rows}
+    assert not any(math.isnan(value) for value in steps.values())
+    for kind in ("dense", "experts"):
+        assert steps[f"{kind} on fat-tree"] <= steps[f"{kind} on dragonfly"]
+        assert steps[f"{kind} on fat-tree"] < steps[f"{kind} on fat-tree 4 to 1"]
+        assert (
+            steps[f"{kind} on flat switch"] < steps[f"{kind} on flat torus 8x8x8"] < steps[f"{kind} on flat mesh 8x8x8"]
+        )
+    slow = {kind: steps[f"{kind} on torus of nodes"] / steps[f"{kind} on fat-tree"] for kind in ("dense", "experts")}
+    assert slow["experts"] > slow["dense"], "the all-to-all suffers most"
+
+
+def test_the_all_to_all_of_a_torus_grows_with_its_longest_ring() -> None:
+    """Per axis of a torus, a quarter of its ring times what each sends, over its two links of the axis."""
+    found = sheet("topologies", "collectives")
+    cubic, flat = (cell(found, f"flat torus {shape}", "all_to_all") for shape in ("8x8x8", "32x16"))
+    bandwidth = 100e9
+    for time, ring, axes in ((cubic, 8, 3), (flat, 32, 2)):
+        bound = 256e6 * ring / 8 / (bandwidth / (2 * axes)) * 1e3
+        assert bound < time < 1.7 * bound
+    assert flat / cubic == pytest.approx(32 / 8 * 2 / 3, rel=0.05)
+
+
+def test_experts_give_more_parameters_for_less_than_their_cost() -> None:
+    found = sheet("moe", "experts")
+    dense = "dense, equal active"
+    for name in ("8 experts, 2 active", "64 experts, 8 active"):
+        assert cell(found, name, "active_parameters") == pytest.approx(
+            cell(found, dense, "active_parameters"), rel=0.01
+        )
+        twin = f"dense, equal total to {name.partition(',')[0]}"
+        assert cell(found, name, "parameters") == pytest.approx(cell(found, twin, "parameters"), rel=0.01)
+        rate = cell(found, name, "tokens_per_second_per_accelerator")
+        assert cell(found, twin, "tokens_per_second_per_accelerator") < rate
+        assert rate < cell(found, dense, "tokens_per_second_per_accelerator")
+
+
+def test_the_exposed_all_to_all_grows_with_expert_parallelism() -> None:
+    widths = sheet("moe", "width")
+    names = [column.name for column in widths.columns]
+    for i, name in enumerate(names):
+        if name.startswith("share_"):
+            shares = [float(row[i]) for row in widths.rows if isinstance(row[i], float)]
+            assert shares[0] == 0
+            assert shares[-1] == max(shares) > 0
+
+
+def test_experts_lose_their_bytes_as_the_batch_grows() -> None:
+    decode = sheet("moe", "decode")
+    ratio = [
+        cell(decode, row[0], "64 experts, 8 active") / cell(decode, row[0], "dense, equal active")
+        for row in decode.rows
+    ]
+    assert max(ratio[1:-1]) > ratio[0]
+
+
+def test_a_laxer_target_is_never_dearer() -> None:
+    serving = sheet("cost-performance", "serving")
+    for i in range(1, len(serving.columns)):
+        costs = [float(row[i]) for row in serving.rows if isinstance(row[i], float)]
+        assert costs == sorted(costs, reverse=True)
+        assert costs
+
+
+def test_a_frontier_falls() -> None:
+    edge = sheet("cost-performance", "serving frontier")
+    machines = {str(row[1]) for row in edge.rows}
+    names = [column.name for column in edge.columns]
+    for machine in machines:
+        rows = [(float(row[2] or 0), float(row[names.index(machine)] or 0)) for row in edge.rows if row[1] == machine]
+        assert [time for time, _ in rows] == sorted(time for time, _ in rows)
+        costs = [cost for _, cost in rows]
+        assert costs == sorted(set(costs), reverse=True)
+
+
+def test_newer_machines_train_faster_for_each_accelerator() -> None:
+    machines = sheet("cost-performance", "training machines")
+    rate = [
+        cell(machines, name, "tokens_per_second_per_accelerator")
+        for name in ("A100-SXM4-80GB", "H100-SXM-80GB", "B200-SXM-180GB")
+    ]
+    assert rate == sorted(rate)
+
+
+def test_a_study_of_ones_own_numbers(tmp_path: Path) -> None:
+    """A reader halves the NVLink of A100 in the study's workbook: the gain to B200 grows."""
+    mine = tmp_path / "mine.xlsx"
+    write_study(mine, study("a100-to-b200"))
+    book = openpyxl.load_workbook(mine)
+    sheet_ = book["study"]
+    for row in sheet_.iter_rows():
+        if row[0].value == "claimed gain":
+            row[1].value = 20
+    networks = book.create_sheet("networks")
+    networks.append(["network", "tier", "size", "topology", "link bandwidth (GB/s)", "latency (us)"])
+    networks.append(["DGX-A100", 1, 8, "switch", 150, 3])
+    networks.append(["DGX-A100", 2, 65536, "fat-tree", 25, 5])
+    book.save(mine)
+    inputs = read_inputs(study("a100-to-b200"), mine)
+    assert inputs.number("claimed_gain") == 20
+    changed = study("a100-to-b200").analyse(inputs)
+    key = "old, selective recompute to new, FP8"
+    assert cell(changed.sheets[0], key, "total") > 1.02 * cell(sheet("a100-to-b200", "factors"), key, "total")
+
+
+def test_bad_studies_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match='no study is named "recompte"; did you mean recompute'):
+        shelved("recompte")
+    mine = tmp_path / "mine.xlsx"
+    write_study(mine, study("gemm-bounds"))
+    book = openpyxl.load_workbook(mine)
+    book["study"]["B5"] = "1, two"
+    book["study"]["A6"] = "batch size"
+    book.save(mine)
+    with pytest.raises(InputError) as problem:
+        read_inputs(study("gemm-bounds"), mine)
+    lines = str(problem.value).splitlines()
+    assert lines[0] == 'mine.xlsx [study!B5]: batch sizes must be a number, got "two"'
+    assert lines[1].startswith('mine.xlsx [study!A6]: no setting "batch size" in the study gemm-bounds; did you mean')
+
+
+def test_dividing_a_die_pays_the_more_the_larger_it_is_and_the_younger_its_node() -> None:
+    """The order of findings of Feng and Ma 2022; cost of a unit for each square millimetre that computes."""
+    found = sheet("chiplets", "map")
+
+    def gain(node: str, area: int) -> float:
+        key = f"{node}, {area} mm2, CoWoS-S"
+        counts = [f"{n}_dies" for n in (2, 4, 8)]
+        return cell(found, key, "1_dies") / min(cell(found, key, name) for name in counts)
+
+    assert gain("5 nm", 200) < gain("5 nm", 400) < gain("5 nm", 800)
+    assert gain("7 nm", 800) < gain("5 nm", 800) < gain("3 nm", 800)
+
+
+def test_too_many_dies_cost_more_than_they_save() -> None:
+    found = sheet("chiplets", "map")
+    for node in ("7 nm", "5 nm", "3 nm"):
+        key = f"{node}, 200 mm2, CoWoS-S"
+        assert cell(found, key, "16_dies") > cell(found, key, "1_dies")
+
+
+def test_identical_dies_are_designed_once() -> None:
+    """A unit is cheaper the more are made; halves of a die of one design also save design cost at a small volume."""
+    found = sheet("chiplets", "volume")
+    costs = [[float(value or 0) for value in row] for row in found.rows]
+    for i in range(1, len(found.columns)):
+        assert [row[i] for row in costs] == sorted((row[i] for row in costs), reverse=True)
+    assert costs[0][2] < costs[0][1]
+    assert costs[0][1] - costs[0][2] > costs[-1][1] - costs[-1][2]
+
+
+def test_a_die_over_the_exposure_field_is_left_out() -> None:
+    designs = sheet("chiplets", "designs")
+    assert not [row for row in designs.rows if float(row[2] or 0) == 1600 and row[4] == 1]
+    assert [row for row in designs.rows if float(row[2] or 0) == 1600 and row[4] == 2]

@@ -1,0 +1,178 @@
+"""Throughput against interactivity: what plans of a grid give at every load, and which of it nothing beats.
+
+More requests in flight give an accelerator more tokens per second and each user fewer. The frontier has the points
+of which no other gives both more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.errors import Fault, InputError
+from xlperf.evaluate import evaluate
+
+NUM_POINTS = 24
+LOADS = ("concurrency", "batch_size", "request_rate")
+SHOWN = ("tokens_per_second_per_user", "tokens_per_second_per_accelerator", "ttft", "tpot", "running_batch")
+"""Results that a table of a frontier shows unless others are asked for."""
+_TARGETS = ("ttft_target", "tpot_target")
+
+
+class Frontier(NamedTuple):
+    """Points and the plans that give them, row by row; from the most tokens per accelerator to the most per user."""
+
+    plans: Table
+    results: Table
+
+
+def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS) -> Table:
+    """Every plan at several numbers of requests in flight, from one per replica to what its memory has room for.
+
+    Where a plan has targets and one pool, the last is the largest number that keeps them.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans; their own load does not matter.
+    catalog : Catalog
+        What they refer to.
+    num_points : int
+        Loads of each plan at the most, in equal ratios. [-]
+
+    Returns
+    -------
+    Table
+        With ``concurrency``, without plans that are illegal or that do not fit with a single request.
+    """
+    blank = np.full(len(plans), np.nan)
+    columns = {**plans.columns, **dict.fromkeys(LOADS, blank)}
+    replicas = _replicas(plans)
+    results = evaluate(Table(plans.kind, {**columns, "concurrency": replicas}, plans.place, plans.auto), catalog)
+    most, kept = results.number("max_batch_size"), results.number("batch_at_targets")
+    most = np.where(np.isnan(kept) | (plans.filled("mode") == "disaggregated"), most, kept)
+    rows, requests = [], []
+    for row, (room, copies) in enumerate(zip(most.tolist(), replicas.tolist(), strict=True)):
+        if room >= 1.0:
+            batches = np.unique(np.round(np.geomspace(1.0, room, num_points)))
+            rows.append(np.full(len(batches), row))
+            requests.append(batches * copies)
+    if not rows:
+        return Table(plans.kind, {name: values[:0] for name, values in columns.items()}, plans.place)
+    index = np.concatenate(rows)
+    taken = Table(plans.kind, columns, plans.place, plans.auto).take(index)
+    return replace(taken, columns={**taken.columns, "concurrency": np.concatenate(requests)})
+
+
+def _replicas(plans: Table) -> np.ndarray:
+    """Copies of the model that decode."""
+    total, asked = plans.number("num_accelerators"), plans.number("prefill_accelerators")
+    pools = plans.filled("mode") == "disaggregated"
+    decode = np.where(pools, total - np.where(np.isnan(asked), np.floor(0.5 * total), asked), total)
+    ranks = plans.filled("tensor_parallel") * plans.filled("context_parallel") * plans.filled("pipeline_parallel")
+    return np.asarray(np.maximum(np.floor(decode / ranks), 1.0))
+
+
+def points(
+    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS
+) -> Frontier:
+    """Every plan of a grid at every load, in the order of the grid.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans.
+    catalog : Catalog
+        What they refer to.
+    values : mapping of str to array, optional
+        Columns of the grid, as :func:`xlperf.explore.grid.read_values` has them. A ``concurrency``, ``batch_size`` or
+        ``request_rate`` among them is the load; else :func:`loads` chooses it.
+    num_points : int
+        Loads of each plan where they are chosen. [-]
+
+    Returns
+    -------
+    Frontier
+        Plans that are legal and fit, and that keep their ``ttft_target`` and ``tpot_target``.
+
+    Raises
+    ------
+    InputError
+        Where the plans are of training, or as :func:`xlperf.evaluate.evaluate`.
+    """
+    from xlperf.explore.grid import grid
+
+    if plans.kind != "inference":
+        raise InputError(Fault("", f"these are {plans.kind} plans; a frontier needs inference plans"))
+    values = values or {}
+    table = plans
+    given = [name for name in LOADS if name in values]
+    if given:  # a load of the grid takes the place of that of the plan
+        blank = np.full(len(plans), np.nan)
+        table = Table(plans.kind, {**plans.columns, **dict.fromkeys(LOADS, blank)}, plans.place, plans.auto)
+    table = grid(table, values)
+    if not given:
+        table = loads(table, catalog, num_points)
+    quiet = {name: np.full(len(table), np.nan) for name in _TARGETS}
+    results = evaluate(Table(table.kind, {**table.columns, **quiet}, table.place, table.auto), catalog)
+    good = (results.number("fits") == 1.0) & np.isfinite(results.number("tokens_per_second_per_user"))
+    for result, target in zip(("ttft", "tpot"), _TARGETS, strict=True):
+        good &= ~(results.number(result) > table.number(target))
+    rows = np.flatnonzero(good)
+    return Frontier(table.take(rows), results.take(rows))
+
+
+def frontier(
+    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS
+) -> Frontier:
+    """The points of a grid of which no other gives each user as many tokens per second and an accelerator more.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans.
+    catalog : Catalog
+        What they refer to.
+    values : mapping of str to array, optional
+        Columns of the grid, as for :func:`points`.
+    num_points : int
+        Loads of each plan where they are chosen. [-]
+
+    Returns
+    -------
+    Frontier
+        From the most tokens per second and accelerator to the most per user; the first is the largest throughput
+        under the targets of the plans.
+
+    Raises
+    ------
+    InputError
+        As :func:`points`.
+    """
+    every = points(plans, catalog, values, num_points)
+    rows = unbeaten(every.results)
+    return Frontier(every.plans.take(rows), every.results.take(rows))
+
+
+def unbeaten(results: Table) -> np.ndarray:
+    """Rows of which no other gives as much to each user and more to an accelerator, or the other way round.
+
+    Parameters
+    ----------
+    results : Table
+        Of inference plans, all finite.
+
+    Returns
+    -------
+    array of int
+        From the most tokens per second and accelerator to the most per user; of equal points the first.
+    """
+    user, accelerator = (results.number(f"tokens_per_second_per_{word}") for word in ("user", "accelerator"))
+    order = np.lexsort((-accelerator, -user))
+    best = np.maximum.accumulate(np.concatenate([[-np.inf], accelerator[order]]))[:-1]
+    return np.asarray(order[accelerator[order] > best][::-1])

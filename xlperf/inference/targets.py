@@ -1,0 +1,132 @@
+"""The largest throughput under targets: most requests in flight whose mean times stay within them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.inference.load import Steady, closed_state, largest_within
+from xlperf.inference.loaded import Serving, Stream, places_of, pools_of, quick_service
+
+_MOST_TRIES = 40
+_START = 64.0
+
+
+class _Trial(NamedTuple):
+    """What a number of requests gives, (rows,): whether it passes, rate, running requests, and what to try next."""
+
+    good: np.ndarray
+    rate: Array
+    running: Array
+    guess: Array
+
+
+def _largest_good(most: Array, attempt: Callable[[Array], _Trial]) -> tuple[Array, Array, Array]:
+    """Largest whole number that passes, with its rate and running requests; all below one that passes pass too.
+
+    Each try halves the logarithm of what is left unless the one before it has a better guess.
+    """
+    low, high = 0.0 * most, np.floor(most) + 1.0
+    rate, running = 0.0 * most, 0.0 * most
+    tried = np.clip(np.minimum(most, _START), 1.0, np.maximum(high - 1.0, 1.0))
+    for _ in range(_MOST_TRIES):
+        trial = attempt(tried)
+        passes, fails = trial.good & (tried > low) & (tried < high), ~trial.good & (tried < high)
+        rate, running = np.where(passes, trial.rate, rate), np.where(passes, trial.running, running)
+        low, high = np.where(passes, tried, low), np.where(fails, tried, high)
+        if not (high - low > 1.0).any():
+            break
+        middle = np.floor(np.sqrt(np.maximum(low, 1.0) * high))
+        guess = np.where(np.isnan(trial.guess), middle, trial.guess)
+        tried = np.maximum(np.clip(guess, low + 1.0, high - 1.0), 1.0)
+    return low, rate, running
+
+
+def _wanted(stream: Stream) -> tuple[np.ndarray, Array, Array]:
+    """Which plans have targets, and both of them, infinite where there is none."""
+    first, token = stream.first_target, stream.token_target
+    asked = ~(np.isnan(first) & np.isnan(token))
+    return asked, np.where(np.isnan(first), np.inf, first), np.where(np.isnan(token), np.inf, token)
+
+
+def _within(steady: Steady, tokens: Array, first_target: Array, token_target: Array) -> np.ndarray:
+    first = steady.first_token + steady.queue_time
+    each = np.where(tokens > 0.0, steady.decode_time / np.maximum(tokens, 1.0), 0.0)
+    return np.asarray((first <= first_target) & (each <= token_target))
+
+
+def target_results(serving: Serving, stream: Stream) -> dict[str, Array]:
+    """Largest batch of a replica under the targets, and the throughput of all replicas with it.
+
+    Parameters
+    ----------
+    serving : Serving
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        With the targets, (rows,).
+
+    Returns
+    -------
+    dict of str to Array
+        batch_at_targets, 0 where one request misses a target or does not fit, and tokens_per_second_at_targets,
+        (rows,); NaN without a target.
+    """
+    plan = serving.plan
+    asked, first, token = _wanted(stream)
+    tokens = np.maximum(plan.output_length - 1.0, 0.0)
+    places = places_of(serving)
+
+    def attempt(batch: Array) -> _Trial:
+        service = quick_service(serving, stream, batch)
+        steady = closed_state(service, batch, batch)
+        guess = largest_within(service, places, tokens, first, token)
+        return _Trial(_within(steady, tokens, first, token), steady.rate, batch, guess)
+
+    batch, rate, _ = _largest_good(places, attempt)
+    known = places + tokens + plan.prompt_length
+    return {
+        "batch_at_targets": np.where(asked & ~np.isnan(known), batch, np.nan),
+        "tokens_per_second_at_targets": np.where(asked, rate * plan.num_replicas * plan.output_length, np.nan),
+    }
+
+
+def pooled_target_results(decoding: Serving, prefilling: Serving, stream: Stream) -> dict[str, Array]:
+    """Largest throughput of two pools under the targets, and the requests that a decoding replica then decodes.
+
+    Parameters
+    ----------
+    decoding : Serving
+        The pool that decodes; its plan counts its own accelerators, (rows,).
+    prefilling : Serving
+        The pool that prefills; its plan counts its own accelerators, (rows,).
+    stream : Stream
+        With the targets, (rows,).
+
+    Returns
+    -------
+    dict of str to Array
+        batch_at_targets, 0 where one request misses a target or does not fit, and tokens_per_second_at_targets,
+        (rows,); NaN without a target.
+    """
+    plan, other = decoding.plan, prefilling.plan
+    asked, first, token = _wanted(stream)
+    tokens = np.maximum(plan.output_length - 1.0, 0.0)
+    most = np.maximum(places_of(decoding), 0.0) * plan.num_replicas
+    # Requests that are being prefilled stand beside those that are decoded.
+    most = most + np.where(
+        most > 0.0, np.maximum(other.prefill_tokens / other.own_tokens, 1.0) * other.num_replicas, 0.0
+    )
+
+    def attempt(requests: Array) -> _Trial:
+        steady = pools_of(decoding, prefilling, stream, requests).steady
+        return _Trial(_within(steady, tokens, first, token), steady.rate, np.ceil(steady.running), np.nan * requests)
+
+    _, rate, running = _largest_good(most, attempt)
+    known = most + tokens + plan.prompt_length
+    return {
+        "batch_at_targets": np.where(asked & ~np.isnan(known), running, np.nan),
+        "tokens_per_second_at_targets": np.where(asked, rate * plan.output_length, np.nan),
+    }
