@@ -156,12 +156,12 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
                 serving.model,
                 serving.device,
                 serving.attention_device,
+                serving.wide_device,
                 serving.network,
                 serving.plan,
                 serving.kernels,
                 serving.software,
                 serving.architecture,
-                wide_device=serving.wide_device,
             )
             rows += _phase_rows(serving, work, side)
     return operators_table(rows)

@@ -88,13 +88,13 @@ class ServingSetting:
             joined.model,
             joined.device,
             self.attention_device,
+            joined.wide_device,
             joined.network,
             self.plan,
             self.kernels,
             self.software,
             joined.reserved_memory,
             self.architecture,
-            joined.wide_device,
         )
 
 

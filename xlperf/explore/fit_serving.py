@@ -11,19 +11,8 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.explore.fit_engines import (
-    Fitted,
-    Group,
-    Kind,
-    ServingRows,
-    fit_values,
-    held_out_errors,
-    left_out_errors,
-    middle,
-    plain_constant,
-    serving_rows,
-    told_groups,
-)
+from xlperf.explore.fit_descent import Fitted, fit_values, held_out_errors, left_out_errors, told_groups
+from xlperf.explore.fit_engines import Group, Kind, ServingRows, middle, plain_constant, serving_rows
 from xlperf.explore.fit_rows import FittedConstant, fit_set, rounded
 from xlperf.explore.fit_stacks import HIGH_SHARE, LOW_SHARE
 from xlperf.explore.fit_training import FEWEST_ROWS
@@ -34,8 +23,8 @@ SOURCE = "published rows of the sheet inference in validation.xlsx"
 
 KINDS = (
     Kind(FAMILY, "layer_overhead_time", ("software",), 5e-6),
-    Kind(FAMILY, "request_overhead_time", ("software",), 3e-6),
-    Kind(FAMILY, "kernel_overhead_time", ("software",), 5e-6),
+    Kind(FAMILY, "token_overhead_time", ("software",), 3e-6),
+    Kind(FAMILY, "kernel_overhead_time", ("software",), 5e-6, start=5e-5),
     Kind("serving_load", "waiting_share", ("software",), 0.02),
     Kind(FAMILY, "prefill_overhead_time", (), 1e-3),
     Kind("serving_host", "host_slowdown", ("generation",), 0.05, reference="hopper", shared=False),
@@ -44,7 +33,7 @@ KINDS = (
     Kind("serving_experts", "layer_overhead_time", ("generation",), 5e-6),
     Kind("serving_attention", "memory_slowdown", ("generation",), 0.05, shared=False),
     Kind("engine_all_reduce", "launch_time", ("generation",), 1e-6),
-    Kind("engine_all_reduce", "bandwidth_efficiency", ("generation",), 0.05),
+    Kind("engine_all_reduce", "bandwidth_efficiency", (), 0.05),
     Kind("attention_latent", "memory_efficiency", ("generation",), 0.05),
     Kind("attention_latent", "compute_efficiency", ("generation",), 0.02),
 )

@@ -42,6 +42,7 @@ __all__ = [
     "gemm_bound",
     "gemm_parts",
     "gemm_time",
+    "serving_gemm_time",
     "vector_parts",
     "vector_time",
 ]
@@ -73,7 +74,7 @@ SERVING_TILES = np.concatenate(
 LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
 
 
-def gemm_parts(
+def _gemm_parts(
     device: Device,
     constants: Mapping[str, Array],
     m: Numeric,
@@ -82,49 +83,9 @@ def gemm_parts(
     batch: Numeric,
     element_size: Numeric,
     output_element_size: Numeric,
-    tiles: Array = TILES,
+    tiles: Array,
 ) -> tuple[Array, Array, Array]:
-    r"""Arithmetic, traffic and call of a product, each alone.
-
-    The tile is the fastest of those given. Inputs that have to be converted to the precision of the product first
-    cost ``input_traffic`` bytes an element, before the product starts. The power that the peak rate would draw, over
-    the power limit, slows the arithmetic.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family gemm, (rows, 1).
-    m : numeric
-        Rows of the first matrix, (rows, operators). [-]
-    n : numeric
-        Columns of the second matrix, (rows, operators). [-]
-    k : numeric
-        Depth, (rows, operators). [-]
-    batch : numeric
-        Equal products in one call, (rows, operators). [-]
-    element_size : numeric
-        Size of one element of the inputs, (rows, operators). [B]
-    output_element_size : numeric
-        Size of one element of the output, (rows, operators). [B]
-    tiles : Array, default TILES
-        Rows, columns and pieces of the depth of the tiles to choose among, (3, tiles, 1, 1). [-]
-
-    Returns
-    -------
-    compute_time : numeric
-        Time of the arithmetic alone, (rows, operators). [s]
-    memory_time : numeric
-        Time of the traffic alone, (rows, operators). [s]
-    overhead_time : numeric
-        Time of the call itself, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
-       doi:10.1145/1498765.1498785.
-    """
+    """As :func:`gemm_parts`, with the fastest of the given tiles."""
     heights, widths, splits = tiles
     burst = tiled_product_time(
         m,
@@ -150,6 +111,58 @@ def gemm_parts(
     return compute, memory, np.asarray(constants["launch_time"] + conversion)
 
 
+def gemm_parts(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    element_size: Numeric,
+    output_element_size: Numeric,
+) -> tuple[Array, Array, Array]:
+    r"""Arithmetic, traffic and call of a product, each alone.
+
+    The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
+    cost ``input_traffic`` bytes an element, before the product starts. The power that the peak rate would draw, over
+    the power limit, slows the arithmetic.
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family gemm, (rows, 1).
+    m : numeric
+        Rows of the first matrix, (rows, operators). [-]
+    n : numeric
+        Columns of the second matrix, (rows, operators). [-]
+    k : numeric
+        Depth, (rows, operators). [-]
+    batch : numeric
+        Equal products in one call, (rows, operators). [-]
+    element_size : numeric
+        Size of one element of the inputs, (rows, operators). [B]
+    output_element_size : numeric
+        Size of one element of the output, (rows, operators). [B]
+
+    Returns
+    -------
+    compute_time : numeric
+        Time of the arithmetic alone, (rows, operators). [s]
+    memory_time : numeric
+        Time of the traffic alone, (rows, operators). [s]
+    overhead_time : numeric
+        Time of the call itself, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    return _gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size, TILES)
+
+
 def gemm_time(
     device: Device,
     constants: Mapping[str, Array],
@@ -159,7 +172,6 @@ def gemm_time(
     batch: Numeric,
     element_size: Numeric,
     output_element_size: Numeric,
-    tiles: Array = TILES,
 ) -> Array:
     r"""Time of ``batch`` products of an (m, k) by a (k, n) matrix.
 
@@ -187,8 +199,6 @@ def gemm_time(
         Size of one element of the inputs, (rows, operators). [B]
     output_element_size : numeric
         Size of one element of the output, (rows, operators). [B]
-    tiles : Array, default TILES
-        Rows, columns and pieces of the depth of the tiles to choose among, (3, tiles, 1, 1). [-]
 
     Returns
     -------
@@ -200,7 +210,58 @@ def gemm_time(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    compute, memory, fixed = gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size, tiles)
+    compute, memory, fixed = gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size)
+    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
+
+
+def serving_gemm_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    element_size: Numeric,
+    output_element_size: Numeric,
+) -> Array:
+    r"""Time of a product as engines compute it: as :func:`gemm_time`, with :data:`SERVING_TILES`.
+
+    .. math::
+
+        t = t_0 + \frac{c\,b m k}{B} + \max(t_{compute}, t_{memory}) + s \min(t_{compute}, t_{memory})
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1) or (rows, operators).
+    constants : mapping of str to Array
+        Calibration constants of the family gemm, (rows, 1) or (rows, operators).
+    m : numeric
+        Rows of the first matrix, (rows, operators). [-]
+    n : numeric
+        Columns of the second matrix, (rows, operators). [-]
+    k : numeric
+        Depth, (rows, operators). [-]
+    batch : numeric
+        Equal products in one call, (rows, operators). [-]
+    element_size : numeric
+        Size of one element of the inputs, (rows, operators). [B]
+    output_element_size : numeric
+        Size of one element of the output, (rows, operators). [B]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    compute, memory, fixed = _gemm_parts(
+        device, constants, m, n, k, batch, element_size, output_element_size, SERVING_TILES
+    )
     return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
 
 

@@ -217,7 +217,7 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) 
     rest = total - waves * together
     last = np.where(rest > 0.0, service.step_time(rest), 0.0)
     time = total * service.prefill_share + service.steps * (waves * service.step_time(together) + last)
-    return np.asarray(np.where(np.isnan(run_requests), rate, total / time))
+    return np.asarray(np.where(np.isnan(run_requests), rate, total / time + 0.0 * rate))
 
 
 def pooled_state(

@@ -39,13 +39,13 @@ class Serving:
     model: Model
     device: Device
     attention_device: Device
+    wide_device: Device
     network: Network
     plan: InferencePlan
     kernels: Mapping[str, Mapping[str, Array]]
     software: Mapping[str, Array]
     reserved_memory: Array
     architecture: Architecture
-    wide_device: Device | None = None
 
     def with_batch(self, batch: Array, prompts: Array) -> Serving:
         """The same with other requests decoded together and other prompts prefilled together."""
@@ -57,6 +57,7 @@ class Serving:
             self.model,
             self.device,
             self.attention_device,
+            self.wide_device,
             self.network,
             self.plan,
             self.kernels,
@@ -64,7 +65,6 @@ class Serving:
             self.reserved_memory,
             self.architecture,
             phases,
-            self.wide_device,
         )
 
     def times(self, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
@@ -73,13 +73,13 @@ class Serving:
             self.model,
             self.device,
             self.attention_device,
+            self.wide_device,
             self.network,
             self.plan,
             self.kernels,
             self.software,
             self.architecture,
             phases,
-            self.wide_device,
         )
         return total(phase_times(work))
 

@@ -177,6 +177,7 @@ def serving_results(
     model: Model,
     device: Device,
     attention_device: Device,
+    wide_device: Device,
     network: Network,
     plan: InferencePlan,
     kernels: Mapping[str, Mapping[str, Array]],
@@ -184,7 +185,6 @@ def serving_results(
     reserved_memory: Array,
     architecture: Architecture = DENSE,
     phases: tuple[int, ...] = BOTH_PHASES,
-    wide_device: Device | None = None,
 ) -> dict[str, Array]:
     """Every number of the inference results that is not a cost, an energy or a band, in the units used inside.
 
@@ -196,6 +196,8 @@ def serving_results(
         Accelerators with the peak of the precision of the products, (rows, 1).
     attention_device : Device
         The same with the peak of the precision of attention, (rows, 1).
+    wide_device : Device
+        The same with the peak of the precision of the products that a narrow precision leaves out, (rows, 1).
     network : Network
         Tiers, (rows, tiers).
     plan : InferencePlan
@@ -210,8 +212,6 @@ def serving_results(
         Structure that the models share.
     phases : tuple of int, default both
         Both, or DECODING alone: then what takes the prefill is NaN.
-    wide_device : Device, optional
-        As for :func:`xlperf.inference.serving_work`.
 
     Returns
     -------
@@ -222,7 +222,7 @@ def serving_results(
         where there is no such phase.
     """
     work = serving_work(
-        model, device, attention_device, network, plan, kernels, software, architecture, phases, wide_device
+        model, device, attention_device, wide_device, network, plan, kernels, software, architecture, phases
     )
     parts = phase_times(work)
     times = total(parts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from xlperf.arrays import Array, side_by_side, total
 from xlperf.hardware.device import Device
-from xlperf.hardware.kernels import SERVING_TILES, attention_time, decode_attention_time, gemm_time, vector_time
+from xlperf.hardware.kernels import attention_time, decode_attention_time, serving_gemm_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
 from xlperf.inference.messages import (
     ALL_REDUCE,
@@ -307,13 +307,13 @@ def serving_work(
     model: Model,
     device: Device,
     attention_device: Device,
+    wide_device: Device,
     network: Network,
     plan: InferencePlan,
     kernels: Mapping[str, Mapping[str, Array]],
     software: Mapping[str, Array],
     architecture: Architecture = DENSE,
     phases: tuple[int, ...] = BOTH_PHASES,
-    wide_device: Device | None = None,
 ) -> ServingWork:
     """Operators of both phases, or of one of them, with their times.
 
@@ -325,12 +325,15 @@ def serving_work(
         Accelerators with the peak of the precision of the products, (rows, 1).
     attention_device : Device
         The same with the peak of the precision of attention, (rows, 1).
+    wide_device : Device
+        The same with the peak of the precision of the products that a narrow precision leaves out, (rows, 1): logits,
+        the choice of experts, and attention beside experts in 4 bits.
     network : Network
         Tiers, (rows, tiers).
     plan : InferencePlan
         Degrees, lengths, batch, (rows,).
     kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) of the families gemm, gemm_wide where there is a wide device, attention,
+        Calibration constants (rows, 1) of the families gemm, gemm_wide of those products, attention,
         attention_decode, attention_latent, vector, all_reduce, engine_all_reduce, all_gather, all_to_all,
         reduce_scatter, point_to_point and serving_experts.
     software : mapping of str to Array
@@ -339,9 +342,6 @@ def serving_work(
         Structure that the models share.
     phases : tuple of int, default both
         PREFILL, DECODING or both, in that order: axes of phases have no other.
-    wide_device : Device, optional
-        The accelerators with the peak of the precision of the products that a narrow precision leaves out, (rows, 1):
-        logits, the choice of experts, and attention beside experts in 4 bits; default: the same peak.
 
     Returns
     -------
@@ -358,9 +358,7 @@ def serving_work(
     output_size = activation[:, None]
     differs = np.any(plan.weight_size != activation)
     unit, constants = _gemm_kernels(device, wide_device if differs else None, kernels, products, narrow)
-    product = gemm_time(
-        unit, constants, gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size, SERVING_TILES
-    )
+    product = serving_gemm_time(unit, constants, gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size)
     logit_size = np.full_like(activation, _LOGIT_SIZE)
     vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
@@ -379,6 +377,7 @@ def serving_work(
     sequences = np.ceil(batching.sequences / plan.attention_replicas)
     served = side_by_side(shape.prefill_sampled * plan.attention_replicas, sequences)[:, list(phases)]
     prefill = np.array([1.0, 0.0])[list(phases)]
+    each_served = prefill * software["request_overhead_time"] + (1.0 - prefill) * software["token_overhead_time"]
     layer_overhead = software["layer_overhead_time"] + 0.0 * served
     if architecture.experts:
         mixed = (model.num_moe_layers / model.num_layers)[:, None]
@@ -400,7 +399,7 @@ def serving_work(
         message_calls,
         layer_overhead,
         0.0 * served,
-        prefill * software["prefill_overhead_time"] + served * software["request_overhead_time"],
+        prefill * software["prefill_overhead_time"] + served * each_served,
         served,
         served,
         served,

@@ -11,7 +11,7 @@ from xlperf.workload.model import Architecture
 
 # A block of 16 FP4 or INT4 weights shares a scale of one byte.
 _BLOCK = 0.5 + 1.0 / 16.0
-_EIGHT_BITS = 1.0
+FOUR_BITS = ("fp4", "int4")
 WEIGHT_SIZE = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": _BLOCK, "int4": _BLOCK}
 INPUT_SIZE = {**WEIGHT_SIZE, "int4": 2.0}
 ACTIVATION_SIZE = {name: 4.0 if name == "fp32" else 2.0 for name in WEIGHT_SIZE}
@@ -91,6 +91,8 @@ class InferencePlan:
         [-]
     output_variation : Array
         Coefficient of variation of the output lengths. [-]
+    four_bits : Array
+        1 where weights are stored in 4 bits. [-]
     """
 
     num_accelerators: Array
@@ -116,6 +118,7 @@ class InferencePlan:
     context_parallel: Array = field(default_factory=_one)
     ring: Array = field(default_factory=_one)
     output_variation: Array = field(default_factory=_none)
+    four_bits: Array = field(default_factory=_none)
 
     @property
     def attention_parallel(self) -> Array:
@@ -197,7 +200,7 @@ def wide_attention(plan: InferencePlan, architecture: Architecture) -> np.ndarra
        technical blog 1, 2025, table of the precision of each component.
     .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
     """
-    return np.asarray((plan.weight_size < _EIGHT_BITS) & bool(architecture.experts))
+    return np.asarray((plan.four_bits > 0.0) & bool(architecture.experts))
 
 
 def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
@@ -444,4 +447,5 @@ def inference_plan(
         context_parallel=array(context_parallel) + 0.0 * batch,
         ring=array(ring) + 0.0 * batch,
         output_variation=array(output_variation) + 0.0 * batch,
+        four_bits=np.array([float(str(name) in FOUR_BITS) for name in precision.tolist()]),
     )
