@@ -368,11 +368,29 @@ def explain(plans: Table, catalog_: Catalog, row: int = 0) -> Table:
     return table("operators", rows)
 
 
+def limits(plans: Table, catalog_: Catalog) -> tuple[Table, Table]:
+    """A plan with 1, 4 and 16 requests: each user is served half as fast as with a quarter of the requests."""
+    requests = np.array([1.0, 4.0, 16.0])
+    repeated = plans.take(np.zeros(3, dtype=np.int64))
+    user = 100.0 / np.sqrt(requests)
+    found = {
+        "tokens_per_second_per_user": user,
+        "tokens_per_second_per_accelerator": user * requests / plans["num_accelerators"],
+        "tokens_per_second": user * requests,
+        "tpot": 1.0 / user,
+        "ttft": 0.1 * requests,
+        "max_batch_size": np.full(3, 16.0),
+        "running_batch": requests,
+    }
+    loaded = Table("inference", {**repeated.columns, "concurrency": requests})
+    return loaded, full(Table("inference_results", found))
+
+
 def write(path: Path, study: str = "") -> None:
     """Write the report of all samples."""
     (plans, results), (more_plans, more_results) = training(), inference()
     tables, computed = [plans, more_plans], [results, more_results]
-    write_report(path, catalog(), tables, computed, date=DAY, study=study, explain=explain)
+    write_report(path, catalog(), tables, computed, date=DAY, study=study, explain=explain, limits=limits)
 
 
 def records(sheet: Worksheet, table: str | None = None) -> list[dict[str, object]]:

@@ -37,6 +37,7 @@ NOT_DRAWN = {
     "parallel.serving_plan.matrix_precision": "names of precisions",
     "parallel.serving_rules.serving_rules": "rules in words",
     "parallel.serving_rules.serving_warnings": "rules in words",
+    "parallel.serving_plan.distinct_names": "names of precisions",
     "parallel.serving_plan.sizes": "names of precisions",
     "parallel.serving_plan.product_precision": "names of precisions",
     "parallel.serving_rules.precision_rules": "rules in words",

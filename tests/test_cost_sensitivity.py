@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import Outcome
 from cost_samples import COST_ROWS, DESIGN, NODE, PACKAGE, SERVER
+from device_samples import without_technology
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.errors import InputError
@@ -88,7 +89,9 @@ def test_an_unknown_result_is_told(catalog: Catalog) -> None:
 def test_tornado_command(command: Command, tmp_path: Path) -> None:
     study = tmp_path / "study.xlsx"
     own = {"process_nodes": NODES, "packages": PACKAGES, "chiplets": DESIGNS, "servers": SERVERS}
-    study.write_bytes(workbook_package({**read_tables(workbook()), **COST_ROWS, **own}, values=False))
+    study.write_bytes(
+        workbook_package({**without_technology(read_tables(workbook())), **COST_ROWS, **own}, values=False)
+    )
     done = command("cost", study, "--tornado", "unit cost")
     assert done.code == 0, done.err
     rows = list(csv.DictReader(io.StringIO(done.out)))

@@ -52,6 +52,7 @@ def test_sheets_stand_in_reading_order(book: Workbook) -> None:
         "step time",
         "inference",
         "inference time",
+        "limits",
         "memory",
         "roofline",
         "reasons",
@@ -138,7 +139,9 @@ def test_summary_counts_and_links(book: Workbook) -> None:
 
 
 def made_of(plans: Table, results: Table) -> Workbook:
-    return report_workbook(samples.catalog(), [plans], [results], date=samples.DAY, explain=samples.explain)
+    return report_workbook(
+        samples.catalog(), [plans], [results], date=samples.DAY, explain=samples.explain, limits=samples.limits
+    )
 
 
 def findings_of(*groups: tuple[Table, Table]) -> dict[str, str]:
@@ -229,6 +232,29 @@ def test_memory_shows_the_reserve_and_the_capacity(book: Workbook) -> None:
         assert row["memory capacity (GiB)"] == pytest.approx(have / 2**30)
 
 
+def test_limits_of_the_best_plan_of_each_model_on_each_accelerator(book: Workbook) -> None:
+    plans, results = samples.inference()
+    rows, points = (samples.records(book["limits"], name) for name in ("limits", "loads"))
+    group = Plans(plans, results)
+    pairs = {(group.models[row], group.accelerators[row]) for row in group.where("fits")}
+    assert len(rows) == min(len(pairs), 8)
+    assert len(points) == 3 * len(rows)
+    for row in rows:
+        mine = [point for point in points if point["plan"] == row["plan"]]
+        assert row["max batch size"] == 16
+        best = max(mine, key=lambda point: float(str(point["tokens per second per accelerator (token/s)"])))
+        assert (
+            row["most tokens per second per accelerator (token/s)"]
+            == (best["tokens per second per accelerator (token/s)"])
+        )
+        assert row["requests in flight then"] == best["concurrency"] == 16
+        assert row["most tokens per second per user (token/s)"] == 100.0
+        assert row["most requests per second (request/s)"] in [25.0 * 16 / output for output in (200, 256, 1024)]
+    charts = book["limits"]._charts  # type: ignore[attr-defined]
+    assert len(charts) == 1
+    assert len(charts[0].series) == len(rows)
+
+
 def test_roofline_shows_every_operator_of_the_chosen_plans(book: Workbook) -> None:
     rows = samples.records(book["roofline"], "operators")
     assert len(rows) == 4 * 12
@@ -288,7 +314,7 @@ def test_one_kind_of_plan_alone(tmp_path: Path) -> None:
 def test_all_plans_refused() -> None:
     plans, results = samples.training(2)
     made = made_of(plans, results)
-    assert not {"step time", "memory", "roofline"} & set(made.sheetnames)
+    assert not {"step time", "memory", "roofline", "limits"} & set(made.sheetnames)
     assert len(samples.records(made["reasons"])) == 2
     assert "2 training plans are refused" in samples.words(made["summary"])
 
@@ -311,7 +337,7 @@ def test_a_new_result_column_appears_by_itself(monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_plans_is_one_line() -> None:
     with pytest.raises(InputError) as caught:
-        report_workbook(samples.catalog(), [], [], date=samples.DAY, explain=samples.explain)
+        report_workbook(samples.catalog(), [], [], date=samples.DAY, explain=samples.explain, limits=samples.limits)
     assert str(caught.value) == "samples.xlsx: holds no plans; fill the sheets training or inference"
 
 

@@ -312,3 +312,53 @@ def test_a_die_over_the_exposure_field_is_left_out() -> None:
     designs = sheet("chiplets", "designs")
     assert not [row for row in designs.rows if float(row[2] or 0) == 1600 and row[4] == 1]
     assert [row for row in designs.rows if float(row[2] or 0) == 1600 and row[4] == 2]
+
+
+def test_smaller_nodes_help_until_memory_and_network_hold_them_back() -> None:
+    """The knee of the nodes: at the last memory and network every node helps, with the first ones the last do not."""
+    by_memory, by_network = sheet("technology-nodes", "nodes by memory"), sheet("technology-nodes", "nodes by network")
+    nodes = [str(row[0]) for row in by_memory.rows]
+    assert nodes == ["12 nm", "10 nm", "7 nm", "5 nm", "3 nm", "2 nm", "1.4 nm", "1 nm"]
+    for found in (by_memory, by_network):
+        for column in found.columns[1:]:
+            times = [cell(found, node, column.name) for node in nodes]
+            assert times == sorted(times, reverse=True), column.name
+    first, last = (cell(by_memory, "3 nm", name) / cell(by_memory, "1 nm", name) for name in ("HBM2", "HBM4e"))
+    assert first < 1.2 < last
+
+
+def test_faster_memory_and_network_help_small_nodes_most() -> None:
+    found = sheet("technology-nodes", "nodes by memory")
+    gain = {node: cell(found, node, "HBM2") / cell(found, node, "HBM3e") for node in ("12 nm", "5 nm", "1 nm")}
+    assert gain["12 nm"] < gain["5 nm"] < gain["1 nm"]
+    net = sheet("technology-nodes", "nodes by network")
+    wired = {n: cell(net, n, "generation 1") / cell(net, n, "generation 5") for n in ("12 nm", "5 nm", "1 nm")}
+    assert wired["12 nm"] < wired["5 nm"] < wired["1 nm"]
+
+
+def test_every_device_of_the_grid_keeps_its_power_budget() -> None:
+    found = sheet("technology-nodes", "devices")
+    names = [column.name for column in found.columns]
+    assert len(found.rows) == 8 * 6 * 5 * 10
+    power = [float(row[names.index("thermal_design_power")] or math.nan) for row in found.rows]
+    assert max(value for value in power if value == value) <= 1200 * (1 + 1e-9)
+
+
+def test_faster_memory_never_slows_a_token_and_then_stops_helping() -> None:
+    gain = sheet("dram", "gain")
+    names = [column.name for column in gain.columns]
+    for name in names[1:]:
+        values = [float(row[names.index(name)] or 0) for row in gain.rows]
+        assert values == sorted(values)
+    last = gain.rows[-1]
+    assert float(last[names.index("13B, batch 1")] or 0) < 0.2 * float(last[names.index("memory_bandwidth_ratio")] or 0)
+    one, eight = (float(last[names.index(name)] or 0) for name in ("13B, batch 1", "70B on 8, batch 1"))
+    assert eight < one, "what the network takes is not shortened by memory"
+
+
+def test_no_token_comes_sooner_than_its_bytes() -> None:
+    found = sheet("dram", "memories")
+    for row in found.rows:
+        if row[1] == "13B, batch 1":
+            floor = 2 * 12.85e9 / (float(row[3] or 0) * 1e12) * 1e3
+            assert float(row[6] or 0) > floor

@@ -116,6 +116,11 @@ class Catalog:
         """
         return self._find(self._indexes[kind], kind, names, plans, column)
 
+    def known_rows(self, kind: str, names: np.ndarray) -> np.ndarray:
+        """Row indexes of names in a table, -1 where it has none: its own table may have been replaced."""
+        index = self._indexes[kind]
+        return np.array([index.get(str(name).casefold(), _BLANK) for name in names.tolist()], dtype=np.int64)
+
     def network_index(self, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
         """Positions of names in :attr:`networks` and in the rows of :attr:`network_arrays`, as :meth:`rows`."""
         return self._find(self._network_index, "networks", names, plans, column)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +84,8 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     return filled
 
 
-def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Table:
-    """Read what has a cost: chiplet designs, servers or plans.
+def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
+    """Read what has a cost: chiplet designs, servers or plans; or rows of another catalog sheet.
 
     Parameters
     ----------
@@ -94,6 +95,8 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Tabl
     sheet : str, optional
         Which sheet of a workbook: ``chiplets``, ``servers``, ``training`` or ``inference``; by default ``chiplets``
         where it has rows, else ``servers``.
+    kinds : sequence of str, optional
+        Catalog sheets that are meant; plans are read beside chiplets and servers alone.
 
     Returns
     -------
@@ -111,7 +114,7 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Tabl
         return read_plans(path, sheet, sheet)[0]
     if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
         found, faults = read_catalog_tables(path, required=False)
-        wanted = DESIGN_TABLES if sheet is None else (sheet,)
+        wanted = kinds if sheet is None else (sheet,)
         tables = sorted((table for table in found if table.kind in wanted and len(table)), key=_kind)
         if not tables:
             raise_faults(faults)
@@ -121,9 +124,9 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None) -> Tabl
         raise InputError(Fault(name, "has no sheets; leave the sheet out"))
     elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
         file = read_csv(path)
-        table, faults = parse_coded(_design_kind(name, file.header), file.header, file.columns, file.locate)
+        table, faults = parse_coded(_design_kind(name, file.header, kinds), file.header, file.columns, file.locate)
     elif ending == ".parquet":
-        plans, faults = _parquet_plans(Path(path), None, _design_kind)
+        plans, faults = _parquet_plans(Path(path), None, partial(_design_kind, kinds=kinds))
         table = plans[0]
     elif not Path(path).exists():
         raise InputError(Fault(str(path), "there is no such file"))
@@ -141,15 +144,18 @@ def _kind(table: Table) -> str:
     return table.kind
 
 
-def _design_kind(name: str, header: Sequence[object]) -> str:
+def _design_kind(name: str, header: Sequence[object], kinds: Sequence[str]) -> str:
     names = [split_header(cell)[0] for cell in header if isinstance(cell, str)]
-    for kind in DESIGN_TABLES:
+    for kind in kinds:
         if table_schema(kind).key.name in names:
             return kind
-    if "model" in names:
-        return plan_kind(header)
-    keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in DESIGN_TABLES)
-    words = f'needs a column {keys} with the names of the designs, or "model" for plans'
+    costed = tuple(kinds) == DESIGN_TABLES
+    keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in kinds)
+    words = f"needs a column {keys} with the names of the {'designs' if costed else kinds[0]}"
+    if costed:
+        if "model" in names:
+            return plan_kind(header)
+        words += ', or "model" for plans'
     raise InputError(Fault(name, f"{words}, got {', '.join(names[:6])}"))
 
 

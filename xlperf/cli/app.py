@@ -14,7 +14,9 @@ from contextlib import contextmanager, suppress
 import click
 
 from xlperf import __version__
+from xlperf.cli.allocate import optimise
 from xlperf.cli.cost import cost
+from xlperf.cli.devices import device
 from xlperf.cli.hosts import install, uninstall
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
@@ -49,7 +51,22 @@ def cli() -> None:
     """
 
 
-for _command in (report, evaluate, cost, explain, frontier, new, check, show, validate, calibrate, install, uninstall):
+for _command in (
+    report,
+    evaluate,
+    cost,
+    device,
+    optimise,
+    explain,
+    frontier,
+    new,
+    check,
+    show,
+    validate,
+    calibrate,
+    install,
+    uninstall,
+):
     cli.add_command(_command)
 
 

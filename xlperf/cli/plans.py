@@ -50,7 +50,7 @@ def report(workbook: str | None, output: str, study: str | None, full: bool, cat
     source = workbook or str(shipped())
     check_output(output, (".xlsx",), (source,))
     tables = read_plans(source)
-    known = _catalog(catalog, source, tables)
+    known = catalog_of(catalog, source, tables)
     results = [result for table in tables for _, result in _evaluated(table, known, len(table))]
     write_report(output, known, tables, results, date=datetime.date.today())
     click.echo(f"{output}: {_counted(tables)}")
@@ -110,7 +110,7 @@ def evaluate(plans: str, output: str, sheet: str | None, catalog: str | None) ->
 
     check_output(output, SUFFIXES, (plans,))
     tables = read_plans(plans, sheet=sheet)
-    known = _catalog(catalog, plans, tables)
+    known = catalog_of(catalog, plans, tables)
     if Path(output).suffix.lower() == ".xlsx":
         whole = [(table.kind, list(pair)) for table in tables for pair in _evaluated(table, known, len(table))]
         write_workbook(output, whole)
@@ -149,8 +149,8 @@ def explain(
     if row is not None and name is not None:
         raise click.UsageError("give --row or --name, not both")
     tables = read_plans(plans, sheet=sheet)
-    table, index = _picked(tables, plans, row, name)
-    operators = explained(table, _catalog(catalog, plans, [table.take([index])]), index)
+    table, index = picked(tables, plans, row, name)
+    operators = explained(table, catalog_of(catalog, plans, [table.take([index])]), index)
     if output is None:
         click.echo(text_table(parts(operators)))
     elif Path(output).suffix.lower() == ".xlsx":
@@ -216,7 +216,7 @@ def frontier(
         raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))
     values = read_values("inference", [_varied(text) for text in vary], "--vary", from_text=True)
     found, results = (every_point if every else unbeaten_points)(
-        tables[0], _catalog(catalog, plans, tables), values, points
+        tables[0], catalog_of(catalog, plans, tables), values, points
     )
     if not len(found):
         click.echo("no plan at no load is legal, fits in memory and keeps the targets", err=True)
@@ -239,7 +239,7 @@ def _varied(text: str) -> tuple[str, list[str]]:
     return name, values.split(",")
 
 
-def _catalog(given: str | None, plans: str, tables: list[Table]) -> Catalog:
+def catalog_of(given: str | None, plans: str, tables: list[Table]) -> Catalog:
     """The catalog that was asked for, else that of the workbook of the plans, else the shipped one.
 
     Names that it lacks are refused for all plans at once, before any is evaluated.
@@ -274,7 +274,7 @@ def _only(tables: list[Table], plans: str, output: str) -> Table:
     return tables[0]
 
 
-def _picked(tables: list[Table], plans: str, row: int | None, name: str | None) -> tuple[Table, int]:
+def picked(tables: list[Table], plans: str, row: int | None, name: str | None) -> tuple[Table, int]:
     """The plan that --row or --name means; a row counts through one sheet, a name is looked for in all."""
     if name is None:
         table, index = tables[0], (row or 1) - 1

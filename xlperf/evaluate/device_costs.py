@@ -43,10 +43,12 @@ def device_costs(
     unit, capex = np.full(count, np.nan), np.full(count, np.nan)
     designs = chiplets_of(devices, number, found, nodes)
     named = devices.text("package") != ""
-    priced = named & (designs["node"] != "") & ~np.isnan(designs["memory_price"])
-    priced &= (number["num_base_dies"] <= 0.0) | (designs["base_node"] != "")
-    priced &= (found["memory_stacks"] >= 1.0) & (found["num_cores"] >= 1.0)
-    fits = _fits(catalog, designs, "node", "module_area") & _fits(catalog, designs, "base_node", "base_area")
+    node_rows, base_rows = (catalog.known_rows("process_nodes", designs[name]) for name in ("node", "base_node"))
+    priced = named & ~np.isnan(designs["memory_price"]) & (node_rows >= 0)
+    priced &= (number["num_base_dies"] <= 0.0) | (base_rows >= 0)
+    priced &= catalog.known_rows("packages", designs["package"]) >= 0
+    priced &= (found["memory_stacks"] >= 1.0) & (found["num_multiprocessors"] >= 1.0)
+    fits = _fits(catalog, designs["module_area"], node_rows) & _fits(catalog, designs["base_area"], base_rows)
     rows = np.flatnonzero(priced & fits)
     if len(rows):
         results = evaluate_designs(designs.take(rows), catalog)
@@ -59,7 +61,7 @@ def device_costs(
         capex,
         [
             (priced & ~fits, "a die is larger than the reticle: no cost"),
-            (named & ~priced, "its process node or memory has no price: no cost"),
+            (named & ~priced, "its package, process node or memory has no price: no cost"),
         ],
     )
 
@@ -79,7 +81,7 @@ def chiplets_of(devices: Table, number: Mapping[str, Array], found: Mapping[str,
     """
     based = number["num_base_dies"] > 0.0
     per_die = np.maximum(np.floor(found["compute_area"] / number["num_dies"] / found["core_area"]), 1.0)
-    needed = np.minimum(np.ceil(found["num_cores"] / number["num_dies"]), per_die)
+    needed = np.minimum(np.ceil(found["num_multiprocessors"] / number["num_dies"]), per_die)
     stack_capacity = nodes.memory["stack_height"] * nodes.memory["layer_capacity"]
     columns: dict[str, np.ndarray] = {
         "chiplet": devices.text("device"),
@@ -104,14 +106,13 @@ def chiplets_of(devices: Table, number: Mapping[str, Array], found: Mapping[str,
     return Table("chiplets", columns, devices.place)
 
 
-def _fits(catalog: Catalog, designs: Table, column: str, area: str) -> np.ndarray:
-    """Whether the dies fit one exposure field of their node, or the node joins fields."""
+def _fits(catalog: Catalog, area: Array, rows: np.ndarray) -> np.ndarray:
+    """Whether dies fit one exposure field of their node, or the node joins fields."""
     nodes = catalog.tables["process_nodes"]
     if not len(nodes):
-        return np.zeros(len(designs), dtype=bool)
-    rows = catalog.rows("process_nodes", designs[column], designs, column)
+        return np.zeros(len(rows), dtype=bool)
     at = np.maximum(rows, 0)
     wide, high = nodes.filled("reticle_width")[at], nodes.filled("reticle_height")[at]
-    across = np.minimum(np.sqrt(designs[area]), wide)
+    across = np.minimum(np.sqrt(area), wide)
     joined = ~np.isnan(nodes.filled("stitch_yield")[at])
-    return np.asarray((rows < 0) | joined | ~(designs[area] / across > high))
+    return np.asarray((rows < 0) | joined | ~(area / across > high))

@@ -16,8 +16,8 @@ from xlperf.hardware import floorplan, power
 PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 _FILLED = {
     **{f"peak_flop_rate_{name}": f"peak_flop_rate_{name}" for name in PRECISIONS},
-    "num_multiprocessors": "num_cores",
-    "clock_rate": "clock_rate",
+    "num_multiprocessors": "num_multiprocessors",
+    "clock_rate": "sustained_clock_rate",
     "memory_capacity": "memory_capacity",
     "memory_bandwidth": "memory_bandwidth",
     "l2_capacity": "l2_capacity",
@@ -50,12 +50,14 @@ class Accelerators(NamedTuple):
 class _Rows:
     """Columns of a catalog table for each device; NaN or "" where it names no row."""
 
-    def __init__(self, catalog: Catalog, kind: str, devices: Table, column: str) -> None:
+    def __init__(self, catalog: Catalog, kind: str, devices: Table, column: str, strict: bool) -> None:
         self._table = catalog.tables[kind]
-        if column in devices:
+        if column not in devices:
+            self.rows = np.full(len(devices), -1)
+        elif strict:
             self.rows = catalog.rows(kind, devices.text(column), devices, column)
         else:
-            self.rows = np.full(len(devices), -1)
+            self.rows = catalog.known_rows(kind, devices.text(column))
 
     def __getitem__(self, name: str) -> Array:
         values = self._table.filled(name)
@@ -86,26 +88,27 @@ class _Nodes(NamedTuple):
     memory: _Rows
     link: _Rows
     die_link: _Rows
+    base_is_lost: np.ndarray
 
 
-def _joined(devices: Table, catalog: Catalog) -> _Nodes:
-    compute = _Rows(catalog, "technology", devices, "technology")
-    base = _Rows(catalog, "technology", devices, "base_technology")
-    core = _Rows(catalog, "cores", devices, "core")
-    cores = catalog.tables["cores"]
-    at = catalog.rows("technology", cores.text("technology"), cores, "technology")
+def _joined(devices: Table, catalog: Catalog, strict: bool) -> _Nodes:
+    compute = _Rows(catalog, "technology", devices, "technology", strict)
+    base = _Rows(catalog, "technology", devices, "base_technology", strict)
+    core = _Rows(catalog, "cores", devices, "core", strict)
+    at = catalog.known_rows("technology", catalog.tables["cores"].text("technology"))
     return _Nodes(
         compute,
         base.taken(np.where(base.rows >= 0, base.rows, compute.rows)),
         core,
-        compute.taken(at[core.rows] if len(at) else core.rows),
-        _Rows(catalog, "memories", devices, "memory"),
-        _Rows(catalog, "links", devices, "link"),
-        _Rows(catalog, "links", devices, "die_link"),
+        compute.taken(np.where(core.rows >= 0, at[core.rows], -1) if len(at) else core.rows),
+        _Rows(catalog, "memories", devices, "memory", strict),
+        _Rows(catalog, "links", devices, "link", strict),
+        _Rows(catalog, "links", devices, "die_link", strict),
+        base.rows < 0,
     )
 
 
-def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True) -> Table:
+def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, strict: bool = True) -> Table:
     """Rates, capacities, bandwidths, power and cost of devices that follow from budgets and shares.
 
     Parameters
@@ -116,6 +119,8 @@ def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True) -> Ta
         Technology, cores, memories and links that they name; process nodes and packages for their cost.
     costs : bool, default True
         Whether to compute what they cost.
+    strict : bool, default True
+        Whether a name that the catalog does not have is an error, rather than the reason of a device without results.
 
     Returns
     -------
@@ -128,7 +133,7 @@ def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True) -> Ta
     InputError
         When a device names what the catalog does not have.
     """
-    nodes = _joined(devices, catalog)
+    nodes = _joined(devices, catalog, strict)
     number = {c.name: devices.filled(c.name) for c in devices.schema.columns if c.kind == "number"}
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         found, problems = _derived(number, nodes)
@@ -136,9 +141,13 @@ def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True) -> Ta
         if costs and (devices.text("package") != "").any():
             from xlperf.evaluate.device_costs import device_costs
 
+            if strict:
+                catalog.rows("packages", devices.text("package"), devices, "package")
             found["unit_cost"], found["capex"], unpriced = device_costs(devices, catalog, number, found, nodes)
         else:
             found["unit_cost"] = found["capex"] = np.full(len(devices), np.nan)
+    lost = _lost(devices, nodes)
+    problems = [(lost, "the catalog lacks what it names"), *((wrong & ~lost, words) for wrong, words in problems)]
     impossible = np.zeros(len(devices), dtype=bool)
     for wrong, _ in problems:
         impossible |= wrong
@@ -148,6 +157,14 @@ def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True) -> Ta
         values = found[column.name]
         columns[column.name] = values if column.is_text else np.where(impossible, np.nan, values)
     return Table("devices_results", columns, devices.place)
+
+
+def _lost(devices: Table, nodes: _Nodes) -> np.ndarray:
+    """Devices that name a row that the catalog does not have."""
+    lost = (nodes.compute.rows < 0) | (nodes.core.rows < 0) | (nodes.memory.rows < 0) | (nodes.reference.rows < 0)
+    for column, rows in (("link", nodes.link.rows), ("die_link", nodes.die_link.rows)):
+        lost |= (devices.text(column) != "") & (rows < 0)
+    return np.asarray(lost | ((devices.text("base_technology") != "") & nodes.base_is_lost))
 
 
 Problems = list[tuple[np.ndarray, str]]
@@ -252,11 +269,12 @@ def _derived(number: dict[str, Array], nodes: _Nodes) -> tuple[dict[str, np.ndar
         (~(cores >= 1.0), "not one core fits into the area for cores"),
         (asked * core_area > compute_area * (1.0 + 1e-9), "the cores do not fit into the area for them"),
         (spare <= 0.0, "the power budget leaves nothing for the cores"),
+        (linked & ~(lanes >= 1.0), "not one lane of its links fits their share of the perimeter"),
         (~(stacks >= 1.0), "not one stack of memory fits the edge and the power budget"),
     ]
     found: dict[str, np.ndarray] = {
-        "num_cores": cores,
-        "clock_rate": clock,
+        "num_multiprocessors": cores,
+        "sustained_clock_rate": clock,
         **{f"peak_flop_rate_{name}": cores * clock * core[f"flop_per_clock_{name}"] for name in PRECISIONS},
         "l2_capacity": cache,
         "l2_bandwidth": cores * clock * core["cache_bytes_per_clock"],
@@ -267,7 +285,7 @@ def _derived(number: dict[str, Array], nodes: _Nodes) -> tuple[dict[str, np.ndar
         "memory_capacity": stacks * height * memory["layer_capacity"],
         "memory_bandwidth": memory_bandwidth,
         "num_lanes": lanes,
-        "link_bandwidth": np.where(link_bandwidth > 0.0, link_bandwidth, np.nan),
+        "link_bandwidth": np.where(linked, link_bandwidth, np.nan),
         "thermal_design_power": switching + static + memory_power + link_power,
         "power_compute": switching,
         "power_static": static,
@@ -277,7 +295,7 @@ def _derived(number: dict[str, Array], nodes: _Nodes) -> tuple[dict[str, np.ndar
         "memory_energy": memory["energy"],
         "link_energy": link["energy"],
         "silicon_area": silicon,
-        "perimeter": perimeter,
+        "outer_perimeter": perimeter,
         "area_share_compute": compute_area / silicon,
         "area_share_cache": cache_area / silicon,
         "area_share_memory": memory_area / silicon,
@@ -321,11 +339,16 @@ def _accelerators(catalog: Catalog) -> Accelerators:
     own = np.flatnonzero(names != "")
     if not len(own):
         return Accelerators(table, np.full(count, np.nan), np.full(count, np.nan), reasons, False)
-    rows = catalog.rows("devices", names[own], table.take(own), "device")
+    rows = catalog.known_rows("devices", names[own])
+    gone = own[rows < 0]
+    reasons[gone] = [f"device {name} is not in the catalog" for name in names[gone].tolist()]
+    own, rows = own[rows >= 0], rows[rows >= 0]
+    if not len(own):
+        return Accelerators(table, np.full(count, np.nan), np.full(count, np.nan), reasons, False)
     used = sorted(set(rows.tolist()))
     at = np.array([used.index(row) for row in rows.tolist()]) if len(used) < len(rows) else np.argsort(np.argsort(rows))
     devices = catalog.tables["devices"].take(used)
-    results = evaluate_devices(devices, catalog)
+    results = evaluate_devices(devices, catalog, strict=False)
     columns = dict(table.columns)
 
     def fill(column: str, values: np.ndarray, blank: np.ndarray) -> None:

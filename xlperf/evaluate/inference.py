@@ -16,6 +16,7 @@ from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, ra
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
+from xlperf.evaluate.precisions import PRECISION_CODES
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.inference import (
@@ -35,6 +36,7 @@ from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
     cache_precision,
+    distinct_names,
     inference_plan,
     product_precision,
 )
@@ -99,7 +101,7 @@ class ServingSetting:
 
 
 def _constants(
-    calibration: Calibration, joined: Joined, attention: np.ndarray, weights: np.ndarray, architecture: Architecture
+    calibration: Calibration, joined: Joined, attention: np.ndarray, stored: np.ndarray, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
@@ -107,7 +109,7 @@ def _constants(
     found["gemm_wide"], _ = calibration.constants_of("gemm", joined.wide_keys)
     for families, keys in (
         ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
-        (("serving_experts",) if architecture.experts else (), joined.keys_named(weights)),
+        (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
         (("serving_software", "serving_load", "serving_host", "serving_attention", "serving_band"), joined.keys),
     ):
@@ -146,11 +148,14 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         Arguments of the equations.
     """
     precision, given = plans.filled("precision"), plans.text("activation_precision")
-    product = product_precision(given, precision)
-    multiplied = replace(plans, columns={**plans.columns, "precision": product}) if (given != "").any() else plans
+    codes, (weights, caches, activations) = distinct_names(precision, plans.text("kv_precision"), given)
+    product = product_precision(activations, weights)
+    multiplied = plans
+    if "activation_precision" in plans:
+        multiplied = replace(plans, columns={**plans.columns, "precision": product[codes]})
     joined = join(multiplied, catalog, named)
-    cache = cache_precision(plans.text("kv_precision"), product)
-    attention = attention_precision(cache, product)
+    words = attention_precision(cache_precision(caches, product), product).tolist()
+    attention = np.array([PRECISION_CODES[word] for word in words], dtype=np.int64)[codes]
     plan = inference_plan(
         plans.number("num_accelerators"),
         plans.filled("tensor_parallel"),
@@ -173,7 +178,8 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         (plans.filled("context_method") == "ring").astype(np.float64),
         plans.filled("output_variation"),
     )
-    constants, extrapolated = _constants(catalog.calibration, joined, attention, precision, architecture)
+    stored = np.array([PRECISION_CODES[word] for word in weights.tolist()], dtype=np.int64)[codes]
+    constants, extrapolated = _constants(catalog.calibration, joined, attention, stored, architecture)
     peak = joined.peak_for(attention)
     return ServingSetting(
         joined=joined,
@@ -206,11 +212,12 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog) * len(_MODES)
     codes = codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)})
+    apart = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
 
     def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
         return _evaluate(some, catalog, rows, *_kind(code))
 
-    return in_pieces(plans, catalog, named, codes, evaluated)
+    return in_pieces(plans, catalog, named, codes, evaluated, apart)
 
 
 def _kind(code: int) -> tuple[Architecture, str]:

@@ -52,55 +52,50 @@ class Joined:
     generation: Words
     software: Words
 
-    def keys_for(self, precision: np.ndarray) -> Keys:
+    def keys_for(self, codes: np.ndarray) -> Keys:
         """Calibration keys of the plans at another precision.
 
         Parameters
         ----------
-        precision : np.ndarray
-            Names, (rows,).
+        codes : np.ndarray
+            Positions of its names in PRECISION_NAMES, (rows,).
 
         Returns
         -------
         Keys
             For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
         """
-        return combined_keys(self.generation, Words(_codes(precision), PRECISION_KEYS), self.software)
+        return combined_keys(self.generation, Words(codes, PRECISION_KEYS), self.software)
 
-    def keys_named(self, precision: np.ndarray) -> Keys:
+    def keys_named(self, codes: np.ndarray) -> Keys:
         """Calibration keys of the plans by the names of precisions themselves: INT4 weights are not 16-bit ones.
 
         Parameters
         ----------
-        precision : np.ndarray
-            Names, (rows,).
+        codes : np.ndarray
+            Their positions in PRECISION_NAMES, (rows,).
 
         Returns
         -------
         Keys
             For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
         """
-        return combined_keys(self.generation, Words(_codes(precision), PRECISION_NAMES), self.software)
+        return combined_keys(self.generation, Words(codes, PRECISION_NAMES), self.software)
 
-    def peak_for(self, precision: np.ndarray) -> Array:
+    def peak_for(self, codes: np.ndarray) -> Array:
         """Dense peak of the plans' accelerators at another precision.
 
         Parameters
         ----------
-        precision : np.ndarray
-            Names, (rows,).
+        codes : np.ndarray
+            Positions of its names in PRECISION_NAMES, (rows,).
 
         Returns
         -------
         Array
             NaN where the accelerator states none, (rows,). [FLOP/s]
         """
-        return np.asarray(self.peaks[np.arange(len(precision)), _codes(precision)])
-
-
-def _codes(precision: np.ndarray) -> np.ndarray:
-    """Positions of names in PRECISION_NAMES."""
-    return np.array([PRECISION_CODES[name] for name in precision.tolist()], dtype=np.int64)
+        return np.asarray(self.peaks[np.arange(len(codes)), codes])
 
 
 def refuse_auto(plans: Table) -> None:

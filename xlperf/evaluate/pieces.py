@@ -23,6 +23,7 @@ def in_pieces(
     named: Named,
     codes: np.ndarray,
     evaluate: Callable[[Table, Named, int], Columns],
+    apart: np.ndarray | None = None,
 ) -> Columns:
     """Results of plans, those of one code together; in a large table those on switches and other networks apart.
 
@@ -38,6 +39,8 @@ def in_pieces(
         What plans that are evaluated together have in common, (rows,).
     evaluate : callable
         Results of plans of one code, from the plans, the rows that they name, and the code.
+    apart : np.ndarray, optional
+        Plans that take longer than others, (rows,): in a large table they go apart from those.
 
     Returns
     -------
@@ -49,8 +52,10 @@ def in_pieces(
         return evaluate(plans, named, distinct[0] if distinct else 0)
     groups = [(code, np.flatnonzero(codes == code)) for code in distinct]
     if len(plans) > PIECE:
-        plain = plain_networks(catalog, named.accelerators, named.networks)
-        groups = [(code, rows[plain[rows] == kind]) for code, rows in groups for kind in (True, False)]
+        kinds = plain_networks(catalog, named.accelerators, named.networks) * 2
+        if apart is not None:
+            kinds = kinds + apart
+        groups = [(code, rows[kinds[rows] == kind]) for code, rows in groups for kind in range(4)]
     results: Columns = {}
     for code, alike in groups:
         for start in range(0, len(alike), PIECE):

@@ -356,7 +356,7 @@ def columns_with_line(
 
 @dataclass(frozen=True)
 class Points:
-    """One series of a scatter chart: markers, or a line where ``marker`` is empty."""
+    """One series of a scatter chart: markers, joined by a line or not; only a line where ``marker`` is empty."""
 
     header: Cells
     x: Cells
@@ -364,6 +364,7 @@ class Points:
     colour: str
     marker: str = "circle"
     dash: str = "solid"
+    joined: bool = False
 
 
 def log_scatter(
@@ -412,7 +413,8 @@ def log_scatter(
             fill = GraphicalProperties(solidFill=entry.colour, ln=LineProperties(solidFill="FFFFFF", w=3175))
             shape: Any = entry.marker
             series.marker = Marker(symbol=shape, size=7, spPr=fill)
-            series.graphicalProperties = GraphicalProperties(ln=LineProperties(noFill=True))
+            joint = LineProperties(solidFill=entry.colour, w=15875) if entry.joined else LineProperties(noFill=True)
+            series.graphicalProperties = GraphicalProperties(ln=joint)
         else:
             series.marker = Marker(symbol="none")
             dash: Any = entry.dash

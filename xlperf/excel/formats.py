@@ -108,7 +108,8 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
     '[=0]0;[<0.005]0.0E+00;#,##0.00'
     """
-    numbers = sorted(abs(v) for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and v)
+    own = (v for v in shown if isinstance(v, int | float) and not isinstance(v, bool))
+    numbers = sorted(abs(v) for v in own if v and math.isfinite(v))
     if (
         column.table == "study"
         and column.unit == "-"

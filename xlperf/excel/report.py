@@ -21,6 +21,7 @@ from xlperf.excel import style
 from xlperf.excel.report_assumptions import assumptions_sheet, catalog_sheet, reasons_sheet, used_rows
 from xlperf.excel.report_breakdown import inference_time_sheet, memory_sheet, step_time_sheet
 from xlperf.excel.report_data import GOOD, TOO_LARGE, Plans, Report, plural
+from xlperf.excel.report_limits import Limits, curves, limits_sheet
 from xlperf.excel.report_roofline import Explain, chosen, roofline_sheet
 from xlperf.excel.report_summary import summary_sheet
 from xlperf.excel.save import save_workbook
@@ -45,6 +46,7 @@ def write_report(
     date: datetime.date,
     study: str = "",
     explain: Explain | None = None,
+    limits: Limits | None = None,
 ) -> None:
     """Write a report workbook; the same arguments give the same bytes.
 
@@ -64,13 +66,15 @@ def write_report(
         Name of the study; part of the title.
     explain : callable, optional
         Operators of one plan; :func:`xlperf.evaluate.explain` when not given.
+    limits : callable, optional
+        What a plan gives at every load; :func:`xlperf.explore.frontier.points` when not given.
 
     Raises
     ------
     InputError
         Where there are no plans, or the file cannot be written.
     """
-    workbook = report_workbook(catalog, plans, results, date=date, study=study, explain=explain)
+    workbook = report_workbook(catalog, plans, results, date=date, study=study, explain=explain, limits=limits)
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
 
@@ -113,6 +117,7 @@ def report_workbook(
     date: datetime.date,
     study: str = "",
     explain: Explain | None = None,
+    limits: Limits | None = None,
     found: Sequence[Finding] = (),
 ) -> Workbook:
     """A report in memory: the arguments of :func:`write_report`, without a path; ``found`` heads the findings.
@@ -143,6 +148,11 @@ def report_workbook(
             step_time_sheet(workbook[time], group)
         else:
             inference_time_sheet(workbook[time], group)
+    drawn = curves(report.group("inference"), catalog, limits)
+    if drawn:
+        limits_sheet(workbook["limits"], drawn)
+    else:
+        _drop(workbook, "limits")
     computed = [g for g in groups if g.parts("memory_", "memory_reserved", "memory_capacity")]
     if computed:
         memory_sheet(workbook["memory"], computed)

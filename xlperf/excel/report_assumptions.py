@@ -11,6 +11,7 @@ from openpyxl.utils import get_column_letter
 
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
+from xlperf.evaluate.devices import accelerators_of
 from xlperf.excel.report_breakdown import extra_column
 from xlperf.excel.report_data import GOOD, REFUSED, TOO_LARGE, Plans, Report, is_filled, listed, percent_words, plural
 from xlperf.excel.style import data_rows, page_setup, put, write_table
@@ -65,9 +66,11 @@ def used_rows(report: Report, kind: str) -> Table:
     Returns
     -------
     Table
-        Those rows, in the order of the catalog.
+        Those rows, in the order of the catalog; accelerators with the numbers that follow from devices.
     """
     rows = calibration_rows(report) if kind == "calibration" else report.used(kind)
+    if kind == "accelerators":
+        return accelerators_of(report.catalog).table.take(rows)
     return report.catalog.tables[kind].take(rows)
 
 

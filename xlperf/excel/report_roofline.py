@@ -11,6 +11,7 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.evaluate.devices import accelerators_of
 from xlperf.excel.charts import Cells, Points, log_scatter
 from xlperf.excel.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.excel.report_data import GOOD, TOO_LARGE, Plans, Report, distinct, number_words, short
@@ -73,7 +74,7 @@ class _Roof:
 
 
 def _roofs(report: Report) -> list[_Roof]:
-    accelerators = report.catalog.tables["accelerators"]
+    accelerators = accelerators_of(report.catalog).table
     roofs = []
     for group, row, _ in report.operators:
         index = int(report.index("accelerators", group)[row])

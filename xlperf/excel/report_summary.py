@@ -34,6 +34,7 @@ SHEETS = {
     "step time": "Where the time of a training step goes",
     "inference": "Every inference plan with every result",
     "inference time": "Where the time of a decode step goes",
+    "limits": "Largest batch, and throughput against speed per user at every load",
     "memory": "Memory by part against what there is",
     "roofline": "Operators of the best plans against their roofs",
     "reasons": "Why plans are refused or do not fit",

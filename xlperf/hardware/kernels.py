@@ -74,6 +74,50 @@ SERVING_TILES = np.concatenate(
 LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
 
 
+_MANY = 2048
+"""Products from which on tiles are tried one by one: all at once would leave the processor's cache. [-]"""
+
+
+def _many_products_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Array,
+    n: Array,
+    k: Array,
+    batch: Array,
+    element_size: Array,
+    tiles: Array,
+) -> Array:
+    """Least of :func:`tiled_product_time` over tiles, number for number; what tiles have in common is computed once."""
+    units = device.num_multiprocessors
+    modelled = ~np.isnan(units)
+    at_once = np.where(modelled, units, 1.0)
+    wave_time = np.where(modelled, constants["wave_time"], 0.0)
+    peak = constants["compute_efficiency"] * device.peak_flop_rate
+    m, n, k, batch = np.broadcast_arrays(m, n, k, batch)
+    shapes = tiles[:, :, 0, 0].T.tolist()
+    tall = {height: np.ceil(m / height) for height in {shape[0] for shape in shapes}}
+    wide = {width: np.ceil(n / width) for width in {shape[1] for shape in shapes}}
+    calls = {splits: batch * splits for splits in {shape[2] for shape in shapes}}
+    share = constants["cache_share"]
+    reading = {
+        edge: share * (edge * element_size / device.l2_bandwidth)
+        for edge in {height + width for height, width, _ in shapes}
+    }
+    best: Array | None = None
+    for height, width, splits in shapes:
+        time = 2.0 * height * width / peak + reading[height + width]
+        time = (time * (at_once / splits)) * k
+        time += wave_time * splits
+        waves = tall[height] * wide[width]
+        waves *= calls[splits]
+        waves /= at_once
+        time *= np.ceil(waves, out=waves)
+        best = time if best is None else np.minimum(best, time, out=best)
+    assert best is not None
+    return best
+
+
 def _gemm_parts(
     device: Device,
     constants: Mapping[str, Array],
@@ -87,22 +131,26 @@ def _gemm_parts(
 ) -> tuple[Array, Array, Array]:
     """As :func:`gemm_parts`, with the fastest of the given tiles."""
     heights, widths, splits = tiles
-    burst = tiled_product_time(
-        m,
-        n,
-        k,
-        batch,
-        element_size,
-        heights,
-        widths,
-        splits,
-        device.peak_flop_rate,
-        device.l2_bandwidth,
-        device.num_multiprocessors,
-        constants["compute_efficiency"],
-        constants["cache_share"],
-        constants["wave_time"],
-    ).min(axis=0)
+    burst = (
+        _many_products_time(device, constants, array(m), array(n), array(k), array(batch), array(element_size), tiles)
+        if np.size(m) >= _MANY
+        else tiled_product_time(
+            m,
+            n,
+            k,
+            batch,
+            element_size,
+            heights,
+            widths,
+            splits,
+            device.peak_flop_rate,
+            device.l2_bandwidth,
+            device.num_multiprocessors,
+            constants["compute_efficiency"],
+            constants["cache_share"],
+            constants["wave_time"],
+        ).min(axis=0)
+    )
     throttle = constants["energy_per_flop"] * (device.peak_flop_rate / device.thermal_design_power)
     compute = sustained_time(burst, throttle, constants["boost_time"])
     traffic = product_traffic(m, n, k, batch, element_size, output_element_size)

@@ -7,6 +7,7 @@ requests that it decodes, between two of them that were computed operator by ope
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,8 @@ from xlperf.arrays import Array, array, divide
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
-_HALVINGS = 48
+_SECANTS, _HALVINGS = 16, 52
+_SAME = 1e-15
 
 
 class Service(NamedTuple):
@@ -220,6 +222,54 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) 
     return np.asarray(np.where(np.isnan(run_requests), rate, total / time + 0.0 * rate))
 
 
+def _decoding(
+    rate: Array, steps: Array, base: Array, slope: Array, replicas: Array, room: Array
+) -> tuple[Array, Array]:
+    """Requests that a replica decodes at a rate of all together, and how long one takes."""
+    work = rate * steps
+    left = np.maximum(replicas - work * slope, 1e-12)
+    running = np.minimum(np.maximum(work * base / left, 1.0), room)
+    return running, steps * (base + slope * running)
+
+
+def _reached(rate: Array, columns: Array) -> Array:
+    """Rate at which the requests in flight fill both pools, while decoding takes what it does at another rate.
+
+    The wait for a prefill grows with the rate X as X / (C - X) up to that of all requests: a quadratic equation.
+    """
+    requests, capacity, around, longest, offered, *decoding, most = columns
+    known = around + _decoding(rate, *decoding)[1]
+    half = 0.5 * (known * capacity - requests)
+    root = requests * capacity / (half + requests + np.sqrt(half * half + offered))
+    return np.asarray(np.minimum(np.maximum(root, requests / (known + longest)), most))
+
+
+def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
+    """Where a falling function of x is x, between 0 and ``most``: by secants, at last by halves.
+
+    Each plan ends by itself, so that its number does not depend on the others.
+    """
+    found = equation(most, columns)
+    rows = np.flatnonzero(found < most)
+    columns, before, rate = columns[:, rows], most[rows], found[rows]
+    gap_before, low, high = rate - before, 0.0 * before, before
+    for turn in range(_SECANTS + _HALVINGS):
+        if not len(rows):
+            break
+        gap = equation(rate, columns) - rate
+        low, high = np.where(gap > 0.0, rate, low), np.where(gap > 0.0, high, rate)
+        tried = 0.5 * (low + high)
+        if turn < _SECANTS:
+            secant = rate - gap * divide(rate - before, gap - gap_before)
+            tried = np.where((secant >= low) & (secant <= high), secant, tried)
+        done = ~(np.abs(gap) > _SAME * rate) | (tried == rate)
+        found[rows] = np.where(done, rate, tried)
+        left = np.flatnonzero(~done)
+        rows, columns = rows[left], columns[:, left]
+        before, rate, gap_before, low, high = rate[left], tried[left], gap[left], low[left], high[left]
+    return found
+
+
 def pooled_state(
     service: Service, requests: Array, prefill_replicas: Array, decode_replicas: Array, places: Array, transfer: Array
 ) -> Steady:
@@ -263,24 +313,19 @@ def pooled_state(
     )
     most = np.minimum(capacity, decoding)
 
-    def state(rate: Array) -> tuple[Array, Array, Array]:
-        load = np.minimum(rate / capacity, 1.0)
-        wait = 0.5 * service.prefill_share * load / np.maximum(1.0 - load, 1e-9) / prefill_replicas
-        burst = 0.5 * service.waiting_share * np.maximum(requests / prefill_replicas - 1.0, 0.0) * service.prefill_share
-        wait = np.minimum(wait, requests / capacity) + burst
-        work = rate * service.steps
-        left = np.maximum(decode_replicas - work * service.step_slope, 1e-12)
-        running = np.minimum(np.maximum(work * service.step_base / left, 1.0), room)
-        return wait, running, service.steps * service.step_time(running)
-
-    low, high = 0.0 * most, most
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        wait, _, decode = state(middle)
-        short = middle * (service.prefill_time + wait + transfer + decode) < requests
-        low, high = np.where(short, middle, low), np.where(short, high, middle)
-    rate = 0.5 * (low + high)
-    wait, running, decode = state(rate)
+    burst = 0.5 * service.waiting_share * np.maximum(requests / prefill_replicas - 1.0, 0.0) * service.prefill_share
+    share = 0.5 * service.prefill_share / prefill_replicas
+    around, longest = service.prefill_time + burst + transfer, requests / capacity
+    offered = share * requests * capacity
+    steps, base, slope = service.steps, service.step_base, service.step_slope
+    columns = np.broadcast_arrays(
+        requests, capacity, around, longest, offered, steps, base, slope, decode_replicas, room, most
+    )
+    rate = _root(np.stack(columns), _reached, most)
+    load = np.minimum(rate / capacity, 1.0)
+    wait = 0.5 * service.prefill_share * load / np.maximum(1.0 - load, 1e-9) / prefill_replicas
+    wait = np.minimum(wait, longest) + burst
+    running, decode = _decoding(rate, steps, base, slope, decode_replicas, room)
     first = service.prefill_time + wait + transfer
     queue = np.maximum(requests / rate - first - decode, 0.0)
     return Steady(running, first, wait, decode, queue, rate)

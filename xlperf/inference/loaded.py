@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,19 @@ QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
 _MOST_OPEN = 256.0
 
 
+Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan, "Stream")
+
+
+def _some(values: Array, rows: np.ndarray) -> Array:
+    """Rows of an array that has one for each plan; others as they are."""
+    return values[rows] if np.ndim(values) else values
+
+
+def _some_rows(bundle: Bundle, rows: np.ndarray) -> Bundle:
+    """Some plans of a bundle of arrays."""
+    return replace(bundle, **{field.name: _some(getattr(bundle, field.name), rows) for field in fields(bundle)})
+
+
 @dataclass(frozen=True)
 class Serving:
     """Everything that the equations need of a block of plans: the arguments of ``serving_results``."""
@@ -50,6 +63,20 @@ class Serving:
     def with_batch(self, batch: Array, prompts: Array) -> Serving:
         """The same with other requests decoded together and other prompts prefilled together."""
         return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
+
+    def take(self, rows: np.ndarray) -> Serving:
+        """Some of the plans."""
+        return replace(
+            self,
+            model=_some_rows(self.model, rows),
+            device=_some_rows(self.device, rows),
+            attention_device=_some_rows(self.attention_device, rows),
+            network=_some_rows(self.network, rows),
+            plan=_some_rows(self.plan, rows),
+            kernels={name: {key: _some(v, rows) for key, v in family.items()} for name, family in self.kernels.items()},
+            software={name: _some(values, rows) for name, values in self.software.items()},
+            reserved_memory=_some(self.reserved_memory, rows),
+        )
 
     def results(self, phases: tuple[int, ...] = BOTH_PHASES) -> dict[str, Array]:
         """As :func:`xlperf.inference.serving_results`."""
@@ -98,6 +125,10 @@ class Stream:
     token_target: Array
     waiting_share: Array
     run_requests: Array
+
+    def take(self, rows: np.ndarray) -> Stream:
+        """Those of some of the plans."""
+        return _some_rows(self, rows)
 
 
 def places_of(serving: Serving) -> Array:
@@ -271,7 +302,13 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     """
     service, steady, results, places, _ = operating(serving, stream)
     replicas = np.maximum(serving.plan.num_replicas, 1.0)
-    best = closed_state(service, places, places).rate * replicas
+    full = loaded_serving(serving, stream, places)
+    prefill, step = full.times().T
+    parts = full.plan.prompts_together * np.minimum(full.plan.pipeline_parallel, places)
+    filled = service._replace(
+        prefill_time=prefill, prefill_share=prefill / parts, step_base=step, step_slope=0.0 * step
+    )
+    best = np.maximum(closed_state(filled, places, places).rate, steady.rate) * replicas
     arriving = ~np.isnan(stream.request_rate)
     rate = steady.rate
     if not np.isnan(stream.run_requests).all():
@@ -449,8 +486,12 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
     decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
     pools = pools_of(decoding, prefilling, stream, requests)
     service, steady = pools.service, pools.steady
-    offered = 1e3 * decoders * pools.places
-    best = pooled_state(service, offered, prefillers, decoders, pools.places, pools.transfer).rate
+    most = _prompts(other, np.inf + 0.0 * requests, service.steps, stream.waiting_share)
+    prefill = prefilling.with_batch(most, most).times((PREFILL,))[:, 0]
+    step = decoding.with_batch(pools.places, np.ones_like(most)).times((DECODING,))[:, 0]
+    sent = prefillers * most * other.pipeline_parallel / prefill
+    decoded = divide(decoders * pools.places, service.steps * step, np.inf)
+    best = np.maximum(np.minimum(sent, decoded), steady.rate)
     both = replace(decoding, plan=replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators))
     never = np.full(len(requests), False)
     found = _streamed(both, stream, service, steady, pools.results, best, steady.rate, never)

@@ -13,6 +13,7 @@ from xlperf.inference.loaded import Serving, Stream, places_of, pools_of, quick_
 
 _MOST_TRIES = 40
 _START = 64.0
+_GUESSES = 8
 
 
 class _Trial(NamedTuple):
@@ -24,24 +25,31 @@ class _Trial(NamedTuple):
     guess: Array
 
 
-def _largest_good(most: Array, attempt: Callable[[Array], _Trial]) -> tuple[Array, Array, Array]:
+def _largest_good(most: Array, attempt: Callable[[Array, np.ndarray], _Trial]) -> tuple[Array, Array, Array]:
     """Largest whole number that passes, with its rate and running requests; all below one that passes pass too.
 
-    Each try halves the logarithm of what is left unless the one before it has a better guess.
+    Each try halves the logarithm of what is left unless the one before it has a better guess; late tries
+    do so anyway. ``attempt`` is given numbers and the rows that they are for: those that are not found yet.
     """
     low, high = 0.0 * most, np.floor(most) + 1.0
     rate, running = 0.0 * most, 0.0 * most
-    tried = np.clip(np.minimum(most, _START), 1.0, np.maximum(high - 1.0, 1.0))
-    for _ in range(_MOST_TRIES):
-        trial = attempt(tried)
-        passes, fails = trial.good & (tried > low) & (tried < high), ~trial.good & (tried < high)
-        rate, running = np.where(passes, trial.rate, rate), np.where(passes, trial.running, running)
-        low, high = np.where(passes, tried, low), np.where(fails, tried, high)
-        if not (high - low > 1.0).any():
+    rows = np.flatnonzero(high - low > 1.0)
+    tried = np.clip(np.minimum(most, _START), 1.0, np.maximum(high - 1.0, 1.0))[rows]
+    for turn in range(_MOST_TRIES):
+        if not len(rows):
             break
-        middle = np.floor(np.sqrt(np.maximum(low, 1.0) * high))
-        guess = np.where(np.isnan(trial.guess), middle, trial.guess)
-        tried = np.maximum(np.clip(guess, low + 1.0, high - 1.0), 1.0)
+        trial = attempt(tried, rows)
+        passes = trial.good
+        rate[rows], running[rows] = (
+            np.where(passes, trial.rate, rate[rows]),
+            np.where(passes, trial.running, running[rows]),
+        )
+        low[rows], high[rows] = np.where(passes, tried, low[rows]), np.where(passes, high[rows], tried)
+        left = high[rows] - low[rows] > 1.0
+        rows, guess = rows[left], trial.guess[left]
+        middle = np.floor(np.sqrt(np.maximum(low[rows], 1.0) * high[rows]))
+        guess = middle if turn >= _GUESSES else np.where(np.isnan(guess), middle, guess)
+        tried = np.clip(guess, low[rows] + 1.0, high[rows] - 1.0)
     return low, rate, running
 
 
@@ -79,13 +87,16 @@ def target_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     tokens = np.maximum(plan.output_length - 1.0, 0.0)
     places = places_of(serving)
 
-    def attempt(batch: Array) -> _Trial:
-        service = quick_service(serving, stream, batch)
+    def attempt(batch: Array, rows: np.ndarray) -> _Trial:
+        whole = len(rows) == len(places)
+        some, served = (stream, serving) if whole else (stream.take(rows), serving.take(rows))
+        service = quick_service(served, some, batch)
         steady = closed_state(service, batch, batch)
-        guess = largest_within(service, places, tokens, first, token)
-        return _Trial(_within(steady, tokens, first, token), steady.rate, batch, guess)
+        targets = tokens[rows], first[rows], token[rows]
+        guess = largest_within(service, places[rows], *targets)
+        return _Trial(_within(steady, *targets), steady.rate, batch, guess)
 
-    batch, rate, _ = _largest_good(places, attempt)
+    batch, rate, _ = _largest_good(np.where(asked, places, 0.0), attempt)
     known = places + tokens + plan.prompt_length
     return {
         "batch_at_targets": np.where(asked & ~np.isnan(known), batch, np.nan),
@@ -120,11 +131,15 @@ def pooled_target_results(decoding: Serving, prefilling: Serving, stream: Stream
         most > 0.0, np.maximum(other.prefill_tokens / other.own_tokens, 1.0) * other.num_replicas, 0.0
     )
 
-    def attempt(requests: Array) -> _Trial:
-        steady = pools_of(decoding, prefilling, stream, requests).steady
-        return _Trial(_within(steady, tokens, first, token), steady.rate, np.ceil(steady.running), np.nan * requests)
+    def attempt(requests: Array, rows: np.ndarray) -> _Trial:
+        pools = decoding, prefilling, stream
+        if len(rows) < len(most):
+            pools = decoding.take(rows), prefilling.take(rows), stream.take(rows)
+        steady = pools_of(*pools, requests).steady
+        good = _within(steady, tokens[rows], first[rows], token[rows])
+        return _Trial(good, steady.rate, np.ceil(steady.running), np.nan * requests)
 
-    _, rate, running = _largest_good(most, attempt)
+    _, rate, running = _largest_good(np.where(asked, most, 0.0), attempt)
     known = most + tokens + plan.prompt_length
     return {
         "batch_at_targets": np.where(asked & ~np.isnan(known), running, np.nan),

@@ -11,8 +11,8 @@ from xlperf.workload.model import Architecture
 
 # A block of 16 FP4 or INT4 weights shares a scale of one byte.
 _BLOCK = 0.5 + 1.0 / 16.0
-FOUR_BITS = ("fp4", "int4")
 WEIGHT_SIZE = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": _BLOCK, "int4": _BLOCK}
+FOUR_BITS = {name: float(name in ("fp4", "int4")) for name in WEIGHT_SIZE}
 INPUT_SIZE = {**WEIGHT_SIZE, "int4": 2.0}
 ACTIVATION_SIZE = {name: 4.0 if name == "fp32" else 2.0 for name in WEIGHT_SIZE}
 MATRIX_PRECISION = {**{name: name for name in WEIGHT_SIZE}, "fp16": "bf16", "int4": "bf16"}
@@ -234,6 +234,29 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
     return np.asarray(np.where(refused == 0.0, drafted + 1.0, series))
 
 
+def distinct_names(*names: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Rows of names that differ, each once, and which of them every row is.
+
+    Parameters
+    ----------
+    *names : np.ndarray
+        Columns of names, (rows,).
+
+    Returns
+    -------
+    tuple of np.ndarray and list of np.ndarray
+        Position of each row among the rows that differ, and those, column by column.
+
+    >>> codes, (first, second) = distinct_names(np.array(["a", "b", "a"]), np.array(["", "", ""]))
+    >>> codes.tolist(), first.tolist(), second.tolist()
+    ([0, 1, 0], ['a', 'b'], ['', ''])
+    """
+    seen: dict[tuple[str, ...], int] = {}
+    codes = [seen.setdefault(row, len(seen)) for row in zip(*(column.tolist() for column in names), strict=True)]
+    columns = zip(*seen, strict=True) if seen else [()] * len(names)
+    return np.array(codes, dtype=np.int64), [np.array(column, dtype=object) for column in columns]
+
+
 def sizes(table: dict[str, float], precision: np.ndarray) -> Array:
     """Look bytes per element up for a column of precisions.
 
@@ -421,8 +444,10 @@ def inference_plan(
     asked = array(concurrency)
     share = np.where(np.isnan(asked), 1.0, np.ceil(asked / replicas))
     batch = np.where(np.isnan(array(batch_size)), share, array(batch_size))
-    product = precision if activation_precision is None else product_precision(activation_precision, precision)
-    cache = cache_precision(kv_precision, product)
+    given = np.full_like(precision, "", dtype=object) if activation_precision is None else activation_precision
+    codes, (weights, caches, given) = distinct_names(precision, kv_precision, given)
+    product = product_precision(given, weights)
+    cache = cache_precision(caches, product)
     attention = attention_precision(cache, product)
     return InferencePlan(
         num_accelerators=array(num_accelerators),
@@ -432,11 +457,11 @@ def inference_plan(
         output_length=array(output_length),
         batch_size=batch,
         num_requests=np.where(np.isnan(asked), batch * replicas, asked),
-        weight_size=sizes(WEIGHT_SIZE, precision),
-        input_size=sizes(INPUT_SIZE, product),
-        activation_size=sizes(ACTIVATION_SIZE, product),
-        kv_size=sizes(WEIGHT_SIZE, cache),
-        attention_size=sizes(WEIGHT_SIZE, attention),
+        weight_size=sizes(WEIGHT_SIZE, weights)[codes],
+        input_size=sizes(INPUT_SIZE, product)[codes],
+        activation_size=sizes(ACTIVATION_SIZE, product)[codes],
+        kv_size=sizes(WEIGHT_SIZE, cache)[codes],
+        attention_size=sizes(WEIGHT_SIZE, attention)[codes],
         prefill_tokens=array(prefill_tokens) + 0.0 * batch,
         expert_parallel=array(expert_parallel) + 0.0 * batch,
         attention_replicas=array(attention_replicas) + 0.0 * batch,
@@ -447,5 +472,5 @@ def inference_plan(
         context_parallel=array(context_parallel) + 0.0 * batch,
         ring=array(ring) + 0.0 * batch,
         output_variation=array(output_variation) + 0.0 * batch,
-        four_bits=np.array([float(str(name) in FOUR_BITS) for name in precision.tolist()]),
+        four_bits=sizes(FOUR_BITS, weights)[codes],
     )

@@ -301,7 +301,7 @@ STUDY = Study(
     question="When does dividing an accelerator into chiplets make a token cheaper?",
     published=(
         "arXiv 2507.02456 brings a chiplet cost model; its figures could not be had. Feng and Ma 2022 (arXiv "
-        "2203.12268) find that large dies of a young node gain most and small ones nothing: the order found here. Their "
+        "2203.12268) find that large dies of a young node gain most and small ones nothing: the order here. Their "
         "2,376 published systems are reproduced by xlperf cost to 1e-9."
     ),
     analyse=_analyse,
@@ -324,7 +324,7 @@ STUDY = Study(
         Setting("volume", 500000.0, "-", "Units that carry the one-time costs"),
         Setting(
             "volumes",
-            (1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7),
+            (10_000.0, 30_000.0, 100_000.0, 300_000.0, 1_000_000.0, 3_000_000.0, 10_000_000.0),
             "-",
             "Volumes of the sheet volume, at the last node, the last area but one and the first package",
         ),

@@ -24,6 +24,7 @@ from xlperf.studies.outcome import (
     shown,
     wide,
 )
+from xlperf.units import UNITS
 
 _MACHINES = (
     "A100-SXM4-80GB",
@@ -180,7 +181,9 @@ def _serving(inputs: Inputs, plans: Table, results: Table) -> tuple[list[StudySh
     for own_time, own_cost, i in points:
         values = [own_cost if machines[i] == name else None for name in names]
         per = float(results["tokens_per_second_per_accelerator"][i])
-        rows.append((str(plans["name"][i]), str(machines[i]), own_time, *values, 1e3 / own_time, per))
+        rows.append(
+            (str(plans["name"][i]), str(machines[i]), own_time, *values, 1 / (own_time * UNITS["ms"].factor), per)
+        )
     edge_sheet = StudySheet(
         "serving frontier",
         "Plans that no other plan of the same machine beats in both time per token and cost.",

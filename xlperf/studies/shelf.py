@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 NAMES = (
     "a100-to-b200",
     "recompute",
+    "technology-nodes",
     "gemm-bounds",
+    "dram",
     "topologies",
     "flash-attention",
     "moe",

@@ -1,0 +1,59 @@
+"""``xlperf device``: what accelerators become of a node, budgets and shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+
+BLOCK = 16_384
+
+
+@click.command(
+    short_help="Derive accelerators from a logic node, budgets and shares.",
+    epilog=examples(
+        "xlperf device study.xlsx",
+        "xlperf device devices.csv -o results.xlsx --catalog study.xlsx",
+    ),
+)
+@click.argument("devices")
+@click.option(
+    "-o",
+    "--output",
+    default=STANDARD,
+    metavar="RESULTS",
+    help="File to write: .csv, .parquet or .xlsx; - or nothing: CSV on standard output.",
+)
+@catalog_option
+def device(devices: str, output: str, catalog: str | None) -> None:
+    """Derive every row of DEVICES, a CSV or Parquet file, a workbook, or - for CSV on standard input.
+
+    Rows have the columns of the sheet devices: node, core, memory and link technology; area, perimeter and power
+    budgets; shares. Results are peak rates, on-chip and main memory, links, power by part, area by part, and the cost
+    where a package is named. A device that cannot be built has blank results and a reason. A row of accelerators that
+    names the device in its column device takes these numbers, and plans run on it.
+    """
+    from xlperf.catalog.catalog import load_catalog
+    from xlperf.catalog.plans import read_designs
+    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.evaluate.devices import evaluate_devices
+
+    check_output(output, SUFFIXES, (devices,))
+    table = read_designs(devices, kinds=("devices",))
+    own = devices if Path(devices).suffix.lower() in (".xlsx", ".xlsm") else None
+    known = load_catalog(catalog or own)
+    pieces = []
+    whole = Path(output).suffix.lower() == ".xlsx" or len(table) <= BLOCK
+    with progress(len(table), f"{len(table):,} devices") as done:
+        for start in range(0, len(table), len(table) if whole else BLOCK):
+            rows = table if whole else table.take(slice(start, start + BLOCK))
+            pieces.append((rows, evaluate_devices(rows, known)))
+            done(len(rows))
+    if Path(output).suffix.lower() == ".xlsx":
+        write_workbook(output, [("devices", list(pieces[0]))])
+    else:
+        write_blocks(output, (parts(*piece) for piece in pieces))
+    if output != STANDARD:
+        click.echo(f"{output}: {len(table):,} device{'s' if len(table) != 1 else ''}")

@@ -1,0 +1,265 @@
+"""Optimal allocation: the shares of a device that serve a plan best under its budgets of area, power and edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.errors import Fault, InputError
+from xlperf.evaluate import evaluate
+from xlperf.evaluate.devices import evaluate_devices
+from xlperf.explore.plan_grid import plan_grid
+
+OBJECTIVES = {
+    "training": {
+        "step-time": "step_time",
+        "cost": "cost_per_million_tokens",
+        "energy": "energy_per_token",
+    },
+    "inference": {
+        "latency": "latency",
+        "ttft": "ttft",
+        "tpot": "tpot",
+        "cost": "cost_per_million_output_tokens",
+        "energy": "energy_per_token",
+    },
+}
+"""What can be made smallest, and the result that it is, by kind of plan."""
+POPULATION = 24
+GENERATIONS = 16
+_COMPUTE, _CACHE, _EDGE, _LINKS = (0.1, 0.9), (0.02, 0.95), (0.05, 0.95), (0.02, 0.98)
+_UNBUILT = 1e3
+"""Times the value at the start that a device which cannot be built counts for."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The best shares that were found.
+
+    Attributes
+    ----------
+    device : Table
+        The device with these shares, one row of kind ``devices``.
+    derived : Table
+        What it becomes, one row of ``devices_results``.
+    plan, outcome : Table
+        Its best plan of the grid, and the results of that.
+    value, start : float
+        Objective with these shares and with those that were given, each with its best plan; in the unit used inside.
+        ``start`` is NaN where the device as given cannot run any plan.
+    num_evaluations : int
+        Plans evaluated.
+    """
+
+    device: Table
+    derived: Table
+    plan: Table
+    outcome: Table
+    value: float
+    start: float
+    num_evaluations: int
+
+
+class _Judge:
+    """Devices with given shares, each judged by its best plan."""
+
+    def __init__(self, device: Table, accelerator: Table, grid: Table, catalog: Catalog, column: str) -> None:
+        self.device, self.accelerator, self.catalog, self.column = device, accelerator, catalog, column
+        self.grid = grid
+        self.based = bool(device.filled("num_base_dies")[0] > 0.0)
+        self.linked = bool(device.text("link")[0])
+        self.count = 0
+
+    def bounds(self) -> list[tuple[float, float]]:
+        free = [_CACHE, _EDGE]
+        if not self.based:
+            free.append(_COMPUTE)
+        if self.linked:
+            free.append(_LINKS)
+        return free
+
+    def start(self) -> Array:
+        """The shares as given, as the optimiser has them."""
+        share = {name: float(self.device.filled(name)[0]) for name in _SHARES}
+        edge = share["memory_shoreline_share"]
+        point = [share["cache_share"], edge]
+        if not self.based:
+            point.append(share["compute_share"])
+        if self.linked:
+            point.append(share["link_shoreline_share"] / max(1.0 - edge, 1e-3))
+        low, high = np.array(self.bounds()).T
+        return np.asarray(np.clip(point, low, high))
+
+    def devices(self, points: Array) -> Table:
+        """One device per column of points, (variables, devices)."""
+        count = points.shape[1]
+        one = np.zeros(count, dtype=np.int64)
+        columns = {name: values[one] for name, values in self.device.columns.items()}
+        columns["device"] = np.array([f"candidate {number + 1}" for number in range(count)], dtype=object)
+        columns["num_cores"] = np.full(count, np.nan)
+        rows = list(points)
+        columns["cache_share"], columns["memory_shoreline_share"] = rows[0], rows[1]
+        if not self.based:
+            columns["compute_share"] = rows[2]
+        columns["link_shoreline_share"] = (1.0 - rows[1]) * rows[-1] if self.linked else np.zeros(count)
+        return Table("devices", columns)
+
+    def judged(self, devices: Table) -> tuple[Array, np.ndarray]:
+        """Objective of every plan of the grid on every device, NaN where it is illegal, and whether it fits."""
+        count, number = len(devices), len(self.grid)
+        one = np.zeros(count, dtype=np.int64)
+        columns = {name: values[one] for name, values in self.accelerator.columns.items()}
+        columns["accelerator"] = columns["device"] = devices["device"]
+        catalog = self.catalog.with_tables([devices, Table("accelerators", columns)])
+        rows = np.tile(np.arange(number), count)
+        asked = {name: values[rows] for name, values in self.grid.columns.items()}
+        asked["accelerator"] = np.repeat(devices["device"], number)
+        results = evaluate(Table(self.grid.kind, asked), catalog)
+        self.count += len(rows)
+        shape = (count, number)
+        return results[self.column].reshape(shape), (results["fits"] == 1.0).reshape(shape)
+
+    def values(self, devices: Table) -> Array:
+        """Objective of every plan on every device, (devices, plans); infinite where it cannot be run."""
+        found, fits = self.judged(devices)
+        return np.asarray(np.where(fits & ~np.isnan(found), found, np.inf))
+
+
+_SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
+
+
+def optimal_allocation(
+    plan: Table,
+    catalog: Catalog,
+    objective: str,
+    seed: int = 1,
+    population: int = POPULATION,
+    generations: int = GENERATIONS,
+    progress: Progress | None = None,
+) -> Allocation:
+    """Find the shares of the device of a plan's accelerator that make an objective smallest.
+
+    The shares of area for cores and for cache, and of the perimeter for memory and for links, are free; node, areas,
+    power budget, core, memory and link technology stay. As many cores as fit are switched on, but for spares. Each
+    candidate is judged by the best plan of :func:`xlperf.explore.plan_grid.plan_grid`, all of which are evaluated.
+    The search is differential evolution, whole generations at a time; the same seed gives the same result.
+
+    Parameters
+    ----------
+    plan : Table
+        One plan whose accelerator names a device.
+    catalog : Catalog
+        What it refers to.
+    objective : str
+        A key of :data:`OBJECTIVES` for the kind of plan.
+    seed : int, default 1
+        Of the random numbers.
+    population : int
+        Candidates of a generation. [-]
+    generations : int
+        Generations after the first. [-]
+    progress : callable, optional
+        Called with 1 when a generation is done.
+
+    Returns
+    -------
+    Allocation
+        Never worse than the shares as given.
+
+    Raises
+    ------
+    InputError
+        When scipy is not installed, the objective is not one of the kind of plan, the accelerator names no device, or
+        no plan of the grid can be run on any candidate.
+    """
+    try:
+        from scipy.optimize import differential_evolution
+    except ImportError:
+        raise InputError(Fault("optimise", "an optimum needs scipy: pip install xlperf[fit]")) from None
+    names = OBJECTIVES[plan.kind]
+    if objective not in names:
+        known = ", ".join(names)
+        raise InputError(Fault("objective", f'"{objective}" is none of {plan.kind} plans; known: {known}'))
+    device, accelerator = _device(plan, catalog)
+    judge = _Judge(device, accelerator, plan_grid(plan, catalog), catalog, names[objective])
+    given = Table("devices", {**device.columns, "device": np.array(["as given"], dtype=object)})
+    found, _ = judge.judged(given)
+    legal = np.flatnonzero(~np.isnan(found[0]))
+    if len(legal):
+        judge.grid = judge.grid.take(legal)
+    start = float(judge.values(given)[0].min())
+    worst = _UNBUILT * start if np.isfinite(start) else _UNBUILT
+
+    def cost(points: Array) -> Array:
+        least = judge.values(judge.devices(points)).min(axis=1)
+        return np.asarray(np.where(np.isfinite(least), least, worst))
+
+    def done(*_: object, **__: object) -> None:
+        if progress is not None:
+            progress(1)
+
+    optimum = differential_evolution(
+        cost,
+        judge.bounds(),
+        x0=judge.start(),
+        popsize=max(1, population // len(judge.bounds())),
+        maxiter=generations,
+        tol=1e-4,
+        rng=seed,
+        polish=False,
+        init="sobol",
+        updating="deferred",
+        vectorized=True,
+        callback=done,
+    )
+    best = judge.devices(np.asarray(optimum.x)[:, None])
+    values = judge.values(best)[0]
+    if values.min() >= start:
+        best, values = given, judge.values(given)[0]
+    if not np.isfinite(values.min()):
+        raise InputError(Fault(plan.place(0, "accelerator"), "no plan of the grid can be run on any allocation"))
+    chosen = int(np.argmin(values))
+    named = Table("devices", {**best.columns, "device": device["device"]})
+    final = catalog.with_tables([_with_row(catalog.tables["devices"], named)])
+    shown = judge.grid.take([chosen])
+    return Allocation(
+        device=named,
+        derived=evaluate_devices(named, final),
+        plan=shown,
+        outcome=evaluate(shown, final),
+        value=float(values[chosen]),
+        start=start if np.isfinite(start) else float("nan"),
+        num_evaluations=judge.count,
+    )
+
+
+def _device(plan: Table, catalog: Catalog) -> tuple[Table, Table]:
+    """The device that the accelerator of a plan names, and the accelerator; one row each."""
+    row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
+    accelerator = catalog.tables["accelerators"].take(row)
+    if not accelerator.text("device")[0]:
+        problem = f"accelerator {plan.text('accelerator')[0]} names no device: its numbers are stated, not derived"
+        raise InputError(Fault(plan.place(0, "accelerator"), problem))
+    at = catalog.rows("devices", accelerator.text("device"), accelerator, "device")
+    return catalog.tables["devices"].take(at), accelerator
+
+
+def _with_row(table: Table, row: Table) -> Table:
+    """A table with one row in the place of that of the same name."""
+    key = table.schema.key.name
+    name = str(row[key][0]).casefold()
+    at = np.array([str(other).casefold() for other in table[key].tolist()]) == name
+    columns = {}
+    for column in table.schema.columns:
+        text = column.is_text
+        old = table.text(column.name) if text else table.number(column.name)
+        new = row.text(column.name) if text else row.number(column.name)
+        columns[column.name] = np.where(at, new[0], old).astype(object if text else np.float64)
+    return Table(table.kind, columns, table.place)
