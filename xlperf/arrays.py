@@ -10,6 +10,7 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[np.float64]
 Numeric: TypeAlias = npt.ArrayLike
 _FLOAT64 = np.dtype(np.float64)
+_FEW, _MANY = 7, 512
 
 
 def array(values: Any) -> Array:
@@ -57,7 +58,14 @@ def total(values: Numeric) -> Array:
     numeric
         The sum, one axis fewer.
     """
-    return np.asarray(np.ascontiguousarray(array(values)).sum(axis=-1), dtype=np.float64)
+    terms = array(values)
+    if terms.size < _MANY or terms.ndim < 2 or not 0 < terms.shape[-1] <= _FEW:
+        return np.asarray(np.ascontiguousarray(terms).sum(axis=-1), dtype=np.float64)
+    # numpy adds up to seven terms one after the other, row by row; column by column is the same and faster.
+    found = terms[..., 0].copy()
+    for column in range(1, terms.shape[-1]):
+        found += terms[..., column]
+    return found
 
 
 def side_by_side(*values: Numeric) -> Array:

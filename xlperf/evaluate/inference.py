@@ -64,6 +64,7 @@ _POOL_DEGREES = (
     "expert_parallel",
     "data_parallel_attention",
 )
+_RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _EXTRA = ("input_token_rate", "output_token_rate")
 
@@ -164,8 +165,8 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.number("output_length"),
         plans.number("batch_size"),
         plans.number("concurrency"),
-        precision,
-        plans.text("kv_precision"),
+        weights,
+        caches,
         plans.filled("prefill_tokens"),
         plans.filled("expert_parallel"),
         plans.filled("data_parallel_attention"),
@@ -173,10 +174,11 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.filled("draft_tokens"),
         plans.filled("acceptance_rate"),
         plans.filled("draft_layers"),
-        given,
+        activations,
         plans.filled("context_parallel"),
-        (plans.filled("context_method") == "ring").astype(np.float64),
+        np.asarray(plans.codes("context_method", _RING), dtype=np.float64),
         plans.filled("output_variation"),
+        codes,
     )
     stored = np.array([PRECISION_CODES[word] for word in weights.tolist()], dtype=np.int64)[codes]
     constants, extrapolated = _constants(catalog.calibration, joined, attention, stored, architecture)

@@ -14,7 +14,7 @@ from xlperf.network.torus import torus_distances, torus_exchange_load, torus_gat
 
 SWITCH, FAT_TREE, FULLY_CONNECTED, RING, TORUS, MESH, DRAGONFLY, RAIL = range(8)
 AXES = (RING, TORUS, MESH)
-_PHASED = frozenset((*AXES, DRAGONFLY))
+_PHASED = np.array([code in (*AXES, DRAGONFLY) for code in range(RAIL + 1)])
 
 
 class TierShape(NamedTuple):
@@ -60,8 +60,11 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
         steps = members - 1.0
     steps, slowdown = steps.copy(), np.ones_like(distance)
     codes = network.topology[:, tier]
-    for code in sorted(set(codes.tolist())):
-        rows = np.flatnonzero(codes == code)
+    used = codes
+    if operation != "point_to_point":  # a group that does not go through the tier meets nothing in it
+        used = np.where((members == 1.0).all(axis=-1), SWITCH, codes)
+    for code in sorted(set(used.tolist())):
+        rows = np.flatnonzero(used == code)
         if code == FULLY_CONNECTED:
             found = _direct(operation, members[rows], network.num_links[rows, tier, None])
         elif code in AXES:
@@ -72,9 +75,8 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
         else:
             continue
         steps[rows], slowdown[rows] = found
-    phased = np.array([code in _PHASED for code in codes.tolist()], dtype=bool)
-    by_phases = phased[:, None] & (members > 1.0)
-    return TierShape(steps, slowdown, by_phases, (codes == RAIL)[:, None] & (members > 1.0))
+    several = members > 1.0
+    return TierShape(steps, slowdown, _PHASED[codes][:, None] & several, (codes == RAIL)[:, None] & several)
 
 
 def _relative(load: Array, members: Array) -> Array:

@@ -388,6 +388,7 @@ def inference_plan(
     context_parallel: Numeric = 1.0,
     ring: Numeric = 1.0,
     output_variation: Numeric = 0.0,
+    named: np.ndarray | None = None,
 ) -> InferencePlan:
     """Resolve the columns of inference plans into what the equations need.
 
@@ -433,6 +434,9 @@ def inference_plan(
         1 where they pass keys and values on behind the attention, 0 where these are gathered first. [-]
     output_variation : numeric, default 0
         Coefficient of variation of the output lengths. [-]
+    named : np.ndarray, optional
+        Which of the names of precisions each row has, where :func:`distinct_names` has found them already; default:
+        there is one for each row.
 
     Returns
     -------
@@ -444,8 +448,11 @@ def inference_plan(
     asked = array(concurrency)
     share = np.where(np.isnan(asked), 1.0, np.ceil(asked / replicas))
     batch = np.where(np.isnan(array(batch_size)), share, array(batch_size))
-    given = np.full_like(precision, "", dtype=object) if activation_precision is None else activation_precision
-    codes, (weights, caches, given) = distinct_names(precision, kv_precision, given)
+    if activation_precision is None:
+        activation_precision = np.full(len(precision), "", dtype=object)
+    codes, weights, caches, given = named, precision, kv_precision, activation_precision
+    if codes is None:
+        codes, (weights, caches, given) = distinct_names(precision, kv_precision, activation_precision)
     product = product_precision(given, weights)
     cache = cache_precision(caches, product)
     attention = attention_precision(cache, product)

@@ -1,0 +1,80 @@
+"""One plan alone and the same plan in a large block: the same numbers, bit for bit, whichever way they are computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from benchmarks.plans import SERVING_MODES, plans_of
+
+from xlperf import load_catalog
+from xlperf.arrays import total
+from xlperf.catalog.catalog import Catalog
+from xlperf.evaluate import evaluate
+from xlperf.evaluate.pieces import PIECE
+from xlperf.hardware.kernels import TILES, gemm_time
+from xlperf.hardware.roofline import tiled_product_time
+
+MODES = ("training", *SERVING_MODES)
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return (one == other) | ((one != one) & (other != other))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_mixed_plans_are_the_same_alone_and_in_a_block(catalog: Catalog, mode: str) -> None:
+    plans = plans_of(catalog, 2 * PIECE, mode, seed=41)
+    block = evaluate(plans, catalog)
+    for row in range(0, len(plans), len(plans) // 40):
+        alone = evaluate(plans.take([row]), catalog)
+        for name in block.columns:
+            assert _same(alone[name], block[name][row : row + 1]).all(), (row, name)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_most_mixed_plans_are_legal_and_they_differ(catalog: Catalog, mode: str) -> None:
+    plans = plans_of(catalog, 500, mode)
+    found = evaluate(plans, catalog)
+    times = found["step_time" if mode == "training" else "latency"]
+    assert np.mean(~np.isnan(times)) > 0.85
+    assert len(set(times.tolist())) > 450
+    assert len(set(plans.text("model").tolist())) > 50
+    again = plans_of(catalog, 500, mode)
+    assert all(_same(plans[name], again[name]).all() for name in plans.columns)
+
+
+@pytest.mark.parametrize("terms", range(1, 14))
+def test_sums_do_not_depend_on_the_number_of_rows(terms: int) -> None:
+    random = np.random.default_rng(terms)
+    values = random.standard_normal((3000, terms)) * 10.0 ** random.integers(-9, 9, (3000, terms))
+    together = total(values)
+    assert all(total(values[row : row + 1])[0] == together[row] for row in range(0, 3000, 7))
+    assert (total(values.reshape(1000, 3, terms)).reshape(-1) == together).all()
+
+
+def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
+    from xlperf.hardware.device import Device
+
+    random = np.random.default_rng(3)
+    m, n, k = (np.ceil(10.0 ** random.uniform(0, 5, (500, 6))) for _ in range(3))
+    batch = random.integers(1, 9, (500, 6)).astype(float)
+    column = np.ones((500, 1))
+    units = np.where(random.random((500, 1)) < 0.5, np.nan, 132.0)
+    device = Device(
+        *(value * column for value in (1e15, 6e13, 3e12, 8e10, 5e7, 1e13, 2e5, 3e13)), units, 700.0 * column
+    )
+    names = ("compute_efficiency", "cache_share", "wave_time", "energy_per_flop", "boost_time", "memory_efficiency",
+             "input_traffic", "launch_time", "serial_share")  # fmt: skip
+    values = (0.8, 0.1, 1e-6, 0.0, 1e-3, 1.0, 0.0, 0.0, 0.0)
+    constants = {name: value * column for name, value in zip(names, values, strict=True)}
+    size = random.choice([1.0, 2.0], (500, 6))
+    least = tiled_product_time(
+        m, n, k, batch, size, *TILES, device.peak_flop_rate, device.l2_bandwidth, units, 0.8, 0.1, 1e-6
+    ).min(axis=0)
+    memory = batch * (size * k * (m + n) + 2.0 * m * n) / device.memory_bandwidth
+    assert (gemm_time(device, constants, m, n, k, batch, size, 2.0) == np.maximum(least, memory)).all()
