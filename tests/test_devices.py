@@ -24,6 +24,7 @@ from xlperf.excel.build import read_tables, table_of, write_workbook
 from xlperf.excel.handles import CatalogStore
 from xlperf.excel.session import Session
 from xlperf.excel.style import data_rows
+from xlperf.explore.reverse_check import TOLERANCE, device_faults, reverse_check
 from xlperf.hardware.floorplan import core_count, outer_perimeter, stack_count
 from xlperf.hardware.power import clock_share, switching_power, voltage_share
 from xlperf.resources import workbook
@@ -63,9 +64,8 @@ def _product(name: str) -> Table:
 
 
 def _shown(results: Table, column: str) -> float:
-    """Value in the schema's unit; capacities of memory in GB, as datasheets have them."""
-    scale = 1e9 if column == "memory_capacity" else unit_of(results_of("devices").by_name[column]).factor
-    return float(results[column][0]) / scale
+    """Value in the schema's unit; the GB of memory of datasheets are GiB."""
+    return float(results[column][0]) / unit_of(results_of("devices").by_name[column]).factor
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -454,3 +454,74 @@ def test_a_table_of_ones_own_leaves_other_plans_alone(kind: str) -> None:
         assert np.isnan(after["cost_per_million_tokens"][1])
     else:
         assert np.isnan(after["step_time"][1]) and "catalog" in after["reason"][1]
+
+
+COMPARED = {
+    "A100 from budgets": "A100-SXM4-80GB",
+    "H100 from budgets": "H100-SXM-80GB",
+    "B200 from budgets": "B200-SXM-180GB",
+    "MI300X from budgets": "MI300X",
+}
+
+
+def _compared() -> Table:
+    table = technology_tables()["devices"]
+    names = np.array([COMPARED.get(name, "") for name in table["device"].tolist()], dtype=object)
+    return Table("devices", {**table.columns, "compared_with": names})
+
+
+def test_products_come_near_the_rows_of_the_sheet_accelerators() -> None:
+    found = reverse_check(_compared(), catalog())
+    assert set(found["accelerator"].tolist()) == set(COMPARED.values())
+    assert len(found["device"]) >= 4 * 7
+    peak = np.array([quantity.startswith("peak") for quantity in found["quantity"].tolist()])
+    assert (np.abs(found["difference"][peak]) < 0.001).all()
+    assert (np.abs(found["difference"]) <= TOLERANCE).all()
+    assert device_faults(catalog().with_tables([_compared()])) == []
+
+
+def test_a_device_far_from_its_product_fails_the_check() -> None:
+    table = _compared()
+    row = table["device"].tolist().index("H100 from budgets")
+    area = table["die_area"].copy()
+    area[row] = 500.0
+    faults = device_faults(catalog().with_tables([Table("devices", {**table.columns, "die_area": area})]))
+    assert any("H100 from budgets cannot be built: the cores do not fit" in str(fault) for fault in faults)
+    power = table.number("memory_rate_share").copy()
+    power[row] = 0.5
+    faults = device_faults(catalog().with_tables([Table("devices", {**table.columns, "memory_rate_share": power})]))
+    assert faults[0].problem.startswith("memory bandwidth (TB/s) of device H100 from budgets is")
+    assert "H100-SXM-80GB has 3.35" in faults[0].problem
+
+
+def test_compare_command(tmp_path: Path, command: Callable[..., Any]) -> None:
+    header = "device,technology,core,memory,link,die area,num cores,compared with"
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
+    good.write_text(f"{header}\nmine,7 nm,Ampere SM,HBM2e,NVLink 3,826,108,A100-SXM4-80GB\n", encoding="utf-8")
+    bad.write_text(f"{header}\nmine,7 nm,Ampere SM,HBM3,NVLink 3,826,108,A100-SXM4-80GB\n", encoding="utf-8")
+    done = command("device", good, "--compare")
+    assert done.code == 0
+    assert done.out.splitlines()[0] == "device,accelerator,quantity,derived,stated,difference"
+    assert any(line.startswith("mine,A100-SXM4-80GB,thermal design power (W),") for line in done.out.splitlines())
+    assert command("device", bad, "--compare").code == 1
+
+
+def test_device_function_in_a_cell(tmp_path: Path) -> None:
+    session = Session(CatalogStore(tmp_path))
+    card = [["device", "mine"], ["technology", "7 nm"], ["core", "Ampere SM"], ["memory", "HBM2e"],
+            ["link", "NVLink 3"], ["die area", 826.0], ["num cores", 108.0]]  # fmt: skip
+    expected = evaluate_devices(_product("A100 from budgets"), catalog())
+    for quantity in (
+        "memory bandwidth",
+        "thermal design power",
+        "peak flop rate bf16 (TFLOP/s)",
+        "num multiprocessors",
+    ):
+        name = quantity.split(" (")[0].replace(" ", "_")
+        assert session.call("XLPERF_DEVICE", [card, quantity])[0][0] == pytest.approx(_shown(expected, name))
+    for wrong, words in ((None, "quantity is missing"), ("memory bandwith", "did you mean memory bandwidth")):
+        assert words in session.call("XLPERF_DEVICE", [card, wrong])[0][0].message
+    table = [["device", "technology", "core", "memory", "die area"], ["a", "7 nm", "Ampere SM", "HBM2e", 826.0],
+             ["b", "5 nm", "Hopper SM", "HBM3", 5.0]]  # fmt: skip
+    cells = session.call("XLPERF_DEVICE", [table, "memory stacks"])
+    assert cells[0][0] == 5.0 and cells[1][0].code == "#N/A" and "not one" in cells[1][0].message

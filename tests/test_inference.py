@@ -489,7 +489,7 @@ def test_what_is_not_modelled_is_said() -> None:
     illegal, said = broken_rules(rules, 4)
     assert illegal.tolist() == [False, True, False, True]
     assert said[0] == said[2] == ""
-    assert said[1].startswith('request rate 2 needs mode continuous, not "static"')
+    assert said[1].startswith('request rate 2 needs mode continuous or disaggregated, not "static"')
     assert said[3].startswith("request rate 2 beside a batch size or concurrency")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import Outcome
 from cost_samples import DESIGN, NODE, PACKAGE, SERVER
+from device_samples import without_technology
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_columns
@@ -156,7 +157,7 @@ def test_plans_without_a_server_or_a_result_say_so(catalog: Catalog) -> None:
 def test_cost_command_takes_plans(command: Command, tmp_path: Path) -> None:
     study = tmp_path / "study.xlsx"
     rows = {"process_nodes": [NODE], "packages": [PACKAGE], "chiplets": [MADE], "servers": [OWNED]}
-    study.write_bytes(workbook_package({**read_tables(workbook()), **rows}, values=False))
+    study.write_bytes(workbook_package({**without_technology(read_tables(workbook())), **rows}, values=False))
     plans = tmp_path / "plans.csv"
     plans.write_text(f"model,accelerator,num accelerators,tensor parallel\nMeta-Llama-3.1-70B,{H100},64,8\n", "utf-8")
     done = command("cost", plans, "--catalog", study)

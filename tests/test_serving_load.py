@@ -183,6 +183,32 @@ def test_targets_are_those_of_plans_with_so_many_requests(catalog: Catalog, firs
     assert math.isnan(results(catalog, {"mode": "continuous", "concurrency": 8}).number("batch_at_targets")[0])
 
 
+def test_pools_by_rate(catalog: Catalog) -> None:
+    """What comes is served; as fast as with as many requests in flight as there are on average."""
+    row = {"mode": "disaggregated", "num_accelerators": 16, "prefill_accelerators": 8}
+    rates = [0.05, 1.0, 4.0, 7.0]
+    found = results(catalog, *({**row, "request_rate": rate} for rate in rates))
+    np.testing.assert_allclose(found.number("tokens_per_second"), np.array(rates) * 500.0)
+    for name in ("ttft", "tpot", "running_batch", "ttft_ninety_ninth"):
+        assert (np.diff(found.number(name)) > -1e-12).all(), name
+    in_flight = found.number("latency") * rates
+    closed = results(catalog, *({**row, "concurrency": round(float(count))} for count in in_flight[1:]))
+    assert closed.number("tpot") == pytest.approx(found.number("tpot")[1:], rel=0.05)
+    much = results(catalog, {**row, "request_rate": 2.0 * found.number("max_request_rate")[0]})
+    assert "more than the deployment can serve" in much.text("reason")[0]
+    each = found.number("tpot_ninety_ninth") - found.number("tpot_median")
+    assert each.tolist() == [0.0] * 4, "prefills of another pool interrupt no step"
+
+
+def test_a_rate_that_the_cache_has_no_room_for_is_refused(catalog: Catalog) -> None:
+    row = {"mode": "continuous", "model": "Meta-Llama-3.1-405B", "precision": "fp8", "prompt_length": 20_000,
+           "output_length": 2000}  # fmt: skip
+    most = results(catalog, {**row, "request_rate": 0.01}).number("max_request_rate")[0]
+    found = results(catalog, {**row, "request_rate": 0.5 * most}, {**row, "request_rate": 1.5 * most})
+    assert found.number("running_batch")[0] <= found.number("max_batch_size")[0]
+    assert "more than the deployment can serve" in found.text("reason")[1]
+
+
 def test_targets_that_nothing_keeps(catalog: Catalog) -> None:
     row = {"mode": "continuous", "concurrency": 8, "tpot_target": 1}
     found = results(

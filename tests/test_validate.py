@@ -17,7 +17,7 @@ from xlperf.explore.baseline import against_constant_mfu
 from xlperf.explore.measurements import Record, compare, hardware_share, metrics_of, predicted, relative_error
 from xlperf.explore.published import Published, published_columns, published_rows, read_published
 from xlperf.explore.published_inference import inference_plans
-from xlperf.explore.published_training import precision_choice, training_plans
+from xlperf.explore.published_training import precision_choice, recipe_choice, training_plans
 from xlperf.explore.validate import (
     CSV_COLUMNS,
     MARKERS,
@@ -183,9 +183,25 @@ def test_spellings_of_precision() -> None:
     assert [precision_choice(word) for word in words] == ["bf16", "bf16", "fp8", "fp8", "fp8", "fp4", "int8", ""]
 
 
+def test_recipes_of_training_are_told_apart() -> None:
+    words = ["amp_bf16", "FP8-CS (FP8-MX)", "FP8_MX", "fp8 rowwise", "fp8 tensorwise", "fp8_block", "NVFP4", "secret"]
+    found = ["bf16", "fp8-current", "mxfp8", "fp8-block", "fp8-current", "fp8-block", "fp4", ""]
+    assert [recipe_choice(word) for word in words] == found
+
+
+def test_what_a_source_means_by_fp8(shipped: Published, catalog: Catalog) -> None:
+    bridge = training_plans(one(shipped, "T00153"), catalog)
+    assert bridge.plans["precision"][0] == "fp8-current" and "fp8 taken as fp8-current (" in bridge.notes[0]
+    assert bridge.plans["quantized_copies"][0] == "primary"
+    deepseek = training_plans(one(shipped, "T02763"), catalog)
+    assert (deepseek.plans["precision"][0], deepseek.plans["quantized_copies"][0]) == ("fp8-block", "")
+    older = training_plans(one(shipped, "T00465"), catalog)
+    assert (older.plans["precision"][0], older.plans["quantized_copies"][0]) == ("fp8", "primary")
+
+
 def test_unstated_choices_are_the_softwares_default_and_said(training: Published, catalog: Catalog) -> None:
     plans = training_plans(one(training, "T00353"), catalog)
-    assert plans.plans["precision"][0] == "fp8"
+    assert plans.plans["precision"][0] == "fp8-current"
     assert plans.plans["recompute"][0] == "none"
     assert plans.notes[0].startswith("precision not stated: fp8 (")
     assert "recompute not stated: none (NeMo" in plans.notes[0]
@@ -246,7 +262,6 @@ def test_modules_that_a_source_recomputes_are_named(training: Published, catalog
 @pytest.mark.parametrize(
     ("row_id", "reason"),
     [
-        ("T02777", "fine-tuning of adapters (LoRA) is not modelled"),
         ("T02798", "time to train depends on how many steps converge"),
     ],
 )
@@ -269,6 +284,14 @@ def test_korthikanti_2022_table_4_time_of_one_layer(shipped: Published, catalog:
 def test_fine_tuning_of_all_weights_is_training_on_packed_sequences(shipped: Published, catalog: Catalog) -> None:
     plans = training_plans(one(shipped, "T00464"), catalog)
     assert len(plans.plans) == 1 and "packed to the full length" in plans.notes[0]
+
+
+def test_fine_tuning_of_adapters(shipped: Published, catalog: Catalog) -> None:
+    nemo = training_plans(one(shipped, "T00466"), catalog)
+    assert (nemo.plans["adapter_rank"][0], nemo.plans["adapter_modules"][0]) == (16.0, "qkv")
+    assert "rank of the adapters not stated: 16 (" in nemo.notes[0]
+    automodel = training_plans(one(shipped, "T02777"), catalog)
+    assert (automodel.plans["adapter_rank"][0], automodel.plans["adapter_modules"][0]) == (16.0, "")
 
 
 def test_a_rounded_global_batch_becomes_whole_where_only_a_rate_is_printed(
@@ -469,12 +492,12 @@ def test_readme_table(report: ValidationReport) -> None:
 
 
 def test_file_without_any_plan_is_a_report_of_reasons(training: Published, catalog: Catalog) -> None:
-    (record,) = records_of([one(training, "T02777")], catalog)
-    assert not record.covered and record.reason.startswith("fine-tuning of adapters")
+    (record,) = records_of([one(training, "T02798")], catalog)
+    assert not record.covered and record.reason.startswith("time to train depends on")
 
 
 def test_refusals_are_listed_by_source(report: ValidationReport) -> None:
-    assert ("nemo_automodel", "fine-tuning of adapters (LoRA) is not modelled", 2) in report.refusals()
+    assert ("mlperf_train_v4.0", "time to train depends on how many steps converge", 1) in report.refusals()
     titles = [title for title, _, _ in report.tables()]
     assert titles == ["By group", "By source", "By accelerator", "By metric", "Not predicted"]
 

@@ -30,6 +30,8 @@ SOFTWARE_FAMILIES = (
     "engine_all_reduce",
 )
 _PRECISIONS = {"fp16": "bf16"}
+_BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
+"""Precisions whose constants, where a row does not give their own, are those of another. [-]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ class Calibration:
 
         Each constant is looked up from the nearest key to the farthest: (generation, precision, software),
         (generation, precision, any), (generation, any, software), (generation, any, any), (any, precision, any),
-        (any, any, any), and last the declared default. Software families: (generation, any, software),
+        (any, any, any), and last the declared default. Kinds of FP8 that have no row take those of FP8 after each step
+        of their own precision. Software families: (generation, any, software),
         (any, any, software), (any, any, any), default.
 
         Parameters
@@ -208,13 +211,13 @@ class Calibration:
     def used(self, family: str, generation: str, precision: str, software: str) -> dict[str, int]:
         """Which row of the calibration table each constant of a family comes from; -1 for the declared default."""
         key = (_key(generation), _precision(precision), _key(software))
-        candidates = _fall_backs(family, *key)
+        candidates = _candidates(family, *key)
         return {name: self._lookup(family, name, candidates)[0] for name in declared_constants()[family]}
 
     def _values(self, family: str, key: tuple[str, str, str]) -> tuple[tuple[float, ...], bool]:
         cached = self._cache.get((family, *key))
         if cached is None:
-            candidates = _fall_backs(family, *key)
+            candidates = _candidates(family, *key)
             values = tuple(self._lookup(family, name, candidates)[1] for name in declared_constants()[family])
             if family in SOFTWARE_FAMILIES:
                 far = key[2] not in self._softwares.get(family, ())
@@ -230,6 +233,20 @@ class Calibration:
                 if candidate in found:
                     return found[candidate]
         return -1, declared_constants()[family][name].default
+
+
+def _candidates(family: str, generation: str, precision: str, software: str) -> list[tuple[str, str, str]]:
+    """Keys from the nearest to the farthest; a kind of FP8 falls back to FP8 before it leaves the generation."""
+    own = _fall_backs(family, generation, precision, software)
+    broader = _BROADER.get(precision)
+    if broader is None or family in SOFTWARE_FAMILIES:
+        return own
+    found = [key for key in own if key[:2] == (generation, precision)]
+    for key in _fall_backs(family, generation, broader, software):
+        if key[:2] == (ANY, broader):
+            found.append((ANY, precision, key[2]))
+        found.append(key)
+    return found
 
 
 def _fall_backs(family: str, generation: str, precision: str, software: str) -> list[tuple[str, str, str]]:

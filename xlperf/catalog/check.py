@@ -219,7 +219,8 @@ def _accelerator_warnings(catalog: Catalog) -> list[Fault]:
         if catalog.default_networks[row] < 0:
             problem = f'"{name}" has no default network: every plan on several of them must name one'
             faults.append(Fault(table.place(row, "default_network"), problem))
-    return faults + _together(table, "accelerator", catalog.price_rows < 0, "no price: plans on it have no cost")
+    unpriced = (catalog.price_rows < 0) & (table.text("device") == "")
+    return faults + _together(table, "accelerator", unpriced, "no price: plans on it have no cost")
 
 
 def _network_warnings(catalog: Catalog) -> list[Fault]:

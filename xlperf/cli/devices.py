@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+
+if TYPE_CHECKING:
+    from xlperf.catalog.table import Table
 
 BLOCK = 16_384
 
@@ -15,6 +19,7 @@ BLOCK = 16_384
     short_help="Derive accelerators from a logic node, budgets and shares.",
     epilog=examples(
         "xlperf device study.xlsx",
+        "xlperf device study.xlsx --compare",
         "xlperf device devices.csv -o results.xlsx --catalog study.xlsx",
     ),
 )
@@ -26,8 +31,14 @@ BLOCK = 16_384
     metavar="RESULTS",
     help="File to write: .csv, .parquet or .xlsx; - or nothing: CSV on standard output.",
 )
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Compare the devices that name an accelerator in the column compared with to what that states; exit code 1 "
+    "where one differs by more than 20 %.",
+)
 @catalog_option
-def device(devices: str, output: str, catalog: str | None) -> None:
+def device(devices: str, output: str, compare: bool, catalog: str | None) -> int:
     """Derive every row of DEVICES, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
     Rows have the columns of the sheet devices: node, core, memory and link technology; area, perimeter and power
@@ -35,25 +46,42 @@ def device(devices: str, output: str, catalog: str | None) -> None:
     where a package is named. A device that cannot be built has blank results and a reason. A row of accelerators that
     names the device in its column device takes these numbers, and plans run on it.
     """
+    import numpy as np
+
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.plans import read_designs
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import SUFFIXES
     from xlperf.evaluate.devices import evaluate_devices
 
     check_output(output, SUFFIXES, (devices,))
     table = read_designs(devices, kinds=("devices",))
     own = devices if Path(devices).suffix.lower() in (".xlsx", ".xlsm") else None
     known = load_catalog(catalog or own)
-    pieces = []
+    if compare:
+        from xlperf.explore.reverse_check import TOLERANCE, reverse_check
+
+        found = reverse_check(table, known)
+        _write(output, [(found,)])
+        far = ~(np.abs(found["difference"]) <= TOLERANCE)
+        return 1 if far.any() else 0
+    pieces: list[tuple[Table, ...]] = []
     whole = Path(output).suffix.lower() == ".xlsx" or len(table) <= BLOCK
     with progress(len(table), f"{len(table):,} devices") as done:
         for start in range(0, len(table), len(table) if whole else BLOCK):
             rows = table if whole else table.take(slice(start, start + BLOCK))
             pieces.append((rows, evaluate_devices(rows, known)))
             done(len(rows))
-    if Path(output).suffix.lower() == ".xlsx":
-        write_workbook(output, [("devices", list(pieces[0]))])
-    else:
-        write_blocks(output, (parts(*piece) for piece in pieces))
+    _write(output, pieces)
     if output != STANDARD:
         click.echo(f"{output}: {len(table):,} device{'s' if len(table) != 1 else ''}")
+    return 0
+
+
+def _write(output: str, pieces: list[tuple[Table, ...]]) -> None:
+    """Tables side by side, piece below piece; a workbook takes one piece."""
+    from xlperf.cli.results import parts, write_blocks, write_workbook
+
+    if Path(output).suffix.lower() == ".xlsx":
+        write_workbook(output, [(pieces[0][0].kind, list(pieces[0]))])
+    else:
+        write_blocks(output, (parts(*piece) for piece in pieces))

@@ -19,13 +19,15 @@ def check(workbook: str | None) -> int:
     """Read all sheets of WORKBOOK and say what is wrong with them, a line per fault with sheet and cell.
 
     Exit code 2 where a sheet cannot be read as it is, 1 where it can but a check fails (a model whose computed
-    parameters are not the stated ones), 0 where all is well.
+    parameters are not the stated ones, a device that cannot be built or is far from the accelerator that it is
+    compared with), 0 where all is well.
     """
     from xlperf.catalog.check import check as checked
     from xlperf.explore.consistency import parameter_faults
+    from xlperf.explore.reverse_check import device_faults
     from xlperf.resources import workbook as shipped
 
-    found = checked(workbook or shipped(), [parameter_faults])
+    found = checked(workbook or shipped(), [parameter_faults, device_faults])
     for line in found.lines():
         click.echo(line)
     return 0 if found.ok else 1

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, Numeric, array, ceil_div
+from xlperf.arrays import Array, Numeric, array, ceil_div, divide
 
 __all__ = [
     "NetworkParts",
     "accelerator_capex",
     "accelerators_for_power",
     "carbon_of_energy",
+    "crossover_volume",
     "die_carbon",
     "facility_cost",
     "gross_margin",
@@ -62,6 +63,40 @@ def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
     .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, appendix A.
     """
     return np.asarray(array(unit_cost) / (1.0 - array(margin_share)))
+
+
+def crossover_volume(
+    unit_cost: Numeric, one_time_cost: Numeric, other_unit_cost: Numeric, other_one_time_cost: Numeric
+) -> Array:
+    r"""Volume at which two designs cost the same: one cheaper to make, the other cheaper to design.
+
+    .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
+
+    Parameters
+    ----------
+    unit_cost : numeric
+        Cost c1 of making one of the first design. [USD]
+    one_time_cost : numeric
+        One-time cost C1 of the first design. [USD]
+    other_unit_cost : numeric
+        Cost c2 of making one of the other. [USD]
+    other_one_time_cost : numeric
+        One-time cost C2 of the other. [USD]
+
+    Returns
+    -------
+    volume : numeric
+        Units; NaN where one design is cheaper at every volume. [-]
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
+       DAC 2022, doi:10.1145/3489517.3530428.
+    """
+    volume = divide(
+        array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan
+    )
+    return np.asarray(np.where(volume > 0.0, volume, np.nan))
 
 
 def gross_margin(unit_cost: Numeric, price: Numeric) -> Array:

@@ -16,7 +16,10 @@ from xlperf.errors import Fault, InputError
 from xlperf.evaluate.columns import DEVICE_COLUMNS, catalog_arrays
 from xlperf.evaluate.networks import network_of, own_links
 from xlperf.evaluate.precisions import (
+    BLOCK_SCALED,
+    CASTS,
     ELEMENT_SIZES,
+    FP4,
     PRECISION_CODES,
     PRECISION_KEYS,
     PRECISION_NAMES,
@@ -41,6 +44,7 @@ class Joined:
     wide_keys: Keys
     product_size: Array
     element_size: Array
+    casts: Array
     reserved_memory: Array
     max_sequence_length: Array
     cost_rate: Array
@@ -274,6 +278,11 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
             "accelerator {} states no peak rate for precision {}",
             (plans.text("accelerator"), plans.filled("precision")),
         ),
+        Rule(
+            BLOCK_SCALED[codes] & np.isnan(arrays.peaks[rows, FP4]),
+            "the matrix units of accelerator {} do not scale blocks (it states no FP4 rate): use fp8-block, not {}",
+            (plans.text("accelerator"), plans.filled("precision")),
+        ),
         *network_rules,
     ]
     return Joined(
@@ -285,6 +294,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         wide_keys=wide_keys,
         product_size=product_size,
         element_size=element_size,
+        casts=CASTS[:, codes],
         reserved_memory=np.broadcast_to(arrays.reserved_memory[rows], num_rows),
         max_sequence_length=arrays.max_sequence_length[model_rows],
         cost_rate=arrays.cost_rate[rows],

@@ -13,6 +13,7 @@ from xlperf.evaluate.join import Joined
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.plan import TrainingPlan
 from xlperf.training import run
+from xlperf.training.adapters import adapter_parameters
 from xlperf.training.setting import WORD
 from xlperf.workload.parameters import mtp_parameters, parameter_count
 
@@ -57,6 +58,12 @@ def run_results(
     asked = np.where(np.isnan(steps), np.nan, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD)
     parameters = parameter_count(joined.model) + np.where(plan.mtp_layers > 0, mtp_parameters(joined.model), 0.0)
+    frozen = plan.adapter_rank > 0
+    if frozen.any():
+        model = joined.model
+        layer = adapter_parameters(model, plan, np.ones_like(model.num_layers))
+        adapters = model.num_layers * layer.attention + model.num_dense_layers * layer.mlp
+        parameters = np.where(frozen, adapters, parameters)
     size = asked * run.checkpoint_size(parameters, plan.element_size, state)
     write_time = size / plans.filled("checkpoint_bandwidth")
     failures = run.time_between_failures(plans.filled("accelerator_mtbf"), plan.num_accelerators)

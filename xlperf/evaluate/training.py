@@ -24,12 +24,14 @@ from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
 from xlperf.evaluate.run import run_results
-from xlperf.hardware.kernels import launched_ahead
+from xlperf.hardware.kernels import casts_apart, launched_ahead
 from xlperf.parallel.plan import (
+    ADAPTER_MODULES,
     CONTEXT_METHODS,
     CROSS_ENTROPIES,
     DIMENSIONS,
     INTERLEAVED,
+    QUANTIZED_COPIES,
     RECOMPUTE_FULL,
     RECOMPUTE_MODULES,
     RECOMPUTE_SELECTIVE,
@@ -56,6 +58,8 @@ _CODES = {
     "cross_entropy": {word: code for code, word in enumerate(CROSS_ENTROPIES)},
     "attention": {"standard": 0, "flash": 1},
     "optimizer": {"sgd": 0, "adam": 1},
+    "adapter_modules": {word: code for code, word in enumerate(ADAPTER_MODULES)},
+    "quantized_copies": {word: code for code, word in enumerate(QUANTIZED_COPIES)},
     "dispatch_precision": {"bf16": 0, "fp8": 1},
 }
 
@@ -104,6 +108,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         expert_parallel=experts,
         expert_tensor_parallel=expert_tensor,
         expert_imbalance=plans.filled("expert_imbalance"),
+        expert_capacity=plans.number("expert_capacity"),
         dispatch_size=np.where(_codes(plans, "dispatch_precision") > 0.0, 1.0, joined.element_size),
         tensor_stride=dense_strides["tp"],
         context_stride=dense_strides["cp"],
@@ -126,9 +131,16 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         recompute_group=plans.filled("recompute_group"),
         cross_entropy=_codes(plans, "cross_entropy"),
         flash_attention=_codes(plans, "attention"),
+        adapter_rank=_or_else(plans.number("adapter_rank"), 0.0),
+        adapter_modules=_codes(plans, "adapter_modules"),
         mtp_layers=plans.filled("train_mtp") * joined.model.num_mtp_layers,
         adam=_codes(plans, "optimizer"),
         product_size=joined.product_size,
+        cast_reads=joined.casts[0],
+        fused_reads=joined.casts[1],
+        turns=joined.casts[2],
+        quantized_copies=_codes(plans, "quantized_copies"),
+        wide_layers=plans.filled("wide_layers"),
         element_size=joined.element_size,
         gradient_size=gradient_size,
     )
@@ -202,12 +214,30 @@ def _order_rules(plans: Table, plan: TrainingPlan) -> list[Rule]:
     return rules
 
 
-def _asked_rules(plans: Table, model: Model) -> list[Rule]:
-    """Parts of a model that a plan asks for and the model does not have."""
-    if "train_mtp" not in plans:
-        return []
-    asked = plans.filled("train_mtp") > 0
-    return [Rule(asked & ~(model.num_mtp_layers > 0), "the model has no multi-token prediction modules to train")]
+def _asked_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
+    """What a plan asks for and its model or its precision does not have; only columns that a sheet gives count."""
+    rules = []
+    if "train_mtp" in plans:
+        asked = (plans.filled("train_mtp") > 0) & ~(model.num_mtp_layers > 0)
+        rules.append(Rule(asked, "the model has no multi-token prediction modules to train"))
+        frozen = (plan.mtp_layers > 0) & (plan.adapter_rank > 0)
+        rules.append(Rule(frozen, "multi-token prediction modules are not trained beside adapters"))
+    if "adapter_modules" in plans:
+        modules = plans.text("adapter_modules")
+        rules.append(
+            Rule((modules != "") & (plan.adapter_rank <= 0), "adapter modules {} need an adapter rank", (modules,))
+        )
+    if "quantized_copies" in plans:
+        copies = plans.text("quantized_copies")
+        sentence = "quantized copies {} need products in FP8, INT8 or FP4"
+        rules.append(Rule((copies != "") & ~plan.quantized, sentence, (copies,)))
+    if "wide_layers" in plans:
+        wide = plan.wide_layers
+        rules += [
+            Rule((wide > 0) & ~plan.quantized, "wide layers {} need products in FP8, INT8 or FP4", (wide,)),
+            Rule(wide > model.num_layers, "wide layers {} are more than the model's {}", (wide, model.num_layers)),
+        ]
+    return rules
 
 
 def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
@@ -275,6 +305,14 @@ def constants_of(
     return found, extrapolated
 
 
+def _gradient_size(plans: Table, default: Array) -> Array:
+    """Bytes of an element of the gradient buffer, where a plan says so, else of its software. [B]"""
+    if "gradient_precision" not in plans:
+        return default
+    sizes = {"fp32": 4.0, "bf16": 2.0, "": np.nan}
+    return _or_else(np.array([sizes[word] for word in plans.text("gradient_precision").tolist()]), default)
+
+
 def training_setting(
     plans: Table, catalog: Catalog, named: Named, architecture: Architecture
 ) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
@@ -298,10 +336,9 @@ def training_setting(
     """
     joined = join(plans, catalog, named)
     constants, extrapolated = constants_of(catalog.calibration, joined)
-    plan = plan_of(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
-    setting = Setting(
-        joined.model, joined.device, joined.wide_device, joined.network, plan, launched_ahead(constants), architecture
-    )
+    plan = plan_of(plans, joined, _gradient_size(plans, constants["training_memory"]["gradient_size"][:, 0]))
+    kernels = casts_apart(launched_ahead(constants))
+    setting = Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, kernels, architecture)
     return setting, joined, extrapolated
 
 
@@ -356,7 +393,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     with np.errstate(all="ignore"):
         results = dict(step(setting).results)
         rules = [*joined.rules, *_order_rules(plans, plan), *training_rules(plan, joined.model)]
-        rules += _asked_rules(plans, joined.model) + _recompute_rules(plans, plan, joined.model)
+        rules += _asked_rules(plans, plan, joined.model) + _recompute_rules(plans, plan, joined.model)
         rules += stage_rules(joined.model, plan)
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]

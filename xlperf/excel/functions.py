@@ -33,8 +33,8 @@ class Function:
 
     ``shape`` says what it returns: ``handle`` (a text that names a catalog), ``values`` (one value per plan, as a
     column), ``block`` (a header row and rows below it), ``words`` (one text per plan), ``equation`` (a number, or a
-    table where ranges are given) or ``designs`` (one value per chiplet design). ``result`` is the result column that a
-    function of shape ``values`` or ``designs`` shows.
+    table where ranges are given), ``designs`` (one value per chiplet design) or ``devices`` (one value per device).
+    ``result`` is the result column that a function of shape ``values``, ``designs`` or ``devices`` shows.
     """
 
     name: str
@@ -80,6 +80,17 @@ DESIGN = Argument(
 PART = Argument("part", 'Which part, by its name: "raw dies", "die yield" ...; blank: the whole module.', optional=True)
 
 
+DEVICE = Argument(
+    "device",
+    "A device: two columns (name, value); or a table with its header row; or rows of values whose header row is given "
+    "as header. Columns as on the sheet devices.",
+)
+QUANTITY = Argument(
+    "quantity",
+    'What of it, by its name: "memory bandwidth", "thermal design power", "reason" ... as xlperf device shows.',
+)
+
+
 def _argument(own: Input) -> Argument:
     """An argument of an equation with its unit, default and what it may be."""
     words = own.doc if own.unit == "-" or own.choices else f"{own.doc} [{own.unit}]"
@@ -113,6 +124,13 @@ def _cost_functions() -> list[Function]:
             (DESIGN, CATALOG, HEADER),
             "designs",
             "unit_cost",
+        ),
+        Function(
+            "XLPERF_DEVICE",
+            "What a device becomes of its node, budgets and shares: one of its rates, capacities, bandwidths, powers, "
+            "areas or costs, in the unit of `xlperf device`.",
+            (DEVICE, QUANTITY, CATALOG, HEADER),
+            "devices",
         ),
     ]
 

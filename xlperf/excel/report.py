@@ -158,6 +158,7 @@ def report_workbook(
         memory_sheet(workbook["memory"], computed)
     else:
         _drop(workbook, "memory")
+    _cost_sheets(workbook, report)
     if report.operators:
         roofline_sheet(workbook["roofline"], report)
     else:
@@ -200,6 +201,28 @@ def _properties(workbook: Workbook, report: Report) -> None:
     properties.creator = f"xlperf {report.version}"
     properties.lastModifiedBy = properties.creator
     properties.keywords = f"catalog {report.catalog.fingerprint}"
+
+
+def _cost_sheets(workbook: Workbook, report: Report) -> None:
+    """Sheets of cost, for the accelerators that the sheets servers and chiplets know."""
+    from xlperf.excel.report_chiplets import basis_of, chiplet_sheet
+    from xlperf.excel.report_cost import accelerator_cost_sheet, owned_groups, token_cost_sheet, used_designs
+
+    groups = owned_groups(report)
+    if groups:
+        token_cost_sheet(workbook["token cost"], groups)
+    else:
+        _drop(workbook, "token cost")
+    designs = used_designs(report)
+    if len(designs):
+        accelerator_cost_sheet(workbook["accelerator cost"], report, designs)
+    else:
+        _drop(workbook, "accelerator cost")
+    basis = basis_of(report, designs)
+    if basis is not None:
+        chiplet_sheet(workbook["chiplets or one die"], report, basis)
+    else:
+        _drop(workbook, "chiplets or one die")
 
 
 def _drop(workbook: Workbook, *names: str) -> None:

@@ -12,6 +12,7 @@ from openpyxl.worksheet.pagebreak import Break
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.evaluate.devices import accelerators_of
+from xlperf.evaluate.precisions import PRECISIONS
 from xlperf.excel.charts import Cells, Points, log_scatter
 from xlperf.excel.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.excel.report_data import GOOD, TOO_LARGE, Plans, Report, distinct, number_words, short
@@ -82,7 +83,7 @@ def _roofs(report: Report) -> list[_Roof]:
         given = str(group.plans.text("activation_precision")[row]) or str(group.plans.text("precision", "bf16")[row])
         precision = given.lower().replace("fp16", "bf16")
         bandwidth = float(accelerators["memory_bandwidth"][index])
-        peak = float(accelerators.number(f"peak_flop_rate_{precision}")[index])
+        peak = float(accelerators.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[index])
         if not np.isfinite(peak):
             precision, peak = "bf16", float(accelerators["peak_flop_rate_bf16"][index])
         rates = f"{number_words(peak / factor('TFLOP/s'))} TFLOP/s, {number_words(bandwidth / factor('TB/s'))} TB/s"

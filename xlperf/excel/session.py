@@ -68,6 +68,12 @@ class Engine:
 
         return frontier(plans, catalog, values)
 
+    def evaluate_devices(self, devices: Table, catalog: Catalog) -> Table:
+        """What devices become of their budgets."""
+        from xlperf.evaluate.devices import evaluate_devices
+
+        return evaluate_devices(devices, catalog)
+
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
         from xlperf.evaluate import explain
@@ -134,6 +140,14 @@ class Session:
         if function.shape == "designs":
             part = _part(given.get("part")) or function.result
             return [[cell] for cell in self._designs(part, given["design"], given["catalog"], given["header"])]
+        if function.shape == "devices":
+            quantity = _part(given["quantity"], "devices", "quantity")
+            if not quantity:
+                raise FunctionError("#VALUE!", "quantity is missing; name one result of devices, as memory bandwidth")
+            return [
+                [cell]
+                for cell in self._designs(quantity, given["device"], given["catalog"], given["header"], "devices")
+            ]
         if function.name == "XLPERF_CHECK":
             return self._check(given["plan"], given["catalog"], given["header"])
         plans = read_block(given.get("plan", given.get("plans")), given["header"])
@@ -204,10 +218,11 @@ class Session:
         key, content = self._catalog(catalog)
         return self._outcomes.of(key, plans, lambda table: self._engine.evaluate(table, content))
 
-    def _designs(self, result: str, design: Any, catalog: Any, header: Any) -> list[Any]:
-        designs = replace(read_block(design, header), kind="chiplets")
+    def _designs(self, result: str, design: Any, catalog: Any, header: Any, kind: str = "chiplets") -> list[Any]:
+        designs = replace(read_block(design, header), kind=kind)
         key, content = self._catalog(catalog)
-        outcome = self._outcomes.of(key, designs, lambda table: self._engine.evaluate_designs(table, content))
+        compute = {"chiplets": self._engine.evaluate_designs, "devices": self._engine.evaluate_devices}[kind]
+        outcome = self._outcomes.of(key, designs, lambda table: compute(table, content))
         return outcome.column(result)
 
     def _values(self, result: str, plans: Plans, catalog: Any) -> list[Any]:
@@ -287,17 +302,18 @@ class Session:
                 for cell, row in zip(reasons, outcome.rows, strict=True)]  # fmt: skip
 
 
-def _part(argument: Any) -> str:
-    """Result of a design that a cell names; "" where it is blank."""
+def _part(argument: Any, kind: str = "chiplets", word: str = "part") -> str:
+    """Result of a design or device that a cell names; "" where it is blank."""
     cells = block_of(argument)
     if not cells or cells == [[0]]:  # an empty cell arrives as 0 in LibreOffice
         return ""
-    known = results_of("chiplets").by_name
+    known = results_of(kind).by_name
     name = split_header(str(cells[0][0]))[0]
     if len(cells) > 1 or len(cells[0]) > 1 or name not in known:
         hint = nearest(name, known).replace("_", " ")
+        what = {"chiplets": "designs"}.get(kind, kind)
         raise FunctionError(
-            "#VALUE!", f"part must be the name of one result of designs, got {shown(cells[0][0])}; {hint}"
+            "#VALUE!", f"{word} must be the name of one result of {what}, got {shown(cells[0][0])}; {hint}"
         )
     return name
 

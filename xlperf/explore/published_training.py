@@ -15,7 +15,6 @@ from xlperf.explore.published import Published, PublishedPlans, package_rows
 from xlperf.explore.published_models import ModelShelf
 
 _REFUSED = {
-    "throughput_lora": "fine-tuning of adapters (LoRA) is not modelled",
     "time_to_train": "time to train depends on how many steps converge",
 }
 _RECOMPUTE = {
@@ -24,6 +23,22 @@ _RECOMPUTE = {
     "full": "full",
     "full(remat)": "full",
     "rmsnorm+mla up-proj": "selective",
+}
+_RECIPES = {
+    "mxfp8": "mxfp8",
+    "fp8-mx": "mxfp8",
+    "fp8-cs": "fp8-current",
+    "fp8-current": "fp8-current",
+    "fp8 tensorwise": "fp8-current",
+    "fp8-tensorwise": "fp8-current",
+    "fp8 rowwise": "fp8-block",
+    "fp8-rowwise": "fp8-block",
+    "fp8-sc": "fp8-block",
+    "fp8-subchannel": "fp8-block",
+    "fp8-block": "fp8-block",
+    "fp8 block": "fp8-block",
+    "fp8-ds": "fp8",
+    "fp8-delayed": "fp8",
 }
 _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
 _DEFAULTED = (
@@ -34,8 +49,9 @@ _DEFAULTED = (
     "dispatch_precision",
     "zero_group_size",
     "train_mtp",
+    "expert_capacity",
 )
-_NUMBERS = frozenset(("zero_group_size", "train_mtp"))
+_NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity"))
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",
@@ -74,6 +90,18 @@ def precision_choice(printed: str) -> str:
         if words.startswith(choice):
             return choice
     return ""
+
+
+def recipe_choice(printed: str) -> str:
+    """The same with the kinds of FP8 that training tells apart.
+
+    >>> [recipe_choice(word) for word in ("bf16", "FP8-CS (FP8-MX)", "MXFP8", "fp8_sc", "fp8")]
+    ['bf16', 'fp8-current', 'mxfp8', 'fp8-block', 'fp8']
+    """
+    words = printed.casefold().removeprefix("amp_").replace("_", "-")
+    return next((recipe for spelling, recipe in _RECIPES.items() if words.startswith(spelling)), "") or (
+        precision_choice(printed)
+    )
 
 
 @cache
@@ -202,7 +230,8 @@ def _plan(
     network = software_default(*where, "network")[0]
     if network.casefold() in shelf.networks:
         plan["network"] = network
-    plan["precision"] = _choice(text, "precision", precision_choice(text["precision"]), where, said)
+    plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
+    _recipe(plan, where, said)
     plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
     plan["attention"] = software_default(*where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
@@ -223,7 +252,12 @@ def _plan(
     if _value(plan, "pipeline_parallel") < 2.0 and _value(plan, "virtual_pipeline") > 1.0:
         said.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
         plan["virtual_pipeline"] = 1.0
-    if text["metric_kind"] == "throughput_sft":
+    if text["metric_kind"] == "throughput_lora":
+        rank, reference, _ = software_default(*where, "adapter_rank")
+        plan["adapter_rank"] = float(rank)
+        plan["adapter_modules"] = software_default(*where, "adapter_modules")[0]
+        said.append(f"rank of the adapters not stated: {rank} ({reference})")
+    if text["metric_kind"] in ("throughput_sft", "throughput_lora"):
         said.append("sequences are taken as packed to the full length: attention as of one document")
     _whole_batch(plan, text, said)
     return plan, said
@@ -238,6 +272,22 @@ def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str])
     if abs(whole / batch - 1.0) <= _ROUNDED:
         plan["global_batch_size"] = whole
         said.append(f"global batch {batch:g} is no whole number of micro-batches: {whole:g}")
+
+
+def _recipe(plan: dict[str, object], where: tuple[str, ...], said: list[str]) -> None:
+    """What a source makes of plain FP8, what it keeps narrow, and which layers it leaves wide."""
+    printed = str(plan["precision"])
+    value, reference, _ = software_default(*where, f"precision of {printed}")
+    if value:
+        plan["precision"] = value
+        said.append(f"{printed} taken as {value} ({reference})")
+    recipe = plan["precision"]
+    copies = software_default(*where, f"quantized_copies of {recipe}")[0]
+    if copies:
+        plan["quantized_copies"] = copies
+    wide = software_default(*where, f"wide_layers of {recipe}")[0]
+    if wide:
+        plan["wide_layers"] = float(wide)
 
 
 def _value(plan: dict[str, object], column: str) -> float:

@@ -432,6 +432,28 @@ def vector_time(
     return np.asarray(fixed + np.maximum(compute, memory))
 
 
+def casts_apart(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
+    """Constants of products whose inputs come in the precision of the product: casts are kernels of their own.
+
+    A product that is measured alone casts its first input each time. A training stack casts once for the forward and
+    the backward pass, and fuses that with what comes before.
+
+    Parameters
+    ----------
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants by family.
+
+    Returns
+    -------
+    dict of str to mapping of str to Array
+        The same with no input traffic of the products.
+    """
+    return {
+        family: {**constants, "input_traffic": 0.0 * constants["input_traffic"]} if family == "gemm" else constants
+        for family, constants in kernels.items()
+    }
+
+
 def launched_ahead(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
     """Constants of kernels inside a running engine or training stack: none waits for its own launch.
 

@@ -7,7 +7,8 @@ phases are an axis of two: a pass of the prefill, a step of decoding.
 """
 
 from xlperf.inference.bound import BOUNDS, serving_bound
-from xlperf.inference.loaded import Serving, Stream, loaded_results, operating, pooled_results, pools_of
+from xlperf.inference.loaded import Serving, Stream, loaded_results, operating
+from xlperf.inference.pooled import pooled_results, pools_of
 from xlperf.inference.results import serving_memory, serving_results
 from xlperf.inference.targets import pooled_target_results, target_results
 from xlperf.inference.work import ServingWork, phase_times, serving_work

@@ -50,7 +50,7 @@ class Service(NamedTuple):
         """Time of a step with a number of requests. [s]"""
         return np.asarray(self.step_base + self.step_slope * running)
 
-    def open_state(self, rate: Array, prompt_variation: Array) -> Steady:
+    def open_state(self, rate: Array, prompt_variation: Array, places: Array) -> Steady:
         r"""Steady state with requests that arrive independently of each other.
 
         .. math:: b = \frac{\lambda N t_0}{1 - \rho - \lambda N t_1}, \qquad \rho = \lambda t_p, \qquad
@@ -62,11 +62,13 @@ class Service(NamedTuple):
             Requests lambda that arrive per second, (rows,). [request/s]
         prompt_variation : Array
             Coefficient of variation v of the prompts, (rows,). [-]
+        places : Array
+            Requests that the cache has room for, (rows,). [-]
 
         Returns
         -------
         Steady
-            Of a replica, (rows,); infinite where it cannot keep up.
+            Of a replica, (rows,); infinite where it cannot keep up, in time or in room.
 
         References
         ----------
@@ -76,6 +78,8 @@ class Service(NamedTuple):
         left = 1.0 - busy - rate * self.steps * self.step_slope
         keeps = left > 0.0
         running = np.where(keeps, rate * self.steps * self.step_base / np.where(keeps, left, 1.0), np.inf)
+        keeps = keeps & (running <= places)
+        running = np.where(keeps, running, np.inf)
         free = np.where(keeps, 1.0 - busy, 1.0)
         spread = 1.0 + prompt_variation * prompt_variation
         wait = np.where(keeps, 0.5 * busy * self.prefill_share * spread / free, np.inf)
@@ -84,6 +88,59 @@ class Service(NamedTuple):
         begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * 0.5 * step, 0.0)
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
         return Steady(running, first, wait, decode, 0.0 * rate, rate + 0.0 * step)
+
+    def pooled_open_state(
+        self,
+        rate: Array,
+        prefill_replicas: Array,
+        decode_replicas: Array,
+        places: Array,
+        transfer: Array,
+        prompt_variation: Array,
+    ) -> Steady:
+        r"""Steady state of two pools with requests that arrive independently of each other.
+
+        .. math:: \rho = \frac{\lambda t_p}{n_p}, \qquad w = \frac{\rho\,t_p (1 + v^2)}{2 n_p (1 - \rho)}, \qquad
+            b = \frac{\lambda N t(b)}{n_d}
+
+        Parameters
+        ----------
+        rate : Array
+            Requests lambda that arrive per second, (rows,). [request/s]
+        prefill_replicas : Array
+            Replicas n_p that prefill, (rows,). [-]
+        decode_replicas : Array
+            Replicas n_d that decode, (rows,). [-]
+        places : Array
+            Requests that the cache of a decoding replica has room for, (rows,). [-]
+        transfer : Array
+            Time to send the cache of a prompt, (rows,). [s]
+        prompt_variation : Array
+            Coefficient of variation v of the prompts, (rows,). [-]
+
+        Returns
+        -------
+        Steady
+            Running requests of a decoding replica; the rate of all together, (rows,); infinite where a pool cannot keep
+            up.
+
+        References
+        ----------
+        .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+        """
+        load = rate * self.prefill_share / prefill_replicas
+        work = rate * self.steps
+        left = decode_replicas - work * self.step_slope
+        keeps = (load < 1.0) & (left > 0.0)
+        running = np.where(keeps, work * self.step_base / np.where(keeps, left, 1.0), np.inf)
+        keeps = keeps & (running <= places)
+        running = np.where(keeps, running, np.inf)
+        spread = 1.0 + prompt_variation * prompt_variation
+        free = np.where(keeps, 1.0 - load, 1.0)
+        wait = np.where(keeps, 0.5 * load * self.prefill_share * spread / (prefill_replicas * free), np.inf)
+        step = self.step_time(np.maximum(np.where(keeps, running, 1.0), 1.0))
+        decode = np.where(keeps, self.steps * step, np.inf)
+        return Steady(running, self.prefill_time + wait + transfer, wait, decode, 0.0 * rate, rate + 0.0 * step)
 
 
 class Steady(NamedTuple):
@@ -336,12 +393,16 @@ def spread_quantiles(
     steady: Steady,
     tokens: Array,
     prompt_variation: Array,
+    output_variation: Array,
     arrivals: bool,
+    prefill_replicas: Array,
+    interrupting: Array,
 ) -> tuple[Array, Array]:
     r"""Quantiles of the time to the first token and of the time per token over requests.
 
     Waits are exponential where requests arrive by themselves, else spread evenly from none to twice the mean. Prefills
-    that interrupt the steps of a request come at random: their number has the variance of its mean.
+    that interrupt the steps of a request come at random: their number has the variance of its mean. Requests with few
+    tokens spread them over fewer.
 
     Parameters
     ----------
@@ -353,8 +414,14 @@ def spread_quantiles(
         Tokens after the first, (rows,). [-]
     prompt_variation : Array
         Coefficient of variation of the prompts, (rows,). [-]
+    output_variation : Array
+        Coefficient of variation of the outputs, (rows,). [-]
     arrivals : bool
         Whether requests arrive by themselves.
+    prefill_replicas : Array
+        Replicas that share the prefills of the rate, (rows,). [-]
+    interrupting : Array
+        1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
 
     Returns
     -------
@@ -369,9 +436,10 @@ def spread_quantiles(
     """
     fixed = steady.first_token - steady.prefill_wait + steady.queue_time
     spread = prompt_variation * service.prefill_share
-    busy = steady.rate * service.prefill_share
+    busy = steady.rate * service.prefill_share / prefill_replicas
     shares = np.maximum(tokens, 1.0)
-    interrupts = steady.rate * steady.decode_time * (1.0 + prompt_variation * prompt_variation)
+    interrupts = interrupting * steady.rate * steady.decode_time * (1.0 + prompt_variation * prompt_variation)
+    interrupts = interrupts * (1.0 + output_variation * output_variation)
     jitter = service.prefill_share * np.sqrt(np.maximum(interrupts, 0.0)) / shares
     middle = steady.decode_time / shares
     first, each = [], []

@@ -1,4 +1,4 @@
-"""Results of replicas that serve a stream of requests: continuous batching, and pools for prefill and decoding."""
+"""Results of replicas that serve a stream of requests: continuous batching."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from xlperf.inference.load import (
     Service,
     Steady,
     closed_state,
-    pooled_state,
     run_rate,
     spread_quantiles,
     step_line,
 )
 from xlperf.inference.results import most_requests, serving_memory, serving_results
 from xlperf.inference.work import phase_times, serving_work
-from xlperf.network.collectives import collective_time
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
-from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
+from xlperf.workload.serving import BOTH_PHASES, DECODING
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
-_MOST_OPEN = 256.0
+MOST_OPEN = 256.0
 
 
 Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan, "Stream")
@@ -71,6 +69,7 @@ class Serving:
             model=_some_rows(self.model, rows),
             device=_some_rows(self.device, rows),
             attention_device=_some_rows(self.attention_device, rows),
+            wide_device=_some_rows(self.wide_device, rows),
             network=_some_rows(self.network, rows),
             plan=_some_rows(self.plan, rows),
             kernels={name: {key: _some(v, rows) for key, v in family.items()} for name, family in self.kernels.items()},
@@ -150,8 +149,25 @@ def places_of(serving: Serving) -> Array:
     return most_requests(serving.plan, memory, usable)
 
 
-def _prompts(plan: InferencePlan, requests: Array, steps: Array, share: Array) -> Array:
-    """Prompts that are prefilled together: those that come during a step, or in a burst; whole."""
+def prompts_together(plan: InferencePlan, requests: Array, steps: Array, share: Array) -> Array:
+    """Prompts that are prefilled together: those that come during a step, or in a burst.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Lengths, tokens of a pass, (rows,).
+    requests : Array
+        Requests in flight on a replica, (rows,). [-]
+    steps : Array
+        Steps of decoding that a request takes, (rows,). [-]
+    share : Array
+        Share of the requests in flight that come together, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Whole number, 1 or more, and no more than a pass takes, (rows,). [-]
+    """
     most = plan.attention_replicas * np.maximum(np.floor(plan.prefill_tokens / plan.own_tokens), 1.0)
     coming = np.maximum(requests / np.maximum(steps, 1.0), share * requests)
     return np.maximum(np.minimum(np.floor(coming), most), 1.0)
@@ -176,11 +192,26 @@ def loaded_serving(serving: Serving, stream: Stream, requests: Array) -> Serving
     """
     plan = serving.plan
     steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    return serving.with_batch(requests, _prompts(plan, requests, steps, stream.waiting_share))
+    return serving.with_batch(requests, prompts_together(plan, requests, steps, stream.waiting_share))
 
 
-def _decoding_line(loaded: Serving, steps: Array, per_token: Array) -> tuple[Array, Array]:
-    """Time of a step of decoding with no request and of one more, from the time per token with all of a batch."""
+def decoding_line(loaded: Serving, steps: Array, per_token: Array) -> tuple[Array, Array]:
+    """Time of a step of decoding with no request and of one more, from the time per token with all of a batch.
+
+    Parameters
+    ----------
+    loaded : Serving
+        Replicas with their batch, (rows,).
+    steps : Array
+        Steps of decoding that a request takes, (rows,). [-]
+    per_token : Array
+        Time of a step over the tokens that it yields, (rows,). [s]
+
+    Returns
+    -------
+    tuple of Array
+        Base and slope, (rows,). [s]
+    """
     requests = loaded.plan.batch_size
     fewer = np.maximum(np.floor(0.5 * requests), 1.0)
     half = loaded.with_batch(fewer, loaded.plan.prompts_together).times((DECODING,))[:, 0]
@@ -209,7 +240,7 @@ def service_of(loaded: Serving, stream: Stream, prefill_time: Array, per_token: 
     """
     plan = loaded.plan
     steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    base, slope = _decoding_line(loaded, steps, per_token)
+    base, slope = decoding_line(loaded, steps, per_token)
     # Prompts follow each other through the stages.
     parts = plan.prompts_together * np.maximum(np.minimum(plan.pipeline_parallel, plan.batch_size), 1.0)
     return Service(prefill_time, prefill_time / parts, base, slope, steps, stream.waiting_share)
@@ -265,14 +296,16 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     plan = serving.plan
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(stream.request_rate)
-    places = np.maximum(places_of(serving), 1.0)  # for the numbers of a plan that does not fit
+    room = places_of(serving)
+    # A plan that has room for no request keeps its numbers.
+    places, room = np.maximum(room, 1.0), np.where(room >= 1.0, room, np.inf)
     requests = np.maximum(plan.num_requests / replicas, 1.0)
     active = np.minimum(np.ceil(requests), places)
     rate = stream.request_rate / replicas
     if arriving.any():
-        guess = np.minimum(places, _MOST_OPEN)
+        guess = np.minimum(places, MOST_OPEN)
         service = quick_service(serving, stream, np.where(arriving, guess, active))
-        found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation).running
+        found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation, room).running
         found = np.where(np.isfinite(found), np.ceil(found), places)
         active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
     running = loaded_serving(serving, stream, active)
@@ -280,7 +313,7 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     service = service_of(running, stream, results["ttft"], results["tpot"])
     steady = closed_state(service, requests, places)
     if arriving.any():
-        opened = service.open_state(rate, stream.prompt_variation)
+        opened = service.open_state(rate, stream.prompt_variation, room)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     return Operation(service, steady, results, places, running)
 
@@ -309,15 +342,15 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
         prefill_time=prefill, prefill_share=prefill / parts, step_base=step, step_slope=0.0 * step
     )
     best = np.maximum(closed_state(filled, places, places).rate, steady.rate) * replicas
-    arriving = ~np.isnan(stream.request_rate)
     rate = steady.rate
     if not np.isnan(stream.run_requests).all():
-        requests = np.maximum(serving.plan.num_requests / replicas, 1.0)
-        rate = run_rate(service, np.minimum(requests, places), stream.run_requests / replicas, rate)
-    return _streamed(serving, stream, service, steady, results, best, rate * replicas, arriving)
+        offered = np.maximum(serving.plan.num_requests / replicas, 1.0)
+        rate = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
+    one = np.ones_like(replicas)
+    return streamed(serving, stream, service, steady, results, best, rate * replicas, one, one)
 
 
-def _streamed(
+def streamed(
     serving: Serving,
     stream: Stream,
     service: Service,
@@ -325,9 +358,38 @@ def _streamed(
     results: dict[str, Array],
     best: Array,
     rate: Array,
-    arriving: np.ndarray,
+    prefill_replicas: Array,
+    interrupting: Array,
 ) -> dict[str, Array]:
-    plan = serving.plan
+    """Results under a stream of requests, from the steady state.
+
+    Parameters
+    ----------
+    serving : Serving
+        Plans, with all accelerators of the deployment, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    service : Service
+        Times of a replica, (rows,).
+    steady : Steady
+        Steady state, (rows,).
+    results : dict of str to Array
+        Of the batch that is decoded, as a static one, (rows,).
+    best : Array
+        Requests per second of the deployment at most, (rows,). [request/s]
+    rate : Array
+        Requests per second of the deployment, (rows,). [request/s]
+    prefill_replicas : Array
+        Replicas that share the prefills of the rate in ``steady``, (rows,). [-]
+    interrupting : Array
+        1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
+
+    Returns
+    -------
+    dict of str to Array
+        Columns of inference_results, (rows,).
+    """
+    plan, arriving = serving.plan, ~np.isnan(stream.request_rate)
     tokens = np.maximum(plan.output_length - 1.0, 0.0)
     first = steady.first_token + steady.queue_time
     latency = first + steady.decode_time
@@ -349,7 +411,11 @@ def _streamed(
             steady.running * plan.output_length, service.steps * service.step_time(steady.running), np.inf
         ),
     }
-    late = [spread_quantiles(service, steady, tokens, stream.prompt_variation, side) for side in (False, True)]
+    varied = stream.prompt_variation, plan.output_variation
+    late = [
+        spread_quantiles(service, steady, tokens, *varied, side, prefill_replicas, interrupting)
+        for side in (False, True)
+    ]
     mask = arriving[:, None]
     for name, side in (("ttft", 0), ("tpot", 1)):
         values = np.where(mask, late[1][side], late[0][side])
@@ -357,142 +423,3 @@ def _streamed(
             column = values[:, index]
             found[f"{name}_{quantile}"] = column if side == 0 else np.where(tokens > 0.0, column, np.nan)
     return found
-
-
-def _transfer_time(serving: Serving, receiver: Serving) -> Array:
-    """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it.
-
-    Parameters
-    ----------
-    serving : Serving
-        Pool of the prefill, (rows,).
-    receiver : Serving
-        Pool of decoding, (rows,).
-
-    Returns
-    -------
-    Array
-        (rows,). [s]
-    """
-    plan, other = serving.plan, receiver.plan
-    memory = serving_memory(receiver.model, receiver.plan, receiver.architecture)
-    context = other.prompt_length + other.running_output
-    one = memory["kv_cache_size"] * (other.prompt_length / context) * other.pipeline_parallel
-    # Each rank of a copy of the attention sends or receives its part at the same time.
-    mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
-    size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
-    apart = plan.replica_ranks[:, None]
-    pair = np.full_like(size, 2.0)
-    return collective_time("point_to_point", size, pair, apart, serving.network, serving.kernels["point_to_point"])[
-        :, 0
-    ]
-
-
-class Pools(NamedTuple):
-    """Two pools in steady state, (rows,).
-
-    Attributes
-    ----------
-    decoding : Serving
-        The pool that decodes, with the batch that it decodes.
-    prefilling : Serving
-        The pool that prefills, with the prompts that it takes together.
-    service : Service
-        Times of a replica of each.
-    steady : Steady
-        Both together.
-    results : dict
-        Of the decoding batch, as a static one.
-    transfer : Array
-        Time to send the cache of a prompt, (rows,). [s]
-    places : Array
-        Requests that the cache of a decoding replica has room for, (rows,). [-]
-    """
-
-    decoding: Serving
-    prefilling: Serving
-    service: Service
-    steady: Steady
-    results: dict[str, Array]
-    transfer: Array
-    places: Array
-
-
-def pools_of(decoding: Serving, prefilling: Serving, stream: Stream, requests: Array) -> Pools:
-    """Two pools with a number of requests in flight.
-
-    Parameters
-    ----------
-    decoding : Serving
-        The pool that decodes; its plan counts its own accelerators, (rows,).
-    prefilling : Serving
-        The pool that prefills; its plan counts its own accelerators, (rows,).
-    stream : Stream
-        Requests, (rows,).
-    requests : Array
-        Requests in flight over both pools, (rows,). [-]
-
-    Returns
-    -------
-    Pools
-        Their steady state.
-    """
-    plan, other = decoding.plan, prefilling.plan
-    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
-    places = np.maximum(places_of(decoding), 1.0)
-    active = np.minimum(np.ceil(np.maximum(requests / decoders, 1.0)), places)
-    prompts = _prompts(other, requests / prefillers, steps, stream.waiting_share)
-    together = prefilling.with_batch(prompts, prompts)
-    prefill = together.times((PREFILL,))[:, 0]
-    parts = prompts * np.maximum(np.minimum(other.pipeline_parallel, requests), 1.0)
-
-    def service_at(full: Serving, per_token: Array) -> Service:
-        base, slope = _decoding_line(full, steps, per_token)
-        return Service(prefill, prefill / parts, base, slope, steps, stream.waiting_share)
-
-    ones = np.ones_like(active)
-    full = decoding.with_batch(active, ones)
-    service = service_at(full, full.times((DECODING,))[:, 0] / plan.tokens_per_step)
-    transfer = _transfer_time(prefilling, decoding)
-    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
-    full = decoding.with_batch(np.maximum(np.minimum(np.ceil(steady.running), places), 1.0), ones)
-    results = full.results((DECODING,))
-    service = service_at(full, results["tpot"])
-    steady = pooled_state(service, requests, prefillers, decoders, places, transfer)
-    return Pools(full, together, service, steady, results, transfer, places)
-
-
-def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, requests: Array) -> dict[str, Array]:
-    """Results of separate pools for prefill and decoding.
-
-    Parameters
-    ----------
-    decoding : Serving
-        The pool that decodes; its plan counts its own accelerators, (rows,).
-    prefilling : Serving
-        The pool that prefills; its plan counts its own accelerators, (rows,).
-    stream : Stream
-        Requests, (rows,).
-    requests : Array
-        Requests in flight over both pools, (rows,). [-]
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool.
-    """
-    plan, other = decoding.plan, prefilling.plan
-    decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
-    pools = pools_of(decoding, prefilling, stream, requests)
-    service, steady = pools.service, pools.steady
-    most = _prompts(other, np.inf + 0.0 * requests, service.steps, stream.waiting_share)
-    prefill = prefilling.with_batch(most, most).times((PREFILL,))[:, 0]
-    step = decoding.with_batch(pools.places, np.ones_like(most)).times((DECODING,))[:, 0]
-    sent = prefillers * most * other.pipeline_parallel / prefill
-    decoded = divide(decoders * pools.places, service.steps * step, np.inf)
-    best = np.maximum(np.minimum(sent, decoded), steady.rate)
-    both = replace(decoding, plan=replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators))
-    never = np.full(len(requests), False)
-    found = _streamed(both, stream, service, steady, pools.results, best, steady.rate, never)
-    return {**found, "prefill_time": service.prefill_time}

@@ -9,7 +9,8 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.inference.load import Steady, closed_state, largest_within
-from xlperf.inference.loaded import Serving, Stream, places_of, pools_of, quick_service
+from xlperf.inference.loaded import Serving, Stream, places_of, quick_service
+from xlperf.inference.pooled import pools_of
 
 _MOST_TRIES = 40
 _START = 64.0

@@ -18,6 +18,12 @@ CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 PLACEHOLDERS = 2.0
 """Layers that the embedding and the output projection may count as when layers are dealt to stages. [-]"""
+ADAPTER_MODULES = ("all", "qkv")
+ADAPT_ALL = 0.0
+QUANTIZED_COPIES = ("none", "kept", "primary")
+KEPT, PRIMARY = 1.0, 2.0
+LAYOUTS = 2.0
+"""Narrow copies of a tensor: products read it along rows in one pass and along columns in the other. [-]"""
 CROSS_ENTROPIES = ("parallel", "fused", "plain")
 FUSED, PLAIN = 1.0, 2.0
 RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products")
@@ -54,6 +60,8 @@ class TrainingPlan:
         Ranks that share one expert. [-]
     expert_imbalance : Array
         Tokens of the fullest expert rank over the mean. [-]
+    expert_capacity : Array
+        Tokens that each expert takes over the mean; NaN where none is dropped or padded. [-]
     dispatch_size : Array
         Bytes of an element sent to experts. [B]
     tensor_stride, context_stride, data_stride, stage_stride : Array
@@ -86,10 +94,24 @@ class TrainingPlan:
         1 for a fused attention kernel, 0 for standard attention. [-]
     mtp_layers : Array
         Multi-token prediction modules that are trained beside the model. [-]
+    adapter_rank : Array
+        Rank of low-rank adapters beside frozen weights; 0 where all weights are trained. [-]
+    adapter_modules : Array
+        Code of the products that have one: position in ADAPTER_MODULES. [-]
     adam : Array
         1 for Adam (two moments), 0 for SGD with momentum (one). [-]
     product_size : Array
-        Bytes of an element in the matrix products. [B]
+        Bytes of an element in the matrix products, scales included. [B]
+    cast_reads : Array
+        How often a tensor is read to make it as narrow as the products take it. [-]
+    fused_reads : Array
+        The same of what a norm or an activation puts out; -1 where that writes it narrow in place of wide. [-]
+    turns : Array
+        1 where a narrow tensor can be turned into the other layout. [-]
+    quantized_copies : Array
+        Code of what stays narrow beside the products: position in QUANTIZED_COPIES. [-]
+    wide_layers : Array
+        Layers whose products stay as wide as the activations. [-]
     element_size : Array
         Bytes of a weight and of an activation between the products. [B]
     gradient_size : Array
@@ -109,6 +131,7 @@ class TrainingPlan:
     expert_parallel: Array
     expert_tensor_parallel: Array
     expert_imbalance: Array
+    expert_capacity: Array
     dispatch_size: Array
     tensor_stride: Array
     context_stride: Array
@@ -130,8 +153,15 @@ class TrainingPlan:
     cross_entropy: Array
     flash_attention: Array
     mtp_layers: Array
+    adapter_rank: Array
+    adapter_modules: Array
     adam: Array
     product_size: Array
+    cast_reads: Array
+    fused_reads: Array
+    turns: Array
+    quantized_copies: Array
+    wide_layers: Array
     element_size: Array
     gradient_size: Array
 
@@ -170,6 +200,16 @@ class TrainingPlan:
     def expert_zero_shards(self) -> Array:
         """Ranks over which what ZeRO shards of the experts is split. [-]"""
         return np.asarray(np.minimum(self.zero_group, self.expert_shards))
+
+    @property
+    def quantized(self) -> np.ndarray:
+        """Where products take narrower elements than activations have. [-]"""
+        return np.asarray(self.product_size < self.element_size)
+
+    @property
+    def keeps_copies(self) -> np.ndarray:
+        """Where narrow copies outlive the product that they were made for. [-]"""
+        return np.asarray(self.quantized & (self.quantized_copies > 0))
 
     @property
     def regathers(self) -> np.ndarray:
@@ -344,6 +384,16 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
                 plan.expert_tensor_parallel,
                 plan.tensor_parallel * plan.context_parallel * plan.data_parallel,
             ),
+        ),
+        Rule(
+            dense & ~np.isnan(plan.expert_capacity),
+            "the model has no experts to give a capacity of {}",
+            (plan.expert_capacity,),
+        ),
+        Rule(
+            ~np.isnan(plan.expert_capacity) & (plan.expert_imbalance > 1),
+            "experts with a capacity ({}) are filled alike: leave expert imbalance ({}) out",
+            (plan.expert_capacity, plan.expert_imbalance),
         ),
         Rule(
             (plan.expert_parallel > 1) & (plan.tensor_parallel > 1) & (plan.sequence_parallel < 1),

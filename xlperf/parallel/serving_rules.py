@@ -144,8 +144,8 @@ def unmodelled_rules(mode: np.ndarray, request_rate: Array, batch_size: Array, c
     counted = ~(np.isnan(array(batch_size)) & np.isnan(array(concurrency)))
     return [
         Rule(
-            rated & np.asarray(mode != "continuous"),
-            'request rate {} needs mode continuous, not "{}"; or give a batch size or concurrency',
+            rated & np.asarray(mode == "static"),
+            'request rate {} needs mode continuous or disaggregated, not "{}"; or give a batch size or concurrency',
             (request_rate, mode),
         ),
         Rule(

@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div
 from xlperf.parallel.memory import attention_activation_size, expert_activation_size, mlp_activation_size
-from xlperf.parallel.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ULYSSES
+from xlperf.parallel.plan import ADAPT_ALL, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ULYSSES
 from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import MASK, Setting
 
@@ -24,6 +24,59 @@ class LayerActivations(NamedTuple):
     mixture: Array
     dense_whole: Array
     mixture_whole: Array
+
+
+class _Inputs(NamedTuple):
+    """Bytes of one layer in the inputs of products, (rows,). [B]"""
+
+    attention: Array
+    dense: Array
+    mixture: Array
+
+
+def _freed_inputs(setting: Setting) -> _Inputs:
+    """Inputs of frozen products without an adapter: no weight gradient asks for them."""
+    model, plan = setting.model, setting.plan
+    element, tensor = plan.element_size, plan.tensor_parallel
+    stream = plan.tokens * model.hidden_size * element / np.where(plan.sequence_parallel > 0, tensor, 1.0)
+    frozen = np.where(plan.adapter_rank > 0, 1.0, 0.0)
+    alone = np.where(plan.adapter_modules == ADAPT_ALL, 0.0, frozen)
+    norm, activation = (1.0 - plan.again(name) for name in ("norm", "activation"))
+    again = (1.0 - plan.again("products")) * (1.0 - plan.again("mlp"))
+    dense = alone * again * (norm * stream + activation * plan.tokens * model.ffn_hidden_size / tensor * element)
+    if not setting.architecture.experts:
+        return _Inputs(0.0 * dense, dense, dense)
+    _, copies, _ = routed_tokens(setting)
+    width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+    received = copies * (model.hidden_size + activation * width) * element
+    shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor * element
+    shared = np.where(model.shared_ffn_hidden_size > 0, shared, 0.0)
+    again = (1.0 - plan.again("products")) * (1.0 - plan.again("moe"))
+    return _Inputs(0.0 * dense, dense, frozen * again * (received + shared))
+
+
+def _narrow_inputs(setting: Setting) -> _Inputs | None:
+    """Inputs of products that are kept narrow: in place of norm and activation outputs, beside the attention's."""
+    model, plan = setting.model, setting.plan
+    if not plan.keeps_copies.any():
+        return None
+    tensor, narrow = plan.tensor_parallel, plan.product_size
+    share = np.where(plan.keeps_copies & (plan.adapter_rank <= 0), 1.0 - plan.wide_layers / model.num_layers, 0.0)
+    saved = share * (narrow - plan.element_size)
+    stream = plan.tokens * model.hidden_size / np.where(plan.sequence_parallel > 0, tensor, 1.0)
+    norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
+    output = plan.tokens * model.num_attention_heads * model.v_head_size / tensor
+    attention = products * (norm * saved * stream + share * narrow * output)
+    inner = plan.tokens * model.ffn_hidden_size / tensor
+    dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
+    if not setting.architecture.experts:
+        return _Inputs(attention, dense, dense)
+    _, copies, _ = routed_tokens(setting)
+    width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+    received = copies * (model.hidden_size + activation * width)
+    shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor
+    shared = np.where(model.shared_ffn_hidden_size > 0, shared, 0.0)
+    return _Inputs(attention, dense, products * (1.0 - plan.again("moe")) * saved * (received + shared))
 
 
 def layer_activations(setting: Setting) -> LayerActivations:
@@ -71,6 +124,13 @@ def layer_activations(setting: Setting) -> LayerActivations:
         expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
         mixture = shared + expert_activation_size(copies, model.hidden_size, expert_ffn, model.gated_mlp, element)
         expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / tensor
+    if (plan.adapter_rank > 0).any():
+        freed = _freed_inputs(setting)
+        dense, mixture = dense - freed.dense, mixture - freed.mixture
+    narrow = _narrow_inputs(setting)
+    if narrow is not None:
+        attention, dense = attention + narrow.attention, dense + narrow.dense
+        mixture = mixture + narrow.mixture
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
     whole, mixture_whole = unfused * (attention + dense), unfused * (attention + mixture)
     if not (plan.recompute > 0).any():

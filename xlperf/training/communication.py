@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
 from xlperf.network.collectives import collective_time
-from xlperf.parallel.plan import ALL_GATHER, RING, ULYSSES
+from xlperf.parallel.plan import ALL_GATHER, PRIMARY, RING, ULYSSES
 from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import Setting
 
@@ -90,7 +90,14 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))
 
 
-def communication_of(setting: Setting, parameters: Array, expert_parameters: Array) -> Communication:
+def communication_of(
+    setting: Setting,
+    parameters: Array,
+    expert_parameters: Array,
+    narrow_parameters: Array,
+    trained_parameters: Array,
+    trained_expert_parameters: Array,
+) -> Communication:
     """Time and size of every collective of a step.
 
     Parameters
@@ -101,6 +108,12 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         Parameters of the fullest stage on one rank, routed experts apart, (rows,). [-]
     expert_parameters : Array
         Parameters of its routed experts, (rows,). [-]
+    narrow_parameters : Array
+        Those among the former that are weights of products of the layers, (rows,). [-]
+    trained_parameters : Array
+        Parameters that have gradients, routed experts apart, (rows,). [-]
+    trained_expert_parameters : Array
+        Those of its routed experts, (rows,). [-]
 
     Returns
     -------
@@ -114,11 +127,19 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
     pair_call = (stream, np.where(split, tensor, 1.0), plan.tensor_stride)
     reduce_call = (stream, np.where(split, 1.0, tensor), plan.tensor_stride)
     stride = np.minimum(plan.context_stride, plan.data_stride)
-    gradients = parameters * plan.gradient_size
+    gradients = trained_parameters * plan.gradient_size
     sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
     tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
     calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
-    weights_call = (parameters * plan.element_size / calls, sharded_ranks, stride)
+    primary = plan.quantized & (plan.quantized_copies == PRIMARY) & (plan.turns > 0)
+    saved = np.where(primary, 1.0 - plan.wide_layers / model.num_layers, 0.0) * (plan.element_size - plan.product_size)
+    weights = parameters * plan.element_size - narrow_parameters * saved
+    expert_weights_size = expert_parameters * (plan.element_size - saved)
+    frozen = (plan.adapter_rank > 0) & (plan.zero_stage < 3)  # only what is trained has to be gathered
+    if frozen.any():
+        weights = np.where(frozen, trained_parameters * plan.element_size, weights)
+        expert_weights_size = np.where(frozen, 0.0, expert_weights_size)
+    weights_call = (weights / calls, sharded_ranks, stride)
     scatter_call = (gradients / calls, sharded_ranks, stride)
     whole_call = (gradients / sharded_ranks / calls, plan.shards / sharded_ranks, stride * sharded_ranks)
 
@@ -144,13 +165,16 @@ def communication_of(setting: Setting, parameters: Array, expert_parameters: Arr
         inside = np.minimum(np.maximum(setting.network.size[:, 0] / plan.expert_stride, 1.0), plan.expert_parallel)
         across = plan.expert_parallel / inside
         share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
+        padded = ~np.isnan(plan.expert_capacity)  # buffers of one size for each expert
+        if padded.any():
+            share = np.where(padded, plan.expert_capacity, share)
         exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
         expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)
         expert_stride = plan.expert_data_stride
         expert_sharded = np.where(sharded, plan.expert_zero_shards, 1.0)
-        expert_gradients = expert_parameters * plan.gradient_size
-        expert_weights = (expert_parameters * plan.element_size, expert_sharded, expert_stride)
+        expert_gradients = trained_expert_parameters * plan.gradient_size
+        expert_weights = (expert_weights_size, expert_sharded, expert_stride)
         expert_scatter = (expert_gradients, expert_sharded, expert_stride)
         expert_reduce = (
             expert_gradients / expert_sharded,

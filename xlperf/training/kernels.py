@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div, side_by_side
+from xlperf.arrays import Array, ceil_div, side_by_side, total
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
-from xlperf.parallel.plan import FUSED, PLAIN, RING
+from xlperf.parallel.plan import FUSED, LAYOUTS, PLAIN, PRIMARY, RING
+from xlperf.training.adapters import PLACES as ADAPTED
+from xlperf.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.training.setting import MASK, WORD, Part, Setting
 from xlperf.workload.operators import (
     Gemms,
@@ -34,6 +36,8 @@ from xlperf.workload.operators import (
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe")
 CORES = ("core", "local core")
+_STANDALONE = ("attention output", "experts up")
+"""Products whose input comes from no norm or activation: a cast of it is a kernel of its own."""
 
 
 @dataclass
@@ -43,6 +47,7 @@ class _Collected:
     marks: list[tuple[str, str, int]] = field(default_factory=list)
     gemms: list[Gemms] = field(default_factory=list)
     output: list[Array] = field(default_factory=list)
+    forward: list[tuple[str, Gemms]] = field(default_factory=list)
 
     def add(self, phase: str, place: str, gemms: Gemms, output_size: Array) -> None:
         self.marks.append((phase, place, len(gemms.names)))
@@ -51,6 +56,7 @@ class _Collected:
 
     def add_with_gradients(self, place: str, gemms: Gemms, output_size: Array, gradient_size: Array) -> None:
         self.add("forward", place, gemms, output_size)
+        self.forward.append((place, gemms))
         backward = backward_gemms(gemms)
         half = len(gemms.names)
         size = np.repeat(side_by_side(output_size, 2.0 * gradient_size), half, axis=-1)
@@ -65,8 +71,17 @@ class _Collected:
         constants = setting.constants["gemm_wide" if wide else "gemm"]
         output = np.concatenate(self.output, axis=-1)
         time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
+        if not wide and setting.plan.wide_layers.any():
+            share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
+            other = (setting.wide_device, setting.constants["gemm_wide"])
+            element = setting.plan.element_size[:, None]
+            slow = gemm_time(*other, whole.m, whole.n, whole.k, whole.batch, element, output)
+            time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
+        if (setting.plan.adapter_rank > 0).any():
+            frozen = frozen_products(whole.names, setting.plan)
+            calls, time = np.where(frozen, 0.0, calls), np.where(frozen, 0.0, time)
         grouped = np.array([name.startswith("experts") for name in whole.names])
         if grouped.any():
             time = np.where(grouped, setting.constants["experts"]["product_slowdown"] * time, time)
@@ -148,7 +163,8 @@ def routed_tokens(setting: Setting) -> tuple[Array, Array, Array]:
     model, plan = setting.model, setting.plan
     routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
     experts = model.num_experts / plan.expert_parallel
-    copies = routed * model.top_k * plan.expert_tensor_parallel * plan.expert_imbalance
+    filled = np.where(np.isnan(plan.expert_capacity), plan.expert_imbalance, plan.expert_capacity)
+    copies = routed * model.top_k * plan.expert_tensor_parallel * filled
     return routed, copies, experts
 
 
@@ -169,6 +185,11 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
         narrow.add_with_gradients("moe", shared, element, gradient)
         wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
+    adapters: list[Part] = []
+    if (plan.adapter_rank > 0).any():
+        for place, gemms in narrow.forward[: len(ADAPTED)]:
+            wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
+            adapters += _adapter_parts(setting, place, gemms)
     if plan.mtp_layers.any():
         narrow.add_with_gradients("mtp", mtp_gemm(model, tokens, tensor), element, gradient)
     if bool((plan.flash_attention < 1).any()):
@@ -176,7 +197,52 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         scores = attention_gemms(model, plan.micro_batch_size / plan.context_parallel, plan.sequence_length, tensor)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
-    return narrow.parts(setting, wide=False) + wide.parts(setting, wide=True)
+    return narrow.parts(setting, wide=False) + wide.parts(setting, wide=True) + _cast_parts(setting, narrow) + adapters
+
+
+def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
+    parts = []
+    for phase in ("forward", "backward"):
+        names, traffic = adapter_vectors(place, gemms, setting.plan, phase == "backward")
+        time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
+        calls = np.where(traffic > 0.0, 1.0, 0.0)
+        parts.append(Part(phase, "vector", names, place, calls, time, None, traffic, wide=True))
+    return parts
+
+
+def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
+    """Casts of inputs, gradients and weights to the precision of the products, where that is narrower.
+
+    A tensor is read, twice where the scale needs its largest element, and written in both layouts. A norm or an
+    activation finds that element itself, or writes narrow in place of wide where the scale is known before. What is
+    not kept is cast anew for each product, in the layout that it takes.
+    """
+    plan = setting.plan
+    if not plan.quantized.any():
+        return []
+    element, size = plan.element_size[:, None], plan.product_size[:, None]
+    read = plan.cast_reads[:, None] * element
+    fused = plan.fused_reads[:, None] * element
+    share = np.where(plan.quantized, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)[:, None]
+    kept = (plan.quantized_copies > 0)[:, None]
+    once = kept & ~(plan.regathers & (plan.quantized_copies < PRIMARY))[:, None]
+    again = np.where(kept, 0.0, 1.0)
+    layouts = np.where(plan.adapter_rank[:, None] > 0, 1.0, LAYOUTS)  # frozen weights need no gradient
+    parts = []
+    for place, gemms in narrow.forward:
+        inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
+        weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
+        made_narrow = np.array([name not in _STANDALONE for name in gemms.names])
+        taken_narrow = np.array([name.endswith("up") for name in gemms.names])
+        forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
+        backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
+        backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
+        for phase, name, traffic in (("forward", "casts", forward), ("backward", "casts of gradients", backward)):
+            moved = np.maximum(share[:, 0] * total(traffic), 0.0)[:, None]
+            time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
+            calls = np.where(moved > 0.0, 1.0, 0.0)
+            parts.append(Part(phase, "vector", (f"{place} {name}",), place, calls, time, None, moved, wide=True))
+    return parts
 
 
 def _vector_parts(setting: Setting) -> list[Part]:

@@ -9,8 +9,9 @@ import numpy as np
 from xlperf.arrays import Array, ceil_div, side_by_side
 from xlperf.parallel.memory import logits_size, optimizer_element_size, weights_size
 from xlperf.parallel.pipeline import in_flight_micro_batches
-from xlperf.parallel.plan import DUALPIPE, FUSED, PLAIN, RECOMPUTE_FULL, TrainingPlan
+from xlperf.parallel.plan import DUALPIPE, FUSED, LAYOUTS, PLAIN, PRIMARY, RECOMPUTE_FULL, TrainingPlan
 from xlperf.training.activations import LayerActivations, layer_activations
+from xlperf.training.adapters import AdapterParameters, adapter_parameters
 from xlperf.training.setting import MASK, WORD, Setting
 from xlperf.training.stages import stages_of
 from xlperf.workload.model import Model
@@ -31,6 +32,14 @@ class RankParameters(NamedTuple):
     embedding: Array
     head: Array
     mtp: Array
+    small: Array
+    router: Array
+    adapters: AdapterParameters
+
+    def narrow(self, layers: Array, mixtures: Array) -> Array:
+        """Weights of the products of so many layers, routed experts apart: what a narrow precision covers. [-]"""
+        dense = (layers - mixtures) * self.mlp
+        return np.asarray(layers * (self.attention - self.small) + dense + mixtures * (self.shared - self.router))
 
 
 def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
@@ -47,7 +56,8 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
     -------
     RankParameters
         Attention with norms and biases; dense feed-forward; router with shared experts; routed experts; embedding
-        with learned positions; output projection; entry and exit of a multi-token prediction module. [-]
+        with learned positions; output projection; entry and exit of a multi-token prediction module; then, among
+        those of a layer, norms and biases, and the router; adapters. [-]
     """
     tensor = plan.tensor_parallel
     hidden, gated = model.hidden_size, model.gated_mlp
@@ -69,6 +79,11 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         embedding=table + model.learned_positions * hidden,
         head=np.where((model.tied_embeddings > 0) & (plan.pipeline_parallel < 2), 0.0, table),
         mtp=2.0 * hidden**2 / tensor + 3.0 * (1.0 + model.layer_norm) * hidden,
+        small=layer_small_parameters(model),
+        router=router_parameters(model),
+        adapters=adapter_parameters(model, plan, tensor)
+        if (plan.adapter_rank > 0).any()
+        else AdapterParameters(np.zeros_like(table), np.zeros_like(table)),
     )
 
 
@@ -126,6 +141,14 @@ def _kept(plan: TrainingPlan, size: LayerActivations, layers: Array, mixtures: A
     group = np.where(plan.recompute == RECOMPUTE_FULL, plan.recompute_group, 1.0)[:, None]
     one, least = np.where(mixtures > 0, mixture_whole, dense_whole), np.where(mixtures > 0, mixture, dense)
     return share * kept / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
+
+
+def _narrow_growth(setting: Setting) -> Array:
+    """Bytes per weight of a product that its narrow copies add, (rows,); less than 0 where they replace it. [B]"""
+    plan = setting.plan
+    replaced = np.where(plan.quantized_copies == PRIMARY, plan.element_size, 0.0)
+    share = 1.0 - plan.wide_layers / setting.model.num_layers
+    return np.asarray(np.where(plan.keeps_copies, share * (LAYOUTS * plan.product_size - replaced), 0.0))
 
 
 def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
@@ -198,14 +221,25 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     stage = plan.zero_stage[:, None]
     sharded_weights = plan.zero_stage > 2  # kept in FP32: they are the optimizer's master copy
     state = np.where(sharded_weights, (1.0 + plan.adam) * WORD, state)[:, None]
-    resting = np.where(sharded_weights, np.maximum(plan.element_size, WORD), plan.element_size)[:, None]
+    frozen = (plan.adapter_rank > 0)[:, None]
+    masters = sharded_weights[:, None] & ~frozen
+    resting = np.where(masters, np.maximum(element, WORD), element)
+    trained, trained_experts = dense, routed
+    if frozen.any():
+        adapters = layers * held.adapters.attention[:, None] + (layers - mixtures) * held.adapters.mlp[:, None]
+        adapters = np.where(frozen, adapters, 0.0)
+        dense = dense + adapters
+        trained, trained_experts = np.where(frozen, adapters, dense), np.where(frozen, 0.0, routed)
 
-    def sharded(size: Array, since: float) -> Array:
+    def sharded(size: Array, since: float, parameters: Array, experts: Array) -> Array:
         shards = np.where(stage >= since, plan.zero_shards[:, None], 1.0)
         expert_shards = np.where(stage >= since, plan.expert_zero_shards[:, None], 1.0)
-        return np.asarray(weights_size(dense, size, shards) + weights_size(routed, size, expert_shards))
+        return np.asarray(weights_size(parameters, size, shards) + weights_size(experts, size, expert_shards))
 
-    weights, gradients, optimizer = sharded(resting, 3.0), sharded(gradient, 2.0), sharded(state, 1.0)
+    weights = sharded(resting, 3.0, dense, routed)
+    gradients, optimizer = (
+        sharded(size, since, trained, trained_experts) for size, since in ((gradient, 2.0), (state, 1.0))
+    )
     copy = setting.constants["training_memory"]["gradient_copy_size"]
     heads = side_by_side(np.where(single, held.head, 0.0), zero, held.head)
     one_expert = held.experts * plan.expert_parallel / np.maximum(model.num_experts, 1.0)
@@ -213,19 +247,26 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     block = block + np.where(model.num_experts > 0, held.shared + one_expert, 0.0)
     passing = element * (block[:, None] + heads)  # weight gradients on their way into the buffer
     if (copy > 0.0).any():
-        gradients = gradients + sharded(copy, 2.0)
-        passing = np.maximum(passing - copy * (dense + routed), 0.0)
+        gradients = gradients + sharded(copy, 2.0, trained, trained_experts)
+        passing = np.maximum(passing - copy * (trained + trained_experts), 0.0)
+    passing = np.where(frozen, 0.0, passing)
     held_whole = (plan.zero_stage > 2) & (stages > 1)  # gathered once, and no gradient leaves before the last one
     if held_whole.any():
         whole = dense + routed
         weights = weights + np.where(held_whole[:, None], element * whole, 0.0)
-        gradients = np.where(held_whole[:, None], gradients + gradient * whole, gradients)
+        gradients = np.where(held_whole[:, None], gradients + gradient * (trained + trained_experts), gradients)
+    narrow: Array | float = 0.0
+    if plan.keeps_copies.any():
+        narrow = _narrow_growth(setting)[:, None]
+        layouts = copies * held.narrow(layers.T, mixtures.T).T + routed
+        weights = weights + np.where(plan.regathers[:, None], 0.0, narrow) * layouts
     if plan.regathers.any():
         gathered_layer = np.where(
             mixtures > 0, held.attention[:, None] + held.shared[:, None] + held.experts[:, None],
             held.attention[:, None] + held.mlp[:, None],
         )  # fmt: skip
-        in_transit = np.maximum(gathered_layer, heads) * WORD + 2.0 * gathered_layer * element
+        reduced = np.where(frozen, 0.0, np.maximum(gathered_layer, heads) * WORD)
+        in_transit = reduced + 2.0 * gathered_layer * (element + narrow)
         passing = np.where(plan.regathers[:, None], in_transit, passing)
     activations = activations + passing
     stage_total = weights + gradients + optimizer + activations
@@ -236,6 +277,9 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     software = setting.constants["training_memory"]
     return {
         "memory": memory,
+        "memory_first_stage": stage_total[:, 0],
+        "memory_middle_stage": np.where(stages > 2, stage_total[:, 1], np.nan),
+        "memory_last_stage": np.where(single, np.nan, stage_total[:, 2]),
         "memory_weights": weights[rows, worst],
         "memory_gradients": gradients[rows, worst],
         "memory_optimizer": optimizer[rows, worst],

@@ -18,7 +18,8 @@ from xlperf.parallel.pipeline import (
     pipeline_bubble_time,
     zero_bubble_time,
 )
-from xlperf.parallel.plan import DUALPIPE, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
+from xlperf.parallel.plan import DUALPIPE, LAYOUTS, PRIMARY, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
+from xlperf.training.adapters import adapter_parameters
 from xlperf.training.communication import Communication, communication_of, context_time
 from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import RankParameters, memory_of, mixture_layers, rank_parameters
@@ -208,6 +209,17 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
 
 
+def _copied_weights(setting: Setting, narrow: Array) -> Array:
+    """Bytes moved once a step to make the narrow copies of the weights; where gathered ones were not cast before."""
+    plan = setting.plan
+    share = 1.0 - plan.wide_layers / setting.model.num_layers
+    cast = plan.cast_reads * plan.element_size + LAYOUTS * plan.product_size
+    turned = LAYOUTS * plan.product_size  # gathered in one layout, read and written once more in the other
+    primary = (plan.quantized_copies == PRIMARY) & (plan.turns > 0)
+    each = np.where(primary, turned, np.where(plan.regathers, 0.0, cast))
+    return np.where(plan.keeps_copies & (plan.adapter_rank <= 0), share * narrow * each, 0.0)
+
+
 def _with_mtp(
     setting: Setting, held: RankParameters, parameters: Array, experts: Array, layers: Array, mixtures: Array
 ) -> tuple[Array, Array]:
@@ -223,6 +235,13 @@ def _with_mtp(
     fullest = np.where(single, parameters + modules, np.maximum(parameters, last + modules))
     fullest_routed = np.where(single, experts + mixed * held.experts, np.maximum(experts, routed))
     return np.where(trained, fullest, parameters), np.where(trained, fullest_routed, experts)
+
+
+def _met_adapters(setting: Setting) -> Array:
+    """Parameters of adapters that a token meets, (rows,). [-]"""
+    model = setting.model
+    layer = adapter_parameters(model, setting.plan, np.ones_like(model.num_layers))
+    return np.asarray(model.num_layers * layer.attention + model.num_dense_layers * layer.mlp)
 
 
 def _met_with_mtp(setting: Setting, met: Array, scores: Array) -> tuple[Array, Array]:
@@ -273,7 +292,14 @@ def step(setting: Setting) -> Step:
     mtp_mixtures = np.where(model.num_moe_layers > 0, mtp, 0.0)
     if mtp.any():
         parameters, experts = _with_mtp(setting, held, parameters, experts, last_layers, last_mixtures)
-    communication = communication_of(setting, parameters, experts)
+    narrow = held.narrow(full_layers, full_mixtures)
+    trained, trained_experts = parameters, experts
+    frozen = plan.adapter_rank > 0
+    if frozen.any():
+        adapters = np.where(frozen, full_layers * held.adapters.attention + dense * held.adapters.mlp, 0.0)
+        parameters = parameters + adapters
+        trained, trained_experts = np.where(frozen, adapters, parameters), np.where(frozen, 0.0, experts)
+    communication = communication_of(setting, parameters, experts, narrow, trained, trained_experts)
     blocks = _blocks(setting, parts, communication)
 
     ones, none = np.ones_like(single), np.zeros_like(single)
@@ -305,9 +331,11 @@ def step(setting: Setting) -> Step:
     touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
     sharded = (plan.zero_stage > 1) & (stages < 2)
     cleared = plan.gradient_size * (
-        parameters / np.where(sharded, owners, 1.0) + experts / np.where(sharded, expert_owners, 1.0)
+        trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
     )
-    optimizer_traffic = touched * (parameters / owners + experts / expert_owners) + cleared
+    optimizer_traffic = touched * (trained / owners + trained_experts / expert_owners) + cleared
+    if plan.keeps_copies.any():
+        optimizer_traffic = optimizer_traffic + _copied_weights(setting, narrow + experts)
     optimizer = vector_time(setting.device, setting.constants["vector"], optimizer_traffic[:, None], 0.0)[:, 0]
 
     times = {
@@ -335,6 +363,8 @@ def step(setting: Setting) -> Step:
     flop = training_flop_per_token(met, 0.5 * scores)
     head_flop = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
     recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head_flop, full_layers)
+    if frozen.any():  # no gradients of frozen weights, all three products of adapters
+        flop = np.where(frozen, flop - 2.0 * met + 6.0 * _met_adapters(setting), flop)
     rate = plan.global_batch_size * plan.sequence_length / step_time
     per_accelerator = rate / plan.num_accelerators
     peak = setting.device.peak_flop_rate[:, 0]
