@@ -33,6 +33,7 @@ NOT_DRAWN = {
     "inference.targets.target_results": "takes a stream of requests beside plans",
     "inference.targets.pooled_target_results": "takes a stream of requests beside plans",
     "inference.bound.serving_bound": "takes the work that serving_work returns",
+    "inference.products.product_times": "takes the products that serving_gemms returns",
     "inference.work.phase_times": "takes the work that serving_work returns",
     "network.topology.tier_shape": "takes the number of a tier, part of collective_time",
     "parallel.plan.broken_rules": "rules in words",
@@ -54,6 +55,7 @@ NOT_DRAWN = {
     "workload.operators.joined": "any number of arguments",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
+    "training.communication.tensor_times": "takes the collectives that communication_of returns",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
 

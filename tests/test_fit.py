@@ -49,18 +49,18 @@ def measured() -> Measured:
 
 
 def runs(catalog: Catalog, software: str, truth: dict[str, float], group: str = "dense-megatron") -> Published:
-    """Runs of Llama 3 on H100 whose measured time is what the engine says under some constants."""
+    """Runs of Llama 3.1 70B on H100 whose measured time is what the engine says under some constants; no host waits."""
     header = list(published_columns()["training"])
     rows = []
     for number in range(20):
-        tensor, stages, micro = (1, 2, 4, 8)[number % 4], (1, 2)[number % 2], (1, 2)[number // 10]
+        tensor, stages, micro = (1, 2, 4, 8)[number % 4], (1, 2)[number % 2], (2, 4)[number // 10]
         plan = {
             "row_id": f"R{number}",
             "source_id": f"source {number % 5}",
             "group": group,
             "metric_kind": "throughput",
             "software": software,
-            "model": "Meta-Llama-3.1-8B",
+            "model": "Meta-Llama-3.1-70B",
             "gpu": "H100-SXM-80GB",
             "n_gpus": 64,
             "tp": tensor,

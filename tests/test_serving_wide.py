@@ -165,12 +165,111 @@ def test_pools_may_share_prompts_in_one_of_them(catalog: Catalog) -> None:
         ({"precision": "fp8", "activation_precision": "int8"}, "does not go with weights in fp8"),
         ({"precision": "int4", "activation_precision": "fp4"}, "does not go with weights in int4"),
         ({"precision": "fp4"}, "states no peak rate for precision fp4"),
+        ({"two_batch_overlap": "yes"}, "two batch overlap needs a mixture of experts and data parallel attention"),
+        ({"model": "DeepSeek-V3", "expert_dispatch": "nodes"}, "expert dispatch nodes needs a mixture of experts and"),
     ],
 )
 def test_refusals(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:
     found = results(catalog, row)
     assert sentence in found.text("reason")[0]
     assert math.isnan(found.number("latency")[0])
+
+
+# Exchange with experts
+
+WIDE_EXPERTS = {"model": "DeepSeek-V3", "accelerator": "H800-SXM-80GB", "network": "DGX-H100", "num_accelerators": 32,
+                "tensor_parallel": 32, "data_parallel_attention": 32, "expert_parallel": 32, "precision": "fp8",
+                "prompt_length": 4096, "output_length": 2}  # fmt: skip
+
+
+def of_phase(catalog: Catalog, row: dict[str, Any], phase: str, name: str, column: str) -> float:
+    table = explain(plans(row), catalog)
+    picked = (table.text("phase") == phase) & (table.text("operator") == name)
+    values = table.number(column)[picked]
+    return float(values[0]) if len(values) else 0.0
+
+
+def test_tokens_cross_to_a_node_once(catalog: Catalog) -> None:
+    """Eight experts on 32 ranks of 4 nodes: 7.2 ranks and 3.6 nodes a token, between nodes links are narrow."""
+    row = {**WIDE_EXPERTS, "batch_size": 128}
+    ranks, nodes = ({**row, "expert_dispatch": way} for way in ("ranks", "nodes"))
+    each, once = (of_phase(catalog, one, "prefill", "exchange with experts", "time") for one in (ranks, nodes))
+    reached = 32 * (1 - (31 / 32) ** 8), 4 * (1 - (3 / 4) ** 8)
+    assert reached == pytest.approx((7.17, 3.60), abs=0.01)
+    assert reached[1] / reached[0] * 0.8 < once / each < 1.0
+    inside = {**row, "num_accelerators": 8, "tensor_parallel": 8, "data_parallel_attention": 8, "expert_parallel": 8}
+    same = results(catalog, *({**inside, "expert_dispatch": way} for way in ("ranks", "nodes")))
+    assert same.number("ttft")[0] == same.number("ttft")[1], "there is nothing to save inside a node"
+
+
+def test_half_of_a_batch_computes_while_the_other_is_sent(catalog: Catalog) -> None:
+    row = {**WIDE_EXPERTS, "batch_size": 128}
+    apart, behind = ({**row, "two_batch_overlap": flag} for flag in ("no", "yes"))
+    found = results(catalog, apart, behind)
+    assert found.number("ttft")[1] < found.number("ttft")[0]
+    sent = of_phase(catalog, apart, "prefill", "exchange with experts", "total_time")
+    saved = found.number("ttft")[0] - found.number("ttft")[1]
+    assert 0.3 * sent < saved < sent, "no more than the exchange can be hidden"
+    work = [np.nansum((table.number("flop") * table.number("calls"))[table.text("phase") == "prefill"])
+            for table in (explain(plans(one), catalog) for one in (apart, behind))]  # fmt: skip
+    assert work[1] == pytest.approx(work[0], rel=0.02), "the same products, in two halves"
+    one = {**WIDE_EXPERTS, "batch_size": 32}
+    steps = results(catalog, *({**one, "two_batch_overlap": flag} for flag in ("no", "yes"))).number("tpot")
+    assert steps[0] == steps[1], "a sequence of each copy cannot be cut in two"
+    memory = found.number("memory")
+    assert memory[0] == memory[1]
+
+
+def test_halves_of_a_small_batch_read_the_weights_twice(catalog: Catalog) -> None:
+    row = {**WIDE_EXPERTS, "batch_size": 64, "output_length": 500}
+    found = results(catalog, *({**row, "two_batch_overlap": flag} for flag in ("no", "yes")))
+    assert found.number("time_matrix")[1] > 1.4 * found.number("time_matrix")[0]
+    assert found.number("time_communication")[1] < found.number("time_communication")[0]
+
+
+def test_operators_of_overlapped_batches_add_up(catalog: Catalog) -> None:
+    for way in ("ranks", "nodes"):
+        table = plans({**WIDE_EXPERTS, "batch_size": 256, "two_batch_overlap": "yes", "expert_dispatch": way})
+        found, operators = evaluate(table, catalog), explain(table, catalog)
+        phase = operators.text("phase")
+        for name, result in (("prefill", "ttft"), ("decode", "tpot")):
+            assert operators.number("total_time")[phase == name].sum() == pytest.approx(
+                found.number(result)[0], rel=1e-9
+            )
+
+
+# Drafting, prefixes, prompts of unequal length
+
+
+def test_layers_to_draft_with_are_held_too(catalog: Catalog) -> None:
+    """One more layer of 80: its weights, and its share of every cache."""
+    plain, drafting = ({"batch_size": 4, "draft_tokens": tokens} for tokens in (0, 2))
+    found = results(catalog, plain, drafting)
+    layer = (2 * 8192 * 128 * (64 + 8) + 3 * 8192 * 28672) / 8 * 2.0
+    weights, cache = found.number("memory_weights"), found.number("memory_kv_cache")
+    assert weights[1] - weights[0] == pytest.approx(layer, rel=1e-3)
+    assert cache[1] == pytest.approx(cache[0] * 81 / 80)
+    none = results(catalog, plain, {**plain, "draft_layers": 20})
+    assert none.number("memory_weights")[0] == none.number("memory_weights")[1], "nothing is drafted"
+
+
+def test_keys_of_a_cached_prefix_are_expanded_again(catalog: Catalog) -> None:
+    """Latent attention keeps what keys and values are made of: a prefill makes them of the whole prompt."""
+    row = {"model": "DeepSeek-V3", "batch_size": 1, "prompt_length": 8000}
+    for hit in (0.0, 0.75):
+        table = explain(plans({**row, "prefix_hit_rate": hit}), catalog)
+        prefill = table.text("phase") == "prefill"
+        rows = {name: table.number("m")[prefill & (table.text("operator") == name)][0]
+                for name in ("key and value expansion", "query expansion")}  # fmt: skip
+        assert rows == {"key and value expansion": 8000.0, "query expansion": 8000.0 * (1 - hit)}
+
+
+def test_attention_to_prompts_of_unequal_length_is_that_of_their_squares(catalog: Catalog) -> None:
+    """Prompts of 5000 and 15000 in turn: mean of the squares is 1.25 times the square of the mean."""
+    row = {"mode": "continuous", "concurrency": 4, "prompt_length": 10_000}
+    equal, mixed = (of_phase(catalog, {**row, "prompt_variation": variation}, "prefill", "attention", "flop")
+                    for variation in (0.0, 0.5))  # fmt: skip
+    assert mixed / equal == pytest.approx((5.0**2 + 15.0**2) / 2 / 10.0**2)
 
 
 # Outputs of unequal length
@@ -287,6 +386,9 @@ WIDE = [
     {"mode": "disaggregated", "concurrency": 32, "num_accelerators": 32, "prefill_context_parallel": 2},
     {"precision": "int4", "activation_precision": "fp8", "batch_size": 8},
     {"batch_size": 8},
+    {**WIDE_EXPERTS, "batch_size": 128, "two_batch_overlap": "yes", "expert_dispatch": "nodes"},
+    {**WIDE_EXPERTS, "batch_size": 128, "two_batch_overlap": "no", "expert_dispatch": "ranks"},
+    {"draft_tokens": 2, "batch_size": 4, "prefix_hit_rate": 0.5},
 ]
 
 

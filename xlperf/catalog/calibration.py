@@ -163,10 +163,10 @@ class Calibration:
         """Constants of one family for many rows.
 
         Each constant is looked up from the nearest key to the farthest: (generation, precision, software),
-        (generation, precision, any), (generation, any, software), (generation, any, any), (any, precision, any),
-        (any, any, any), and last the declared default. Kinds of FP8 that have no row take those of FP8 after each step
-        of their own precision. Software families: (generation, any, software),
-        (any, any, software), (any, any, any), default.
+        (generation, precision, any), (generation, any, software), (generation, any, any), (any, precision, software),
+        (any, any, software), (any, precision, any), (any, any, any), and last the declared default. Kinds of FP8 that
+        have no row take those of FP8 after each step of their own precision. Software families: (generation, any,
+        software), (any, any, software), (any, any, any), default.
 
         Parameters
         ----------
@@ -257,6 +257,8 @@ def _fall_backs(family: str, generation: str, precision: str, software: str) -> 
         (generation, precision, ANY),
         (generation, ANY, software),
         (generation, ANY, ANY),
+        (ANY, precision, software),
+        (ANY, ANY, software),
         (ANY, precision, ANY),
         (ANY, ANY, ANY),
     ]

@@ -88,7 +88,6 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
     share = min(float(plan.recompute_layers[0]) / layers, 1.0)
     passes = 2.0 + share * float(plan.recompute[0] == RECOMPUTE_FULL)
-    visible = 1.0 - float(setting.constants["training_software"]["tensor_parallel_overlap"][0, 0])
     rows: list[Row] = []
 
     def add(name: str, collective: Collective, calls: float, share: float = 1.0) -> None:
@@ -105,12 +104,21 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     exchanges = batches * mixtures * (passes + moe_again)
     outside = sum(float(counts[place][0]) for place in ("head", "embedding", "mtp"))
     calls = batches * (passes * blocks + blocks_again + outside)
-    if float(plan.sequence_parallel[0]) > 0:
+    split = float(plan.sequence_parallel[0]) > 0
+    pair = found.tensor_gather.time[0] + found.tensor_scatter.time[0]
+    whole_tensor = calls * float(pair if split else found.tensor_reduce.time[0])
+    visible = float(done.results["time_tensor_parallel"][0]) / whole_tensor if whole_tensor > 0 else 0.0
+    if split:
         add("tensor-parallel gather", found.tensor_gather, calls, visible)
         add("tensor-parallel scatter", found.tensor_scatter, calls, visible)
     else:
         add("tensor-parallel reduction", found.tensor_reduce, calls, visible)
     slowdown = float(setting.constants["experts"]["exchange_slowdown"][0, 0])
+    exposed = float(done.results["time_expert_parallel"][0])
+    exposed -= exchanges * float(found.expert_gather.time[0] + found.expert_scatter.time[0])
+    whole_exchange = 2.0 * exchanges * float(found.expert_exchange.time[0])
+    if float(plan.expert_overlap[0]) > 0 and whole_exchange > 0:
+        slowdown = exposed / whole_exchange
     add("expert exchange", found.expert_exchange, 2.0 * exchanges, slowdown)
     add("expert gather", found.expert_gather, exchanges)
     add("expert scatter", found.expert_scatter, exchanges)

@@ -178,6 +178,9 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.filled("context_parallel"),
         np.asarray(plans.codes("context_method", _RING), dtype=np.float64),
         plans.filled("output_variation"),
+        plans.filled("prompt_variation"),
+        (plans.filled("expert_dispatch") == "nodes").astype(np.float64),
+        plans.filled("two_batch_overlap"),
         codes,
     )
     stored = np.array([PRECISION_CODES[word] for word in weights.tolist()], dtype=np.int64)[codes]

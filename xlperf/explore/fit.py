@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xlperf.catalog.catalog import Catalog
@@ -107,13 +107,32 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None =
     done = documented_constants(date)
     say("kernels")
     done += fit_kernels(measured.kernels, _with(catalog, done), date)
+    done += kernels_of_stacks(done)
     say("training")
     done += fit_training(measured.training, _with(catalog, done), date)
     say("memory")
     done += fit_memory(measured.training, _with(catalog, done), date)
     say("serving")
     done += fit_serving(measured.inference, _with(catalog, done), date)
-    return done
+    return list({(row.family, row.generation, row.precision, row.software, row.constant): row for row in done}.values())
+
+
+def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Constants of the attention library that a training stack calls, as constants of the stack.
+
+    ``stack_kernels.csv`` says which library that is, and where it is documented.
+
+    Parameters
+    ----------
+    fitted : sequence of FittedConstant
+        With constants of libraries that were measured apart.
+    """
+    return [
+        replace(row, software=use["software"], notes=f"kernels of {row.software}: {use['reference']}")
+        for use in package_rows("stack_kernels.csv")
+        for row in fitted
+        if (row.family, row.generation, row.software) == (use["family"], use["generation"], use["kernels"])
+    ]
 
 
 def _nothing(_: str) -> None:

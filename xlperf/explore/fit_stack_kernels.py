@@ -13,6 +13,7 @@ from xlperf.explore.fit_rows import FittedConstant, rounded
 from xlperf.explore.fit_training import (
     FAMILY,
     FEWEST_ROWS,
+    WORTH_IT,
     FitRows,
     Key,
     Values,
@@ -37,7 +38,6 @@ _MANY_ROWS = 40
 _ENOUGH_ROWS = 200
 _LEAST = 0.1
 _START = 0.8
-_WORTH_IT = 0.1
 _EVALUATIONS = 60
 _FIRST_STEP = 0.15
 
@@ -72,7 +72,7 @@ class _Search:
         self._measured: dict[KernelKey, float] = {}
         for kind, knob in self._knobs:
             for family, name in knob:
-                key = (np.array([kind]), np.array([_PRECISION[family]]), np.array([ANY]))
+                key = (np.array([kind]), np.array([_PRECISION[family]]), np.array([software]))
                 self._measured[family, name, kind] = float(calibration.constants(family, *key)[0][name][0, 0])
         declared = declared_constants()[FAMILY]
         factors = np.ones(len(self._knobs))
@@ -150,7 +150,7 @@ def fit_kernels_of_stack(
     some = rows.take(range(0, len(rows.row_ids), -(-len(rows.row_ids) // _ENOUGH_ROWS)))
     point = search.best(some, point, _EVALUATIONS, _FIRST_STEP)
     old = misfit_of(rows, excess_of(rows, kernel_constants(software, values, {})))
-    if misfit_of(rows, search.residuals(rows, point)) >= (1.0 - _WORTH_IT) * old:
+    if misfit_of(rows, search.residuals(rows, point)) >= (1.0 - WORTH_IT) * old:
         return before, {}
     return search.values(point)
 

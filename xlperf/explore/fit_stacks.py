@@ -17,6 +17,7 @@ from xlperf.explore.fit_training import (
     FAMILY,
     FEWEST_ROWS,
     FOLDS,
+    WORTH_IT,
     FitRows,
     Values,
     excess,
@@ -25,11 +26,13 @@ from xlperf.explore.fit_training import (
     fit_software,
     fitted_values,
     held_out_excess,
+    misfit_of,
     weights_of,
 )
 from xlperf.explore.published import Published
 
 EXPERTS, BAND = "experts", "training_band"
+OF_STACK = ("product_slowdown", "layer_overhead_time", "launch_time")
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 _SOURCE = "published rows of the sheet training in validation.xlsx"
 
@@ -97,23 +100,49 @@ def _base(software: str, stacks: Mapping[str, Values]) -> str:
 def _mixtures(
     published: Published, catalog: Catalog, residuals: Array, fitted: Array, date: str
 ) -> list[FittedConstant]:
-    """Constants of experts, per stack and generation and for a generation as a whole; then the bands."""
+    """Constants of experts from the general to the special, each where it pays; then the bands.
+
+    First those of all stacks and generations; then a stack with eight rows gets its own of what its kernels and its
+    host do, pulled to the general ones, where the misfit falls by a tenth; a generation with eight rows of it likewise.
+    """
     rows, order = fit_rows_of(published, catalog), published.text["row_id"]
     constants: list[FittedConstant] = []
-    names = list(declared_constants()[EXPERTS])
-    for generation in sorted(set(rows.generation)):
-        every = [row for row, kind in enumerate(rows.generation) if kind == generation and not rows.dense[row]]
-        for software in (ANY, *sorted({rows.software[row] for row in every})):
-            index = [row for row in every if software in (ANY, rows.software[row])]
-            if len(index) < FEWEST_ROWS:
+    every = [row for row in range(len(rows.row_ids)) if not rows.dense[row]]
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for software, generation in _levels(rows, every):
+        index = [
+            row for row in every if software in (ANY, rows.software[row]) and generation in (ANY, rows.generation[row])
+        ]
+        if len(index) < FEWEST_ROWS:
+            continue
+        parent = found.get((software, ANY), found.get((ANY, ANY)))
+        own = rows.take(index)
+        if parent is None:
+            keys = [(name, generation) for name in declared_constants()[EXPERTS]]
+            values = fitted_values(own, software, keys, family=EXPERTS)
+        else:
+            before = {(name, generation): parent[name] for name in OF_STACK}
+            values = fitted_values(own, software, list(before), before, EXPERTS, before)
+            old = misfit_of(own, excess(own, before, software, EXPERTS))
+            if misfit_of(own, excess(own, values, software, EXPERTS)) > (1.0 - WORTH_IT) * old:
                 continue
-            own = rows.take(index)
-            values = fitted_values(own, software, [(name, generation) for name in names], family=EXPERTS)
-            held_out = held_out_excess(own, software, values, EXPERTS)
-            fitted[index] = excess(own, values, software, EXPERTS)
-            residuals[index] = np.where(np.isnan(held_out), fitted[index], held_out)
-            constants += _rows_of(EXPERTS, software, values, own, held_out, order, date)
+        found[software, generation] = {name: value for (name, _), value in values.items()}
+        held_out = held_out_excess(own, software, values, EXPERTS)
+        fitted[index] = excess(own, values, software, EXPERTS)
+        residuals[index] = np.where(np.isnan(held_out), fitted[index], held_out)
+        constants += _rows_of(EXPERTS, software, values, own, held_out, order, date)
+        if parent is None:
+            known = joined_tables(catalog.tables["calibration"], calibration_table(constants))
+            rows = fit_rows_of(published, catalog.with_tables([known]))
     return constants + _bands(rows, residuals, fitted, order, date)
+
+
+def _levels(rows: FitRows, every: Sequence[int]) -> list[tuple[str, str]]:
+    """Software and generation of the levels of a fit, from the general to the special."""
+    stacks = sorted({rows.software[row] for row in every})
+    pairs = sorted({(rows.software[row], rows.generation[row]) for row in every})
+    mixed = {stack for stack in stacks if sum(pair[0] == stack for pair in pairs) > 1}
+    return [(ANY, ANY), *((stack, ANY) for stack in stacks), *(pair for pair in pairs if pair[0] in mixed)]
 
 
 def _kernel_rows(

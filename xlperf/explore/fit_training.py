@@ -31,7 +31,7 @@ _POLISH = 50
 _STEP = 0.06
 _MANY_ROWS = 40
 _NEGLIGIBLE = 0.004
-_WORTH_IT = 0.1
+WORTH_IT = 0.1
 _BY_GENERATION = "kernel_slowdown"
 _BY_RANK = "rank_overhead_time"
 
@@ -183,12 +183,17 @@ def chosen_constants(rows: FitRows, software: str) -> list[Key]:
 
 
 def _top(constant: Constant) -> float:
-    """Highest value that a search tries: shares end at 1."""
-    return min(constant.high, 1.0) if constant.low == 0.0 else constant.high
+    """Highest value that a search tries."""
+    return constant.high
 
 
 def fitted_values(
-    rows: FitRows, software: str, keys: Sequence[Key], start: Values | None = None, family: str = FAMILY
+    rows: FitRows,
+    software: str,
+    keys: Sequence[Key],
+    start: Values | None = None,
+    family: str = FAMILY,
+    centre: Values | None = None,
 ) -> dict[Key, float]:
     """Constants of one software that bring predictions nearest to the measurements.
 
@@ -208,6 +213,8 @@ def fitted_values(
         Values to start from without the grid; default: the declared ones.
     family : str, default training_software
         Family that declares the constants.
+    centre : mapping, optional
+        Values that the spring pulls to; default: the declared ones.
 
     Returns
     -------
@@ -220,13 +227,14 @@ def fitted_values(
         When scipy is not installed.
     """
     declared = declared_constants()[family]
+    rest = {key: declared[key[0]].default if centre is None else centre[key] for key in keys}
     seen: dict[tuple[float, ...], float] = {}
 
     def cost(values: Values) -> float:
         point = tuple(values[key] for key in keys)
         if point not in seen:
             spring = sum(
-                ((values[name, kind] - declared[name].default) / (_top(declared[name]) - declared[name].low)) ** 2
+                ((values[name, kind] - rest[name, kind]) / (_top(declared[name]) - declared[name].low)) ** 2
                 for name, kind in keys
             )
             seen[point] = misfit(rows, values, software, family) + _STIFFNESS * spring
@@ -330,7 +338,7 @@ def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
             wanted = [*kept, *others, (_BY_GENERATION, kind)]
             begin = {key: base.get(key, base[_BY_GENERATION, ANY]) for key in wanted}
             trial = fitted_values(rows, software, wanted, begin)
-            if misfit(rows, trial, software) < (1.0 - _WORTH_IT) * misfit(rows, best, software):
+            if misfit(rows, trial, software) < (1.0 - WORTH_IT) * misfit(rows, best, software):
                 best = trial
     order = list(declared_constants()[FAMILY])
     return dict(sorted(best.items(), key=lambda item: (order.index(item[0][0]), item[0][1] != ANY, item[0][1])))
@@ -346,7 +354,7 @@ def _with_ranks(rows: FitRows, software: str, best: dict[Key, float]) -> dict[Ke
     for out in dropped:
         keys = [*(key for key in best if key != out), (_BY_RANK, ANY)]
         trial = fitted_values(rows, software, keys)
-        if misfit(rows, trial, software) < (1.0 - _WORTH_IT) * misfit(rows, best, software) and (
+        if misfit(rows, trial, software) < (1.0 - WORTH_IT) * misfit(rows, best, software) and (
             found is best or misfit(rows, trial, software) < misfit(rows, found, software)
         ):
             found = trial

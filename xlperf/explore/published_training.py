@@ -50,8 +50,13 @@ _DEFAULTED = (
     "zero_group_size",
     "train_mtp",
     "expert_capacity",
+    "graphs",
+    "token_dispatch",
+    "dispatch_nodes",
+    "expert_overlap",
+    "tensor_overlap",
 )
-_NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity"))
+_NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes"))
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",
@@ -67,6 +72,7 @@ _PLAIN = {
     "sequence_parallel": "sp",
 }
 _MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
+_FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
 _PER_REPLICA = "per_replica"
 _ROUNDED = 0.1
 """Most that a printed global batch may be off a whole number of micro-batches. [-]"""
@@ -223,10 +229,15 @@ def _plan(
         "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
     }
-    _degrees(plan, published, row)
     where = tuple(text[name] for name in _MATCHED)
     plan["software"] = software_default(*where, "software")[0] or text["software"].casefold()
     where = (str(plan["software"]), *where[1:])
+    if math.isnan(_value(plan, "expert_parallel")):
+        ranks, reference, _ = software_default(*where, "expert_parallel")
+        if ranks:
+            plan["expert_parallel"] = float(ranks)
+            said.append(f"expert parallel not stated: {ranks} ({reference})")
+    _degrees(plan, published, row)
     network = software_default(*where, "network")[0]
     if network.casefold() in shelf.networks:
         plan["network"] = network
@@ -239,7 +250,7 @@ def _plan(
     for column in _DEFAULTED:
         value = software_default(*where, column)[0]
         if value:
-            plan[column] = float(value) if column in _NUMBERS else value
+            plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
     if math.isnan(shelf.number(model, "num_mtp_layers")):
         plan.pop("train_mtp", None)
     plan["recompute_modules"] = _MODULES.get(text["recompute"].casefold(), plan.get("recompute_modules", ""))
@@ -343,7 +354,7 @@ def _fill(plan: dict[str, object], column: str, where: tuple[str, ...], said: li
     if value == _PER_REPLICA:
         plan[column] = _value(plan, "global_batch_size") / _value(plan, "data_parallel")
     elif value in ("yes", "no", "auto"):
-        plan[column] = {"yes": 1.0, "no": 0.0, "auto": math.nan}[value]
+        plan[column] = _FLAGS[value]
     else:
         plan[column] = float(value)
     trivial = {"sequence_parallel": "tensor_parallel", "virtual_pipeline": "pipeline_parallel"}.get(column)

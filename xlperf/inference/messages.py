@@ -30,10 +30,9 @@ def _exchange(
     tokens: Array,
     kernels: Mapping[str, Mapping[str, Array]],
 ) -> tuple[Array, Array]:
-    """Bytes sent and time of sending tokens to experts and back, (rows, 2): the fastest of three ways.
+    """Bytes sent and time of sending tokens to experts and back, (rows, 2): the faster of two ways.
 
-    Each token goes to the ranks of its experts; or once to each machine that has some of them, whose ranks pass it on
-    at the same time; or all tokens go to all ranks and the results are added up.
+    Each token goes to the ranks of its experts; or all tokens go to all ranks and the results are added up.
     """
     group = plan.tensor_parallel[:, None]
     hidden = model.hidden_size[:, None]
@@ -45,19 +44,31 @@ def _exchange(
     sent = own * reached
     direct = collective_time("all_to_all", sent * there, group, 1.0, network, kernels["all_to_all"])
     direct = direct + collective_time("all_to_all", sent * back, group, 1.0, network, kernels["all_to_all"])
-    inside = np.minimum(network.size[:, :1], group)
-    machines = np.ceil(group / inside)
-    once = own * machines * (1.0 - np.power(1.0 - 1.0 / machines, np.minimum(model.top_k, model.num_experts)[:, None]))
-    relayed = 0.0 * direct
-    for size in (there, back):
-        across = collective_time("all_to_all", once * size, machines, inside, network, kernels["all_to_all"])
-        within = collective_time("all_to_all", sent * size, inside, 1.0, network, kernels["all_to_all"])
-        relayed = relayed + np.maximum(across, within)
-    direct = np.where(machines > 1.0, np.minimum(direct, relayed), direct)
     spread = own * group
     shared = collective_time("all_gather", spread * there, group, 1.0, network, kernels["all_gather"])
     shared = shared + collective_time("reduce_scatter", spread * back, group, 1.0, network, kernels["reduce_scatter"])
-    return sent * (there + back), np.minimum(direct, shared)
+    fastest = np.minimum(direct, shared)
+    if np.any(plan.by_node > 0.0):
+        ways = [_by_node(model, network, plan, own * size, sent * size, kernels) for size in (there, back)]
+        crossed = ways[0] + ways[1]
+        fastest = np.where(plan.by_node[:, None] > 0.0, np.minimum(fastest, crossed), fastest)
+    return sent * (there + back), fastest
+
+
+def _by_node(
+    model: Model, network: Network, plan: InferencePlan, own: Array, sent: Array,
+    kernels: Mapping[str, Mapping[str, Array]],
+) -> Array:  # fmt: skip
+    """Time of one way of an exchange in which a token goes to each node of its experts once, then to their ranks.
+
+    A rank sends to the one of its own place in every other node; both ways are used at the same time.
+    """
+    group, inside = plan.tensor_parallel[:, None], np.minimum(network.size[:, :1], plan.tensor_parallel[:, None])
+    nodes = np.maximum(np.ceil(group / inside), 1.0)
+    visited = _distinct_ranks(model, nodes[:, 0])[:, None]
+    across = collective_time("all_to_all", own * visited, nodes, inside, network, kernels["all_to_all"])
+    within = collective_time("all_to_all", sent, inside, 1.0, network, kernels["all_to_all"])
+    return np.asarray(np.maximum(across, within))
 
 
 def _context_messages(

@@ -96,7 +96,8 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
         and most_sequences that one pass of the prefill takes. [B]
     """
     ranks, stages, replicas = plan.attention_parallel, plan.pipeline_parallel, plan.attention_replicas
-    layers = np.ceil(model.num_layers / stages)
+    # Layers to draft with stand beside those of a stage: weights and a cache of their own.
+    layers = np.ceil(model.num_layers / stages) + plan.layers_drafted
     heads = np.ceil(model.num_attention_heads / ranks)
     groups = np.ceil(model.num_query_groups / ranks)
     shapes = (model.hidden_size, heads, groups, model.head_size, model.ffn_hidden_size / ranks, model.gated_mlp)

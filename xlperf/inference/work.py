@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, side_by_side, total
+from xlperf.arrays import Array, divide, side_by_side, total
 from xlperf.hardware.device import Device
-from xlperf.hardware.kernels import attention_time, decode_attention_time, serving_gemm_time, vector_time
+from xlperf.hardware.kernels import attention_time, decode_attention_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
 from xlperf.inference.messages import (
     ALL_REDUCE,
@@ -21,8 +20,9 @@ from xlperf.inference.messages import (
     hidden_exchange,
     serving_messages,
 )
+from xlperf.inference.products import product_times
 from xlperf.network.tiers import Network
-from xlperf.parallel.serving_plan import InferencePlan, wide_attention
+from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 from xlperf.workload.serving import (
@@ -32,7 +32,6 @@ from xlperf.workload.serving import (
     ONCE_GEMMS,
     ONCE_VECTORS,
     PREFILL,
-    ServingGemms,
     ServingShape,
     cache_elements,
     local_share,
@@ -144,6 +143,10 @@ class _Batching(NamedTuple):
         Passes that their prefill takes. [-]
     sequences : Array
         Sequences of one part that are decoded together. [-]
+    prefill_halves : Array
+        2 where passes are halves of one, of which one computes while the other is sent to experts, else 1. [-]
+    decode_halves : Array
+        The same of the sequences of a step. [-]
     """
 
     micro_batches: Array
@@ -151,6 +154,8 @@ class _Batching(NamedTuple):
     prompts: Array
     passes: Array
     sequences: Array
+    prefill_halves: Array
+    decode_halves: Array
 
 
 def _batching(plan: InferencePlan) -> _Batching:
@@ -159,7 +164,15 @@ def _batching(plan: InferencePlan) -> _Batching:
     prompts = np.where(apart, plan.prompts_together, plan.micro_batch_size)
     passes = np.ceil(np.ceil(prompts / plan.attention_replicas) * plan.own_tokens / plan.prefill_tokens)
     rounds = np.where(apart, 1.0, plan.num_micro_batches)
-    return _Batching(plan.num_micro_batches, rounds, prompts, passes, plan.micro_batch_size)
+    if not np.any(plan.two_batches > 0.0):
+        one = np.ones_like(passes)
+        return _Batching(plan.num_micro_batches, rounds, prompts, passes, plan.micro_batch_size, one, one)
+    # A token or a sequence cannot be cut in two.
+    cut = (plan.two_batches > 0.0) & (plan.attention_replicas > 1.0)
+    halves = np.where(cut & (plan.own_tokens * prompts >= 2.0 * plan.attention_replicas), 2.0, 1.0)
+    parts = np.where(cut & (plan.micro_batch_size >= 2.0 * plan.attention_replicas), 2.0, 1.0)
+    sequences = np.ceil(plan.micro_batch_size / parts)
+    return _Batching(plan.num_micro_batches, rounds, prompts, passes * halves, sequences, halves, parts)
 
 
 def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
@@ -175,51 +188,8 @@ def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
         attention_parallel=plan.attention_parallel,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel,
-        prefill_expanded=prompts * new * plan.context_parallel,
+        prefill_expanded=prompts * (new * plan.context_parallel + (plan.prompt_length - plan.new_tokens)),
     )
-
-
-def _narrow(products: ServingGemms, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
-    """Products in the precision of the plan, (rows, operators)."""
-    narrow = np.broadcast_to(products.narrow, (len(plan.weight_size), len(products.narrow)))
-    if not architecture.experts:
-        return narrow
-    return np.asarray(narrow & ~(products.attention & wide_attention(plan, architecture)[:, None]))
-
-
-def _gemm_kernels(
-    device: Device,
-    wide_device: Device | None,
-    kernels: Mapping[str, Mapping[str, Array]],
-    products: ServingGemms,
-    narrow: np.ndarray,
-) -> tuple[Device, Mapping[str, Array]]:
-    """Accelerator and constants of each product: of the precision that it is computed in, and of grouped experts."""
-    constants = kernels["gemm"]
-    if wide_device is not None:
-        wide = kernels["gemm_wide"]
-        peak = np.where(narrow, device.peak_flop_rate, wide_device.peak_flop_rate)
-        constants = {name: np.where(narrow, constants[name], wide[name]) for name in constants}
-        device = replace(device, peak_flop_rate=peak)
-    if products.grouped.any():
-        experts = kernels["serving_experts"]
-        slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
-        changed = {
-            name: constants[name] / np.where(products.grouped, experts[factor], 1.0) for name, factor in slower.items()
-        }
-        constants = {**constants, **changed}
-    return device, constants
-
-
-def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray) -> tuple[Array, Array]:
-    """Mean bytes of an input element, the two inputs keeping their own size, and traffic of one call."""
-    gemms = products.gemms
-    activation = plan.activation_size[:, None]
-    rows_size = np.where(narrow, plan.input_size[:, None], activation)
-    weight_size = np.where(narrow, plan.weight_size[:, None], activation)
-    inputs = rows_size * gemms.m + weight_size * gemms.n
-    traffic = gemms.k * inputs + activation * gemms.m * gemms.n
-    return inputs / (gemms.m + gemms.n), gemms.batch * traffic
 
 
 def _attention(
@@ -266,6 +236,8 @@ def _attention(
     own = plan.own_tokens[:, None]
     seen = np.where(shared, prompt - 0.5 * (new - own), prompt)
     shapes = [(prompts, own, seen, np.ones_like(prompt))]
+    # The work of attention to everything grows with the square of a prompt: its mean is that of the mean and more.
+    spread_of = [1.0 + (plan.prompt_variation * plan.prompt_variation)[:, None], np.ones_like(prompt)]
     contexts = [np.concatenate([mean - spread, mean + spread], axis=-1)]
     if architecture.local_attention:
         window = np.minimum(model.window[:, None], prompt)
@@ -276,13 +248,13 @@ def _attention(
         reach = np.where(chunked > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
     flop, traffic, time = [], [], []
-    for batch, queries, keys, causal in shapes if PREFILL in phases else ():
+    for (batch, queries, keys, causal), more in zip(shapes if PREFILL in phases else (), spread_of, strict=False):
         span = attention_time(
             device, kernels["attention"], batch, heads, groups, queries, keys, head_size, causal, size
         )
-        flop.append(4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes))
+        flop.append(4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes) * more)
         traffic.append(2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes))
-        time.append(span / passes)
+        time.append(span / passes * more)
     for context in contexts if DECODING in phases else ():
         context = context / split
         span = decode_attention_time(
@@ -353,12 +325,8 @@ def serving_work(
     activation = plan.activation_size
     products = serving_gemms(model, shape, architecture, phases)
     gemms = products.gemms
-    narrow = _narrow(products, plan, architecture)
-    element_size, gemm_traffic = _gemm_bytes(products, plan, narrow)
+    gemm_traffic, product, peak = product_times(products, device, wide_device, plan, kernels, architecture)
     output_size = activation[:, None]
-    differs = np.any(plan.weight_size != activation)
-    unit, constants = _gemm_kernels(device, wide_device if differs else None, kernels, products, narrow)
-    product = serving_gemm_time(unit, constants, gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size)
     logit_size = np.full_like(activation, _LOGIT_SIZE)
     vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
@@ -387,7 +355,7 @@ def serving_work(
         products.calls,
         gemm_traffic,
         product,
-        unit.peak_flop_rate + 0.0 * product,
+        peak,
         vectors.names,
         vectors.traffic,
         vectors.calls,
@@ -407,8 +375,25 @@ def serving_work(
     )
     work = work._replace(layer_launches=prefill * software["kernel_overhead_time"] * _kernels(work))
     work = work._replace(parts=_parts(work))
+    if np.any(plan.two_batches > 0.0):
+        work = _overlapped(work, batching, phases)
     layers, passes, transfers = _critical_path(work, model, plan, batching, phases)
     return work._replace(layers=layers, passes=passes, transfers=transfers)
+
+
+def _overlapped(work: ServingWork, batching: _Batching, phases: tuple[int, ...]) -> ServingWork:
+    """Exchanges with experts as far as the other half of the batch computes for a shorter time than they take.
+
+    What a pass costs once is not paid for each half.
+    """
+    halves = side_by_side(batching.prefill_halves, batching.decode_halves)[:, list(phases)]
+    exchanges, time = work.message_calls[:, 1, None], work.message_time.copy()
+    whole = time[..., EXCHANGE]
+    computed = total(work.parts[:, :, 0]) - exchanges * whole
+    seen = np.maximum(whole - divide(computed, exchanges + 0.0 * computed), 0.0)
+    time[..., EXCHANGE] = np.where(halves > 1.0, seen, whole)
+    work = work._replace(message_time=time, pass_overhead=work.pass_overhead / halves)
+    return work._replace(parts=_parts(work))
 
 
 def _phases(values: Array, num_phases: int) -> Array:
@@ -467,11 +452,12 @@ def _critical_path(
         turning = turn > walk
         # Drafted tokens pass a share of the layers one after the other before the step that checks them.
         drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
+        halves = batching.decode_halves
         found.append(
             (
-                np.where(turning, turns * fullest, layers) * drafting,
-                np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens),
-                np.where(turning, turns * linked, stages - 1.0),
+                halves * np.where(turning, turns * fullest, layers) * drafting,
+                halves * np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens),
+                halves * np.where(turning, turns * linked, stages - 1.0),
             )
         )
     path_layers, passes, transfers = (side_by_side(*values) for values in zip(*found, strict=True))

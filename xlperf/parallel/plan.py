@@ -18,6 +18,10 @@ CONTEXT_METHODS = ("ring", "all-gather", "ulysses")
 RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 PLACEHOLDERS = 2.0
 """Layers that the embedding and the output projection may count as when layers are dealt to stages. [-]"""
+TENSOR_OVERLAPS = ("none", "gradients", "all")
+OVERLAPS_ALL = 2.0
+GRAPHS = ("none", "layers", "step")
+GRAPH_OF_STEP = 2.0
 ADAPTER_MODULES = ("all", "qkv")
 ADAPT_ALL = 0.0
 QUANTIZED_COPIES = ("none", "kept", "primary")
@@ -64,6 +68,17 @@ class TrainingPlan:
         Tokens that each expert takes over the mean; NaN where none is dropped or padded. [-]
     dispatch_size : Array
         Bytes of an element sent to experts. [B]
+    dispatch_copies : Array
+        1 where a token is sent once for each of its experts, not once to each place that holds any. [-]
+    dispatch_nodes : Array
+        Most innermost network domains that the experts of one token lie in; infinite: not limited. [-]
+    expert_overlap : Array
+        1 where tokens are sent beside the computation of another micro-batch. [-]
+    tensor_overlap : Array
+        Code of the communication of tensor parallelism that may run beside the products: position in TENSOR_OVERLAPS.
+        [-]
+    graphs : Array
+        Code of what the host launches at once: position in GRAPHS. [-]
     tensor_stride, context_stride, data_stride, stage_stride : Array
         Distance of neighbouring ranks of a group. [-]
     expert_stride, expert_tensor_stride, expert_data_stride : Array
@@ -133,6 +148,11 @@ class TrainingPlan:
     expert_imbalance: Array
     expert_capacity: Array
     dispatch_size: Array
+    dispatch_copies: Array
+    dispatch_nodes: Array
+    expert_overlap: Array
+    tensor_overlap: Array
+    graphs: Array
     tensor_stride: Array
     context_stride: Array
     data_stride: Array

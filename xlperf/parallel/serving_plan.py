@@ -93,6 +93,13 @@ class InferencePlan:
         Coefficient of variation of the output lengths. [-]
     four_bits : Array
         1 where weights are stored in 4 bits. [-]
+    prompt_variation : Array
+        Coefficient of variation of the prompt lengths. [-]
+    by_node : Array
+        1 where a token is sent to a node of the innermost tier once and passed on inside it to its experts, 0 where
+        it is sent to each of their ranks. [-]
+    two_batches : Array
+        1 where each batch is cut in two and one half computes while the other is sent to experts, 0 where not. [-]
     """
 
     num_accelerators: Array
@@ -119,6 +126,9 @@ class InferencePlan:
     ring: Array = field(default_factory=_one)
     output_variation: Array = field(default_factory=_none)
     four_bits: Array = field(default_factory=_none)
+    prompt_variation: Array = field(default_factory=_none)
+    by_node: Array = field(default_factory=_none)
+    two_batches: Array = field(default_factory=_none)
 
     @property
     def attention_parallel(self) -> Array:
@@ -152,6 +162,11 @@ class InferencePlan:
         .. math:: \frac{E[N^2]}{E[N]} = \bar N (1 + v^2)
         """
         return np.asarray(self.output_length * (1.0 + self.output_variation * self.output_variation))
+
+    @property
+    def layers_drafted(self) -> Array:
+        """Layers that a replica holds to draft with. [-]"""
+        return np.asarray(np.where(self.draft_tokens > 0.0, self.draft_layers, 0.0))
 
     @property
     def stage_ranks(self) -> Array:
@@ -388,6 +403,9 @@ def inference_plan(
     context_parallel: Numeric = 1.0,
     ring: Numeric = 1.0,
     output_variation: Numeric = 0.0,
+    prompt_variation: Numeric = 0.0,
+    by_node: Numeric = 0.0,
+    two_batches: Numeric = 0.0,
     named: np.ndarray | None = None,
 ) -> InferencePlan:
     """Resolve the columns of inference plans into what the equations need.
@@ -434,6 +452,12 @@ def inference_plan(
         1 where they pass keys and values on behind the attention, 0 where these are gathered first. [-]
     output_variation : numeric, default 0
         Coefficient of variation of the output lengths. [-]
+    prompt_variation : numeric, default 0
+        Coefficient of variation of the prompt lengths. [-]
+    by_node : numeric, default 0
+        1 where tokens are sent to nodes once, 0 where to each rank of their experts. [-]
+    two_batches : numeric, default 0
+        1 where one half of a batch computes while the other is sent, 0 where not. [-]
     named : np.ndarray, optional
         Which of the names of precisions each row has, where :func:`distinct_names` has found them already; default:
         there is one for each row.
@@ -480,4 +504,7 @@ def inference_plan(
         ring=array(ring) + 0.0 * batch,
         output_variation=array(output_variation) + 0.0 * batch,
         four_bits=sizes(FOUR_BITS, weights)[codes],
+        prompt_variation=array(prompt_variation) + 0.0 * batch,
+        by_node=array(by_node) + 0.0 * batch,
+        two_batches=array(two_batches) + 0.0 * batch,
     )

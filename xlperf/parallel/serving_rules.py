@@ -78,6 +78,13 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
             "expert parallel {} needs a mixture of experts; use 1",
             (experts_split,),
         ),
+        *(
+            Rule(
+                (asked > 0.0) & ((experts == 0.0) | (plan.attention_replicas == 1.0)),
+                f"{words} needs a mixture of experts and data parallel attention above 1: else no token is sent",
+            )
+            for words, asked in (("two batch overlap", plan.two_batches), ("expert dispatch nodes", plan.by_node))
+        ),
         Rule(
             _fraction(plan.expert_tensor_parallel),
             "expert parallel {} does not divide tensor parallel {}",

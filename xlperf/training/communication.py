@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
 from xlperf.network.collectives import collective_time
-from xlperf.parallel.plan import ALL_GATHER, PRIMARY, RING, ULYSSES
+from xlperf.parallel.plan import ALL_GATHER, OVERLAPS_ALL, PRIMARY, RING, ULYSSES
 from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import Setting
 
@@ -165,6 +165,8 @@ def communication_of(
         inside = np.minimum(np.maximum(setting.network.size[:, 0] / plan.expert_stride, 1.0), plan.expert_parallel)
         across = plan.expert_parallel / inside
         share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
+        share = np.where(across > 1.0, np.minimum(share, plan.dispatch_nodes / np.maximum(model.top_k, 1.0)), share)
+        share = np.where(plan.dispatch_copies > 0, 1.0, share)
         padded = ~np.isnan(plan.expert_capacity)  # buffers of one size for each expert
         if padded.any():
             share = np.where(padded, plan.expert_capacity, share)
@@ -216,6 +218,29 @@ def communication_of(
         expert_group_reduce=reduces[2],
         expert_weight_gather=gathers[4],
     )
+
+
+def tensor_times(setting: Setting, communication: Communication) -> Array:
+    """Tensor-parallel communication of one block that is waited for, forward and backward.
+
+    Parameters
+    ----------
+    setting : Setting
+        Plan and calibration. [-]
+    communication : Communication
+        Collectives, (rows,). [s]
+
+    Returns
+    -------
+    Array
+        Time that the rank waits, forward and backward, (rows, 2). [s]
+    """
+    plan = setting.plan
+    pair = communication.tensor_gather.time + communication.tensor_scatter.time
+    time = np.where(plan.sequence_parallel > 0, pair, communication.tensor_reduce.time)
+    hidden = setting.constants["training_software"]["tensor_parallel_overlap"][:, 0]
+    forward = time * (1.0 - np.where(plan.tensor_overlap == OVERLAPS_ALL, hidden, 0.0))
+    return side_by_side(forward, time * (1.0 - np.where(plan.tensor_overlap > 0, hidden, 0.0)))
 
 
 def context_time(setting: Setting, communication: Communication, forward_core: Array, backward_core: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div, side_by_side, total
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
-from xlperf.parallel.plan import FUSED, LAYOUTS, PLAIN, PRIMARY, RING
+from xlperf.parallel.plan import FUSED, GRAPH_OF_STEP, LAYOUTS, PLAIN, PRIMARY, RING
 from xlperf.training.adapters import PLACES as ADAPTED
 from xlperf.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.training.setting import MASK, WORD, Part, Setting
@@ -24,6 +24,7 @@ from xlperf.workload.operators import (
     attention_projections,
     attention_vectors,
     backward_gemms,
+    expert_bias_vectors,
     expert_gemms,
     joined,
     logits_gemm,
@@ -264,14 +265,16 @@ def _vector_parts(setting: Setting) -> list[Part]:
         groups.append((phase, "mlp", dense))
         if setting.architecture.experts:
             _, copies, _ = routed_tokens(setting)
-            inner = (
-                copies * model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-                + tokens * model.shared_ffn_hidden_size / tensor
-            )
+            ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+            inner = copies * ffn + tokens * model.shared_ffn_hidden_size / tensor
             slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
-            moved = slowdown * copies / plan.expert_tensor_parallel * model.hidden_size
+            sorted_twice = 1.0 + plan.dispatch_copies
+            moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
             mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
             groups.append((phase, "moe", mixture))
+            biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
+            if biased.any():
+                groups.append((phase, "moe", expert_bias_vectors(model, biased * copies, ffn, element, WORD, backward)))
         if plan.mtp_layers.any():
             split = np.where(sequence > 0, tensor, 1.0)
             groups.append((phase, "mtp", mtp_vectors(model, tokens, split, element, backward)))

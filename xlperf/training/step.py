@@ -18,9 +18,17 @@ from xlperf.parallel.pipeline import (
     pipeline_bubble_time,
     zero_bubble_time,
 )
-from xlperf.parallel.plan import DUALPIPE, LAYOUTS, PRIMARY, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ZERO_BUBBLE
+from xlperf.parallel.plan import (
+    DUALPIPE,
+    GRAPH_OF_STEP,
+    LAYOUTS,
+    PRIMARY,
+    RECOMPUTE_FULL,
+    RECOMPUTE_SELECTIVE,
+    ZERO_BUBBLE,
+)
 from xlperf.training.adapters import adapter_parameters
-from xlperf.training.communication import Communication, communication_of, context_time
+from xlperf.training.communication import Communication, communication_of, context_time, tensor_times
 from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import RankParameters, memory_of, mixture_layers, rank_parameters
 from xlperf.training.recompute import selected_share
@@ -71,13 +79,14 @@ class _Stage(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Times of one block: kernels by place, (rows, places), and communication, (rows,). [s]"""
+    """Times of one block: kernels (rows, places); tensor and context by pass (rows, 2); others (rows,). [s]"""
 
     forward: Array
     backward: Array
     weight_gradients: Array
     tensor: Array
     context: Array
+    exchange: Array
     expert: Array
     again: Array
 
@@ -102,17 +111,15 @@ def _blocks(setting: Setting, parts: list[Part], communication: Communication) -
             if share is not None:
                 times[AGAIN, :, place] += total(part.calls * part.time * share)
     times *= slowdown[:, None]
-    split = plan.sequence_parallel > 0
-    pair = communication.tensor_gather.time + communication.tensor_scatter.time
-    tensor = np.where(split, pair, communication.tensor_reduce.time)
     exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
     return _Blocks(
         times[FORWARD],
         times[BACKWARD],
         times[WEIGHTS],
-        (1.0 - software["tensor_parallel_overlap"]) * tensor,
+        tensor_times(setting, communication),
         context_time(setting, communication, times[FORWARD, :, 1], times[BACKWARD, :, 1]),
-        2.0 * exchange + communication.expert_gather.time + communication.expert_scatter.time,
+        2.0 * exchange,
+        communication.expert_gather.time + communication.expert_scatter.time,
         times[AGAIN],
     )
 
@@ -130,7 +137,14 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     software = constants["training_software"]
     ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
     host = (layers - mixtures) * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
-    host = host + mixtures * constants["experts"]["layer_overhead_time"]
+    apart = np.zeros_like(host)
+    if plan.graphs.any():
+        host = np.where(plan.graphs[:, None] > 0, 0.0, host)
+    if setting.architecture.experts:
+        launched = np.where(plan.graphs[:, None] < GRAPH_OF_STEP, mixtures, 0.0)
+        experts = (setting.model.num_experts / plan.expert_parallel)[:, None]
+        host = host + launched * constants["experts"]["layer_overhead_time"]
+        apart = launched * experts * constants["experts"]["launch_time"]
     full = (plan.recompute == RECOMPUTE_FULL)[:, None]
     selective = (plan.recompute == RECOMPUTE_SELECTIVE)[:, None]
     share = np.minimum(plan.recompute_layers[:, None] / layers, 1.0)
@@ -142,24 +156,30 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     again = share * np.where(full, layer_forward, np.where(selective, repeated, 0.0))
     shared = np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0)
     once = layers + counts[..., 3] + mixtures * (shared[:, None] if np.ndim(shared) else shared)
-    tensor = blocks.tensor[:, None]
+    tensor, tensor_backward = blocks.tensor[:, FORWARD, None], blocks.tensor[:, BACKWARD, None]
     context = blocks.context[:, None, :]
-    waiting = np.maximum(host - layer_forward - tensor * once, 0.0) * (passes - 1.0)
+    waiting = (np.maximum(host - layer_forward - tensor * once, 0.0) + apart) * (passes - 1.0)
+    waiting = waiting + np.maximum(host - layer_backward - tensor_backward * once, 0.0) + 2.0 * apart
     blocks_again: Array | float = 0.0
     exchanges = mixtures * passes
     if plan.more_modules.any():
         mlp, moe = share * plan.again("mlp")[:, None], share * plan.again("moe")[:, None]
         blocks_again = mlp * counts[..., 3] + moe * (once - layers - counts[..., 3])
         exchanges = exchanges + moe * mixtures
+    exchange = exchanges * blocks.exchange[:, None]
+    if plan.expert_overlap.any():
+        computed = layer_forward + layer_backward + again
+        hidden = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
+        exchange = exchange - (1.0 - software["overlap_tax"]) * hidden
     return _Stage(
         forward=layer_forward + total(forward[..., _OUTSIDE]),
         backward=layer_backward + total(backward[..., _OUTSIDE]),
         again=again,
         weight_gradients=total(counts * blocks.weight_gradients[:, None, :]),
-        tensor=tensor * (passes * once + blocks_again + total(counts[..., _OUTSIDE])),
+        tensor=tensor * ((passes - 1.0) * once + blocks_again + total(counts[..., _OUTSIDE])) + tensor_backward * once,
         context=layers * ((passes - 1.0) * context[..., FORWARD] + context[..., BACKWARD]),
-        expert=exchanges * blocks.expert[:, None],
-        waiting=waiting + np.maximum(host - layer_backward - tensor * once, 0.0),
+        expert=exchange + exchanges * blocks.expert[:, None],
+        waiting=waiting,
     )
 
 
@@ -183,16 +203,24 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
     """
     plan = setting.plan
     window = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
+    tax = setting.constants["training_software"]["overlap_tax"][:, 0]
     sharded = plan.regathers
     repeats = np.where(sharded, plan.num_micro_batches, 1.0)
     reduce = communication.gradient_reduce.time + communication.expert_gradient_reduce.time
     gather = communication.weight_gather.time + communication.expert_weight_gather.time
     behind_backward = reduce + np.where(sharded, gather, 0.0)
     between = communication.group_reduce.time + communication.expert_group_reduce.time
+    kernels = stage.forward + stage.backward + stage.again
+    window = window * (1.0 + stage.waiting / kernels)  # what waits for the host leaves time to communicate too
     hidden = window * (stage.backward + stage.again)
-    forward = np.maximum(gather - window * stage.forward, 0.0)
-    last = np.maximum(behind_backward + between - hidden, 0.0) + forward
-    return np.asarray((repeats - 1.0) * (np.maximum(behind_backward - hidden, 0.0) + forward) + last)
+
+    def seen(time: Array, beside: Array) -> Array:
+        behind = np.minimum(time, beside)
+        return np.asarray(time - (1.0 - tax) * behind)
+
+    forward = seen(gather, window * stage.forward)
+    last = seen(behind_backward + between, hidden) + forward
+    return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + forward) + last)
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:

@@ -389,6 +389,40 @@ def attention_vectors(
     return Vectors(names, side_by_side(*gradients))
 
 
+def expert_bias_vectors(
+    model: Model, copies: Array, ffn_size: Array, element_size: Array, word_size: Numeric, backward: bool
+) -> Vectors:
+    """Kernels that add the biases of experts, each to the tokens of its expert, weighed by the router's probability.
+
+    No grouped product takes them in: the bias times the probability is made in FP32, added, put together over the
+    experts and rounded, each by a kernel of its own; backward likewise, with sums for bias and probability.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    copies : Array
+        Copies of tokens that the experts of a rank see, 0 without biases, (rows,). [-]
+    ffn_size : Array
+        Width of an expert on one rank, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    word_size : numeric
+        Bytes of an element of FP32. [B]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Both products together. [B]
+    """
+    elements = copies * ((1.0 + model.gated_mlp) * ffn_size + model.hidden_size)
+    words = 8.0 if backward else 6.0
+    traffic = elements * (2.0 * element_size + words * array(word_size))
+    return Vectors(("expert bias gradients" if backward else "expert biases",), traffic[:, None])
+
+
 def mlp_vectors(
     model: Model,
     tokens: Array,

@@ -1,0 +1,187 @@
+"""What runs beside what in a training step: exchanges of experts, tensor and data parallelism, graphs; and its tax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from xlperf import load_catalog
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate, explain
+from xlperf.explore.fit import kernels_of_stacks
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.explore.published_training import software_default
+
+H100 = "H100-SXM-80GB"
+MIXTURE = {
+    "model": "DeepSeek-V3",
+    "accelerator": H100,
+    "num_accelerators": 512,
+    "pipeline_parallel": 8,
+    "expert_parallel": 64,
+    "global_batch_size": 4096,
+    "sequence_length": 4096,
+}
+DENSE = {
+    "model": "Meta-Llama-3.1-70B",
+    "accelerator": H100,
+    "num_accelerators": 64,
+    "tensor_parallel": 8,
+    "pipeline_parallel": 1,
+    "global_batch_size": 64,
+    "sequence_length": 8192,
+}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def plans(*rows: dict[str, object]) -> Table:
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    return table_from_rows("training", header, [[row.get(name) for name in header] for row in rows])
+
+
+def time(catalog: Catalog, row: dict[str, object], name: str = "step_time", **change: object) -> float:
+    results = evaluate(plans({**row, **change}), catalog)
+    assert not np.isnan(results["step_time"][0]), results["reason"][0]
+    return float(results[name][0])
+
+
+def with_constant(catalog: Catalog, family: str, name: str, value: float, software: str = "megatron") -> Catalog:
+    row = FittedConstant(family, "hopper", "any", software, name, value, "", 0, math.nan, "", "")
+    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table([row]))])
+
+
+def test_an_exchange_beside_another_micro_batch_leaves_only_its_tax(catalog: Catalog) -> None:
+    """Short against the kernels of a layer, it is hidden but for the tax; never is more than all of it seen."""
+    waited = time(catalog, MIXTURE, "time_expert_parallel", expert_parallel=8)
+    for tax in (0.0, 0.3, 1.0):
+        taxed = with_constant(catalog, "training_software", "overlap_tax", tax)
+        beside = time(taxed, MIXTURE, "time_expert_parallel", expert_parallel=8, expert_overlap="yes")
+        assert beside == pytest.approx(tax * waited, rel=1e-9, abs=1e-12)
+
+
+def test_what_does_not_fit_beside_the_kernels_is_waited_for(catalog: Catalog) -> None:
+    slow = with_constant(catalog, "experts", "exchange_slowdown", 4.0)
+    slow = with_constant(slow, "training_software", "overlap_tax", 0.0)
+    waited = time(slow, MIXTURE, "time_expert_parallel")
+    beside = time(slow, MIXTURE, "time_expert_parallel", expert_overlap="yes")
+    kernels = time(slow, MIXTURE, "time_forward") + time(slow, MIXTURE, "time_backward")
+    assert beside < waited
+    assert beside >= waited - 1.0001 * kernels
+
+
+def test_a_token_that_goes_to_few_nodes_crosses_few_links(catalog: Catalog) -> None:
+    """Eight experts of 256 lie in 5.25 of 8 nodes on average: a limit of 8 changes nothing, of 4 and of 1 it does."""
+    exchanged = [time(catalog, MIXTURE, "time_expert_parallel", dispatch_nodes=nodes) for nodes in (None, 8, 4, 1)]
+    assert exchanged[0] == exchanged[1] > exchanged[2] > exchanged[3] > 0.0
+    inside = {**MIXTURE, "expert_parallel": 8}
+    assert time(catalog, inside, dispatch_nodes=1) == time(catalog, inside), "one node holds them all"
+
+
+def test_graphs_take_the_host_out_of_the_step(catalog: Catalog) -> None:
+    slow = with_constant(catalog, "experts", "launch_time", 1e-4)
+    slow = with_constant(slow, "experts", "layer_overhead_time", 2e-2)
+    slow = with_constant(slow, "training_software", "layer_overhead_time", 1e-2)
+    waits = [time(slow, MIXTURE, "time_overhead", graphs=graphs) for graphs in ("none", "layers", "step")]
+    assert waits[0] >= waits[1] > waits[2] == 0.0
+    dense = {**DENSE, "micro_batch_size": 1}
+    assert time(slow, dense, "time_overhead") > time(slow, dense, "time_overhead", graphs="layers") == 0.0
+
+
+def test_each_expert_of_a_rank_waits_for_its_launches(catalog: Catalog) -> None:
+    """256 experts on 64 ranks are 4 each: 3 x 4 x 0.1 ms for each of 8 mixtures of a stage and micro-batch."""
+    none = with_constant(catalog, "experts", "launch_time", 0.0)
+    some = with_constant(catalog, "experts", "launch_time", 1e-4)
+    row = {**MIXTURE, "pipeline_parallel": 1, "num_accelerators": 64, "global_batch_size": 128}
+    more = time(some, row, "time_overhead") - time(none, row, "time_overhead")
+    assert more == pytest.approx(2 * 58 * 3 * 4 * 1e-4, rel=1e-9)
+    again = time(some, row, "time_overhead", recompute="full") - time(none, row, "time_overhead", recompute="full")
+    assert again == pytest.approx(2 * 58 * 4 * 4 * 1e-4, rel=1e-9)
+
+
+def test_tensor_parallelism_is_waited_for_as_far_as_a_plan_says(catalog: Catalog) -> None:
+    """With half hidden: none shows all of it, both passes show half, and gradients alone lie in between."""
+    half = with_constant(catalog, "training_software", "tensor_parallel_overlap", 0.5)
+    shown = {kind: time(half, DENSE, "time_tensor_parallel", tensor_overlap=kind) for kind in ("none", "gradients")}
+    both = time(half, DENSE, "time_tensor_parallel")
+    assert both == time(half, DENSE, "time_tensor_parallel", tensor_overlap="all")
+    assert shown["none"] == pytest.approx(2.0 * both, rel=1e-12)
+    layers, outside = 2 * 80, 2  # blocks of all layers; the embedding and the output projection are in the forward pass
+    share = (1.0 * (layers + outside) + 0.5 * layers) / (2.0 * layers + outside)
+    assert shown["gradients"] == pytest.approx(share * shown["none"], rel=1e-9)
+
+
+def test_hidden_communication_of_data_parallelism_leaves_its_tax(catalog: Catalog) -> None:
+    window = with_constant(catalog, "training_software", "data_parallel_overlap", 1.0)
+    row = {**DENSE, "zero_stage": 3, "tensor_parallel": 1, "micro_batch_size": 1}
+    times = [
+        time(with_constant(window, "training_software", "overlap_tax", tax), row, "time_data_parallel")
+        for tax in (0.0, 0.25, 0.5)
+    ]
+    assert times[0] < times[1] < times[2]
+    assert times[2] - times[1] == pytest.approx(times[1] - times[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("change", [{}, {"expert_overlap": "yes"}, {"graphs": "step"}, {"attention": "standard"}])
+def test_an_explanation_accounts_for_the_step(catalog: Catalog, change: dict[str, object]) -> None:
+    row = {**MIXTURE, **change}
+    operators = explain(plans(row), catalog)
+    data = [name.endswith(("gradient reduction", "weight gathering")) for name in operators["operator"].tolist()]
+    listed = operators["total_time"][~np.array(data)].sum() + time(catalog, row, "time_data_parallel")
+    assert listed == pytest.approx(time(catalog, row), rel=1e-9)
+
+
+def test_standard_attention_of_compressed_heads_has_their_sizes(catalog: Catalog) -> None:
+    """Scores over 192 wide queries, values 128 wide; 128 heads of 4,096 tokens squared."""
+    operators = explain(plans({**MIXTURE, "attention": "standard"}), catalog)
+    names = operators["operator"].tolist()
+    for name, depth in (("attention scores", 192), ("attention values", 128)):
+        row = next(i for i, shown in enumerate(names) if shown == name and operators["phase"][i] == "forward")
+        assert operators["flop"][row] == pytest.approx(2.0 * 128 * 4096**2 * depth, rel=1e-9)
+    assert time(catalog, MIXTURE, attention="standard") > time(catalog, MIXTURE)
+
+
+def test_rows_of_a_block_keep_their_bits(catalog: Catalog) -> None:
+    changes: list[dict[str, object]] = [
+        {}, {"expert_overlap": "yes"}, {"graphs": "step"}, {"graphs": "layers", "tensor_overlap": "gradients"},
+        {"dispatch_nodes": 4}, {"attention": "standard"},
+    ]  # fmt: skip
+    table = plans(*({**MIXTURE, **change} for change in changes))
+    together = evaluate(table.take(np.arange(60) % len(table)), catalog)
+    for row in range(len(table)):
+        alone = evaluate(table.take([row]), catalog)
+        for name, values in alone.columns.items():
+            assert repr(values[0]) == repr(together[name][row]) == repr(together[name][row + 54]), (name, row)
+
+
+@pytest.mark.parametrize(
+    ("source", "model", "gpu", "column", "value"),
+    [
+        ("docs [26.06 NeMo Container / Pre-Training]", "GPT-OSS-120B", "GB200-NVL72", "graphs", "step"),
+        ("docs [26.04 NeMo Container / Pre-Training]", "GPT-OSS-120B", "GB300-NVL72", "graphs", "layers"),
+        ("docs [26.04 NeMo Container / Pre-Training]", "DeepSeek-V3", "GB200-NVL72", "dispatch_nodes", "4"),
+        ("docs [26.04.01 NeMo Container / Pre-Training]", "DeepSeek-V3", "B200-SXM-180GB", "expert_overlap", "yes"),
+        ("docs [26.04 NeMo Container / Pre-Training]", "DeepSeek-V3", "B200-SXM-180GB", "expert_overlap", ""),
+    ],
+)
+def test_recipes_of_a_release_fill_what_a_row_leaves_out(
+    source: str, model: str, gpu: str, column: str, value: str
+) -> None:
+    assert software_default("nemo", "megatron_bridge", source, model, gpu, "", column)[0] == value
+
+
+def test_kernels_of_a_stack_are_those_of_its_attention_library() -> None:
+    fitted = [
+        FittedConstant("attention", "hopper", "bf16", name, "compute_efficiency", value, "a", 3, 0.1, "d", "s")
+        for name, value in (("any", 0.8), ("flashattention-2", 0.5))
+    ]
+    found = {row.software: row for row in kernels_of_stacks(fitted)}
+    assert {"torchtitan", "torch-fsdp"} <= set(found)
+    assert all(row.value == 0.5 and row.notes for row in found.values())
