@@ -10,9 +10,33 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import serving_gemm_time
-from xlperf.parallel.serving_plan import InferencePlan, wide_attention
+from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture
 from xlperf.workload.serving import ServingGemms
+
+
+def wide_attention(plan: InferencePlan, architecture: Architecture) -> np.ndarray:
+    """Plans whose attention layers stay in 16 bits: published mixtures in 4 bits narrow the feed-forward layers only.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Precision, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+
+    Returns
+    -------
+    np.ndarray
+        Mask, (rows,).
+
+    References
+    ----------
+    .. [1] NVIDIA, "Pushing latency boundaries: optimizing DeepSeek-R1 performance on B200 GPUs", TensorRT-LLM
+       technical blog 1, 2025, table of the precision of each component.
+    .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
+    """
+    return np.asarray((plan.four_bits > 0.0) & bool(architecture.experts))
 
 
 def _narrow(products: ServingGemms, plan: InferencePlan, architecture: Architecture) -> np.ndarray:

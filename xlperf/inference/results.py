@@ -9,10 +9,11 @@ import numpy as np
 from xlperf.arrays import Array, divide, total
 from xlperf.hardware.device import Device
 from xlperf.inference.bound import serving_bound
+from xlperf.inference.products import wide_attention
 from xlperf.inference.work import ATTENTION, COMMUNICATION, FIXED, MATRIX, VECTOR, phase_times, serving_work
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, serving_weights_size, usable_memory
-from xlperf.parallel.serving_plan import InferencePlan, wide_attention
+from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.parameters import router_parameters
 from xlperf.workload.serving import BOTH_PHASES, DENSE, PREFILL, cache_elements

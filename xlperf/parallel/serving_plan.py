@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from xlperf.arrays import Array, Numeric, array
-from xlperf.workload.model import Architecture
 
 # A block of 16 FP4 or INT4 weights shares a scale of one byte.
 _BLOCK = 0.5 + 1.0 / 16.0
@@ -192,30 +191,6 @@ class InferencePlan:
     def micro_batch_size(self) -> Array:
         """Sequences of the largest part. [-]"""
         return np.asarray(np.ceil(self.batch_size / self.num_micro_batches))
-
-
-def wide_attention(plan: InferencePlan, architecture: Architecture) -> np.ndarray:
-    """Plans whose attention layers stay in 16 bits: published mixtures in 4 bits narrow the feed-forward layers only.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Precision, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-
-    Returns
-    -------
-    np.ndarray
-        Mask, (rows,).
-
-    References
-    ----------
-    .. [1] NVIDIA, "Pushing latency boundaries: optimizing DeepSeek-R1 performance on B200 GPUs", TensorRT-LLM
-       technical blog 1, 2025, table of the precision of each component.
-    .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
-    """
-    return np.asarray((plan.four_bits > 0.0) & bool(architecture.experts))
 
 
 def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
