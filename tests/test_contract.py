@@ -36,7 +36,7 @@ NOT_DRAWN = {
     "inference.products.product_times": "takes the products that serving_gemms returns",
     "inference.work.phase_times": "takes the work that serving_work returns",
     "network.topology.tier_shape": "takes the number of a tier, part of collective_time",
-    "parallel.plan.broken_rules": "rules in words",
+    "parallel.rules.broken_rules": "rules in words",
     "parallel.plan.training_rules": "rules in words",
     "parallel.serving_plan.attention_precision": "names of precisions",
     "parallel.serving_plan.cache_precision": "names of precisions",

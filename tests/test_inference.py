@@ -18,12 +18,12 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.explore.fit_engines import NEVER_FITTED_SOURCES, serving_rows
 from xlperf.explore.fit_rows import FittedConstant, rows_of_fit_set
-from xlperf.explore.fit_serving import BAND, FAMILY, KINDS, fit_serving
+from xlperf.explore.fit_serving import FAMILY, KINDS, fit_serving
 from xlperf.explore.published import Published, published_rows
 from xlperf.hardware.device import Device
 from xlperf.inference import BOUNDS, serving_results, serving_work
 from xlperf.network.tiers import Network
-from xlperf.parallel.plan import broken_rules
+from xlperf.parallel.rules import broken_rules
 from xlperf.parallel.serving_memory import largest_batch
 from xlperf.parallel.serving_plan import inference_plan
 from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules
@@ -578,17 +578,14 @@ def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
     assert left(measured, rows, catalog).max() < 0.02
     found = {row.constant: row for row in rows if row.family == FAMILY and row.software == "engine"}
     assert found["layer_overhead_time"].value == pytest.approx(7e-5, rel=0.1)
-    assert found["layer_overhead_time"].error < 0.02
     assert set(rows_of_fit_set(found["layer_overhead_time"].fit_set, measured.text["row_id"])) == set(
         measured.text["row_id"]
     )
-    bands = {(row.software, row.generation, row.constant): row.value for row in rows if row.family == BAND}
-    assert bands["engine", "any", "step_low"] == pytest.approx(1.0, abs=0.02)
 
 
 def test_an_engine_has_four_constants_of_its_own(catalog: Catalog) -> None:
     rows = fit_serving(made_up(catalog), catalog, "2026-01-01")
-    assert len([row for row in rows if row.software == "engine" and row.family != BAND]) == 4
+    assert len([row for row in rows if row.software == "engine"]) == 4
     assert len([kind for kind in KINDS if kind.keys == ("software",)]) == 4
 
 

@@ -45,6 +45,12 @@ def results(catalog: Catalog, *rows: dict[str, Any]) -> Table:
         ("Qwen3-30B-A3B", 2, 1, 2 * 48 * 2 * 128 * 1500),
         # half of 36 layers see 128 tokens; 8 groups of 64
         ("gpt-oss-120b", 1, 1, 2 * 8 * 64 * 18 * (128 + 1500)),
+        # multi-query: one head of 256, the same on every rank of 8
+        ("PaLM-540B", 8, 1, 2 * 118 * 256 * 1500),
+        # multi-head: 40 heads of 128 over 8 ranks
+        ("Llama2-13B", 8, 1, 2 * 40 * 5 * 128 * 1500),
+        # of every six of 62 layers one sees all (10, rounded), the others 1024; 16 groups of 128 over 2 ranks
+        ("Gemma-3-27B", 2, 1, 2 * 8 * 128 * (52 * 1024 + 10 * 1500)),
         # 36 of 48 layers keep a chunk of 8192, longer than the context
         ("Llama-4-Scout-17B-16E-Instruct", 8, 1, 2 * 48 * 1 * 128 * 1500),
     ],

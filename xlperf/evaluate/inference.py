@@ -13,6 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import carbon_of_energy
 from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, rate_per_cost, token_rate_per_power
+from xlperf.evaluate.bands import band_ends, full_cache
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
@@ -30,7 +31,7 @@ from xlperf.inference import (
     pools_of,
     target_results,
 )
-from xlperf.parallel.plan import Rule, broken_rules
+from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
     InferencePlan,
@@ -66,6 +67,7 @@ _POOL_DEGREES = (
 )
 _RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
+_BANDS = ("serving_band", "capacity_band")
 _EXTRA = ("input_token_rate", "output_token_rate")
 
 
@@ -80,7 +82,7 @@ class ServingSetting:
     kernels: Mapping[str, Mapping[str, Array]]
     software: Mapping[str, Array]
     load: Mapping[str, Array]
-    band: Mapping[str, Array]
+    bands: Mapping[str, Mapping[str, Array]]
     extrapolated: list[tuple[str, np.ndarray]]
 
     @property
@@ -112,7 +114,7 @@ def _constants(
         ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
-        (("serving_software", "serving_load", "serving_host", "serving_attention", "serving_band"), joined.keys),
+        (("serving_software", "serving_load", "serving_host", "serving_attention", *_BANDS), joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
@@ -194,7 +196,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         kernels=launched_ahead(constants),
         software=_host_times(constants["serving_software"], constants["serving_host"]["host_slowdown"]),
         load=constants["serving_load"],
-        band=constants["serving_band"],
+        bands={family: constants[family] for family in _BANDS},
         extrapolated=extrapolated,
     )
 
@@ -369,8 +371,8 @@ def _evaluate(
         power = building_power(joined.server_power, joined.power_usage_effectiveness)
         rate = results["tokens_per_second"]
         ranks = plan.replica_ranks
-        results["tpot_low"] = results["tpot"] * setting.band["step_low"][:, 0]
-        results["tpot_high"] = results["tpot"] * setting.band["step_high"][:, 0]
+        low, high = band_ends(mode, full_cache(results["running_batch"], results["max_batch_size"]), setting.bands)
+        results["tpot_low"], results["tpot_high"] = results["tpot"] * low, results["tpot"] * high
         results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
         results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
         results["energy_per_token"] = energy_per_token(power, whole, rate)

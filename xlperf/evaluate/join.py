@@ -28,7 +28,7 @@ from xlperf.evaluate.precisions import (
 )
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
-from xlperf.parallel.plan import Rule
+from xlperf.parallel.rules import Rule
 from xlperf.workload.model import Architecture, Model
 
 

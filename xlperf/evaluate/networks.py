@@ -15,7 +15,7 @@ from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.network.tiers import Network
 from xlperf.network.topology import FAT_TREE
-from xlperf.parallel.plan import Rule
+from xlperf.parallel.rules import Rule
 
 _AXES = 3
 _ON_AXES = ("ring", "torus", "mesh")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.arrays import Array
-from xlperf.parallel.plan import Rule, broken_rules
+from xlperf.parallel.rules import Rule, broken_rules
 
 
 def gibibytes(values: Array) -> Array:

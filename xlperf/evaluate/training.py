@@ -38,12 +38,11 @@ from xlperf.parallel.plan import (
     RECOMPUTE_SELECTIVE,
     SCHEDULES,
     TENSOR_OVERLAPS,
-    Rule,
     TrainingPlan,
-    broken_rules,
     group_strides,
     training_rules,
 )
+from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.training import Setting, step
 from xlperf.training.stages import stage_rules
 from xlperf.workload.model import Architecture, Model
@@ -110,6 +109,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         schedule=_codes(plans, "pipeline_schedule"),
         context_parallel=context,
         context_method=_codes(plans, "context_method"),
+        context_balance=plans.filled("context_balance"),
         expert_parallel=experts,
         expert_tensor_parallel=expert_tensor,
         expert_imbalance=plans.filled("expert_imbalance"),

@@ -18,7 +18,7 @@ from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.fit_engines import Group, Kind, ServingRows, Values, middle, plain_constants
 from xlperf.explore.fit_rows import rounded
-from xlperf.explore.fit_training import FEWEST_ROWS, fold_of
+from xlperf.explore.fit_training import FEWEST_ROWS
 
 _FARTHEST = math.log(3.0)
 _NEAREST = 0.05
@@ -259,49 +259,6 @@ def _at_median(kinds: Sequence[Kind], values: Values, held: frozenset[tuple[int,
             }
         )
     return tuple(found)
-
-
-def held_out_errors(rows: ServingRows, fitted: Fitted) -> Array:
-    """Errors of each entry under constants from the other families of rows, to first order around the fit."""
-    weighted = root_weights(rows, fitted.errors)
-    known = ~np.isnan(fitted.errors)
-    free = [column for column, parameter in enumerate(fitted.parameters) if parameter not in fitted.held]
-    matrix = np.nan_to_num(fitted.slopes[:, free]) * weighted[:, None]
-    sizes = np.linalg.norm(matrix, axis=0)
-    matrix = matrix / np.where(sizes > 0.0, sizes, 1.0)
-    wanted = np.nan_to_num(fitted.errors) * weighted
-    folds = np.array([fold_of(family) for family in rows.family.tolist()], dtype=np.int64)
-    found = np.full(len(rows), math.nan)
-    for fold in sorted(set(folds.tolist())):
-        inside = folds == fold
-        others = matrix[~inside & known]
-        square = others.T @ others + 1e-3 * np.eye(len(free))
-        change = np.linalg.solve(square, others.T @ wanted[~inside & known])
-        start = np.linalg.solve(
-            matrix[known].T @ matrix[known] + 1e-3 * np.eye(len(free)), matrix[known].T @ wanted[known]
-        )
-        moved = (matrix[inside] @ (change - start)) / weighted[inside]
-        found[inside] = fitted.errors[inside] - moved
-    return found
-
-
-def left_out_errors(rows: ServingRows, kinds: Sequence[Kind], fitted: Fitted, catalog: Catalog) -> Array:
-    """Errors of each engine under the medians of the constants of the others."""
-    engines = [index for index, kind in enumerate(kinds) if kind.keys == ("software",)]
-    found = np.full(len(rows), math.nan)
-    for software in sorted(set(rows.software.tolist())):
-        values = list(fitted.values)
-        for index in engines:
-            others = {
-                group: value
-                for group, value in fitted.values[index].items()
-                if group != (software,) and (index, group) not in fitted.held
-            }
-            if others:
-                values[index] = {**fitted.values[index], (software,): middle(others)}
-        mask = rows.software == software
-        found[mask] = rows.errors(plain_constants(kinds, tuple(values)), catalog)[mask]
-    return found
 
 
 def told_groups(kinds: Sequence[Kind], fitted: Fitted) -> Iterator[tuple[int, Group, float, bool]]:

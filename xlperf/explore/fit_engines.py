@@ -26,6 +26,8 @@ from xlperf.units import factor
 
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
+BUILT_ON = {"nim": "tensorrt-llm"}
+"""Servers whose rows also tell about the engine that they are built on."""
 WEIGHT_OF_FIRST = 0.5
 """Weight of a time to the first token beside a time per token."""
 

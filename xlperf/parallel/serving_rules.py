@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.arrays import Array, array
-from xlperf.parallel.plan import Rule
+from xlperf.parallel.rules import Rule
 from xlperf.parallel.serving_plan import PRODUCTS, InferencePlan
 from xlperf.workload.model import Model
 

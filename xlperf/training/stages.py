@@ -8,7 +8,8 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div
 from xlperf.parallel.pipeline import first_stage_layers, last_stage_layers, stage_layers
-from xlperf.parallel.plan import Rule, TrainingPlan
+from xlperf.parallel.plan import TrainingPlan
+from xlperf.parallel.rules import Rule
 from xlperf.workload.model import Model
 
 
