@@ -14,11 +14,12 @@ from pathlib import Path
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError, nearest
+from xlperf.explore.cross_validation import refitted
 from xlperf.explore.fit_bands import with_checks
 from xlperf.explore.fit_engines import BUILT_ON
 from xlperf.explore.fit_kernels import fit_kernels
 from xlperf.explore.fit_memory import fit_memory
-from xlperf.explore.fit_rows import FittedConstant, calibration_table
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, rounded
 from xlperf.explore.fit_serving import fit_serving
 from xlperf.explore.fit_stacks import fit_training
 from xlperf.explore.kernel_rows import read_kernels
@@ -28,6 +29,7 @@ from xlperf.explore.published_training import training_plans
 from xlperf.resources import workbook
 
 Step = Callable[[str], None]
+_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None =
     date : str
         Date that the rows carry.
     step : callable, optional
-        Called with the name of each fit before it starts: kernels, training, memory, serving, bands.
+        Called with the name of each fit before it starts: kernels, training,
+        training together, memory, serving, bands.
 
     Returns
     -------
@@ -144,6 +147,8 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None =
     done += kernels_of_stacks(done)
     say("training")
     done += fit_training(measured.training, _with(catalog, done), date)
+    say("training together")
+    done = _together(done, measured.training, catalog)
     say("memory")
     done += fit_memory(measured.training, _with(catalog, done), date)
     say("serving")
@@ -169,6 +174,15 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
         for row in fitted
         if (row.family, row.generation, row.software) == (use["family"], use["generation"], use["kernels"])
     ]
+
+
+def _together(constants: Sequence[FittedConstant], published: Published, catalog: Catalog) -> list[FittedConstant]:
+    """The constants with those of all software fitted again together, from the values that each was found with."""
+    known = _with(catalog, constants)
+    for _ in range(_ROUNDS):
+        known = refitted(published, known)
+    values = known.tables["calibration"].number("value").tolist()
+    return [replace(one, value=rounded(value)) for one, value in zip(constants, values, strict=True)]
 
 
 def _nothing(_: str) -> None:

@@ -53,12 +53,11 @@ TILES = np.array(
         (128.0, 128.0, 1.0),
         (128.0, 64.0, 1.0),
         (64.0, 64.0, 1.0),
-        (128.0, 128.0, 2.0),
-        (128.0, 256.0, 2.0),
-        (128.0, 128.0, 4.0),
         (128.0, 64.0, 4.0),
     ]
 ).T[:, :, None, None]
+
+SUM_WIDTH = 2.0  # sums over a part of the depth are in FP32, outputs in 16 bits
 
 LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
 
@@ -75,6 +74,7 @@ def _many_products_time(
     k: Array,
     batch: Array,
     element_size: Array,
+    sum_size: Array,
     tiles: Array,
 ) -> Array:
     """Least of :func:`tiled_product_time` over tiles, number for number; what tiles have in common is computed once."""
@@ -93,6 +93,7 @@ def _many_products_time(
         edge: share * (edge * element_size / device.l2_bandwidth)
         for edge in {height + width for height, width, _ in shapes}
     }
+    outputs = m * n * batch / device.l2_bandwidth
     best: Array | None = None
     for height, width, splits in shapes:
         time = 2.0 * height * width / peak + reading[height + width]
@@ -102,6 +103,8 @@ def _many_products_time(
         waves *= calls[splits]
         waves /= at_once
         time *= np.ceil(waves, out=waves)
+        if splits > 1.0:
+            time += 2.0 * splits * sum_size * outputs
         best = time if best is None else np.minimum(best, time, out=best)
     assert best is not None
     return best
@@ -120,8 +123,8 @@ def gemm_parts(
     r"""Arithmetic, traffic and call of a product, each alone.
 
     The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
-    cost ``input_traffic`` bytes an element, before the product starts. The power that the peak rate would draw, over
-    the power limit, slows the arithmetic.
+    cost ``input_traffic`` bytes an element, before the product starts. A long product takes no less than its
+    arithmetic at the peak and its energy over the power limit together.
 
     Parameters
     ----------
@@ -157,8 +160,19 @@ def gemm_parts(
        doi:10.1145/1498765.1498785.
     """
     heights, widths, splits = TILES
+    sum_size = SUM_WIDTH * array(output_element_size)
     burst = (
-        _many_products_time(device, constants, array(m), array(n), array(k), array(batch), array(element_size), TILES)
+        _many_products_time(
+            device,
+            constants,
+            array(m),
+            array(n),
+            array(k),
+            array(batch),
+            array(element_size),
+            sum_size,
+            TILES,
+        )
         if np.size(m) >= _MANY
         else tiled_product_time(
             m,
@@ -175,10 +189,12 @@ def gemm_parts(
             constants["compute_efficiency"],
             constants["cache_share"],
             constants["wave_time"],
+            sum_size,
         ).min(axis=0)
     )
-    throttle = constants["energy_per_flop"] * (device.peak_flop_rate / device.thermal_design_power)
-    compute = sustained_time(burst, throttle, constants["boost_time"])
+    flop_time = 1.0 / device.peak_flop_rate + constants["energy_per_flop"] / device.thermal_design_power
+    limited = 2.0 * flop_time * (array(m) * array(n) * array(k) * array(batch))
+    compute = sustained_time(burst, limited, constants["boost_time"])
     traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth

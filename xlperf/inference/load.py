@@ -448,6 +448,8 @@ def largest_within(service: Service, places: Array, tokens: Array, first_target:
     """
     low, high = 0.0 * places, np.maximum(places, 0.0) + 1.0
     for _ in range(math.ceil(math.log2(1e7))):
+        if not (high - low > 1.0).any():
+            break
         middle = np.floor(0.5 * (low + high))
         steady = closed_state(service, middle, middle)
         per_token = steady.decode_time / np.maximum(tokens, 1.0)
