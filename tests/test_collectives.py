@@ -30,6 +30,7 @@ IDEAL = {
     "step_factor": 0.0,
     "low_latency_efficiency": 1.0,
     "bulk_factor": 1.0,
+    "middle_share": 1.0,
     "bandwidth_efficiency": 1.0,
     "group_penalty": 0.0,
     "outer_efficiency": 1.0,
@@ -227,6 +228,17 @@ def test_point_to_point_crosses_the_outermost_tier_of_the_group() -> None:
     inside, outside = (timed("point_to_point", 1e9, 2.0, stride, **given).item() for stride in (4.0, 8.0))
     assert inside == pytest.approx(1.5e-6 + 1e9 / INNER)
     assert outside == pytest.approx(5e-6 + 1e9 / OUTER)
+
+
+def test_small_all_to_alls_take_as_long_as_one_peer_s_piece() -> None:
+    """Each peer has a channel of its own in the low-latency protocol; larger messages share the link."""
+    held = IDEAL | {"launch_time": 1e-5, "low_latency_efficiency": 0.01, "bulk_factor": 3.0, "middle_share": 0.5}
+    piece = 8192.0
+    times = [timed("all_to_all", group * piece, group, **held).item() for group in (2.0, 4.0, 8.0)]
+    assert times == pytest.approx([1e-5 + piece / (0.01 * INNER)] * 3)
+    middle, bulk = 4e6, 1e9
+    assert timed("all_to_all", middle, 8.0, **held).item() == pytest.approx(2e-5 + 0.875 * middle / (0.5 * INNER))
+    assert timed("all_to_all", bulk, 8.0, **held).item() == pytest.approx(3e-5 + 0.875 * bulk / INNER)
 
 
 def test_all_to_all_sends_to_all_tiers_at_once() -> None:

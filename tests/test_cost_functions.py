@@ -15,11 +15,13 @@ from xlperf.cost.dies import dies_per_wafer, dies_per_wafer_placed, raw_die_cost
 from xlperf.cost.tco import capital_recovery_rate, owned_cost_rate
 from xlperf.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
 from xlperf.evaluate import evaluate_designs
+from xlperf.evaluate.servers import HOUR_PARTS, evaluate_servers
 from xlperf.excel.blocks import CellError
 from xlperf.excel.build import table_of
 from xlperf.excel.functions import functions
 from xlperf.excel.handles import CatalogStore
 from xlperf.excel.session import Session
+from xlperf.excel.style import data_rows
 from xlperf.units import YEAR, factor
 
 
@@ -110,6 +112,23 @@ def test_designs_of_cells_are_designs_of_the_engine(session: Session) -> None:
     assert "did you mean die yield" in wrong.message
     large = [cells[0], [*cells[1][:4], 900.0, *cells[1][5:]]]
     assert "larger than the reticle" in _one(session.call("XLPERF_PACKAGE_COST", [large, None, handle])).message
+
+
+def test_servers_of_cells_are_servers_of_the_engine(session: Session) -> None:
+    shipped = load_catalog().tables["servers"].take([0, 1])
+    columns = shipped.schema.columns
+    cells = [[column.header for column in columns], *data_rows(shipped, columns)]
+    results, hour = evaluate_servers(shipped), factor("USD/h")
+    assert [row[0] for row in session.call("XLPERF_SERVER_COST", [cells])] == pytest.approx(
+        (results["cost_rate"] / hour).tolist(), rel=1e-14
+    )
+    assert session.call("XLPERF_SERVER_COST", [cells, "capex"]) == [[v] for v in results["capex"].tolist()]
+    parts = [_one(session.call("XLPERF_SERVER_COST", [cells[:2], part])) for part in HOUR_PARTS]
+    assert sum(parts) == pytest.approx(results["cost_rate"][0] / hour, rel=1e-12)
+    card = [[name, value] for name, value in zip(cells[0], cells[1], strict=True)]
+    card[cells[0].index(shipped.schema.by_name["life"].header)][1] = 0
+    assert "life" in _one(session.call("XLPERF_SERVER_COST", [card])).message
+    assert "capex" in _one(session.call("XLPERF_SERVER_COST", [cells, "capx"])).message
 
 
 def test_an_edit_of_a_node_changes_the_handle_and_the_cost(session: Session) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError
@@ -525,3 +526,86 @@ def test_device_function_in_a_cell(tmp_path: Path) -> None:
              ["b", "5 nm", "Hopper SM", "HBM3", 5.0]]  # fmt: skip
     cells = session.call("XLPERF_DEVICE", [table, "memory stacks"])
     assert cells[0][0] == 5.0 and cells[1][0].code == "#N/A" and "not one" in cells[1][0].message
+
+
+NETWORKS = {
+    "A100 from budgets": ("ampere", "DGX-A100"),
+    "H100 from budgets": ("hopper", "DGX-H100"),
+    "B200 from budgets": ("blackwell", "DGX-B200"),
+    "MI300X from budgets": ("cdna3", "MI300X-platform"),
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_plans_on_a_derived_product_are_near_those_on_its_datasheet(name: str) -> None:
+    """What is within 20 % part by part is within 10 % in a plan."""
+    generation, network = NETWORKS[name]
+    row = {"accelerator": "derived", "generation": generation, "default_network": network, "device": name}
+    stated = catalog().tables["accelerators"]
+    both = stated.take([stated["accelerator"].tolist().index(COMPARED[name])])
+    own = table_of("accelerators", [row])
+    columns = {
+        c.name: np.concatenate([t.text(c.name) if c.is_text else t.number(c.name) for t in (both, own)])
+        for c in stated.schema.columns
+    }
+    known = catalog().with_tables([Table("accelerators", columns)])
+    trained = evaluate(training(COMPARED[name], "derived", recompute="selective"), known)["step_time"]
+    assert trained[1] == pytest.approx(trained[0], rel=0.10)
+    header = ["model", "accelerator", "num accelerators", "tensor parallel", "prompt length", "output length"]
+    rows = [["Meta-Llama-3.1-70B", accelerator, 4, 4, 1024, 256] for accelerator in (COMPARED[name], "derived")]
+    served = evaluate(table_from_rows("inference", header, rows), known)
+    for column in ("ttft", "tpot"):
+        assert served[column][1] == pytest.approx(served[column][0], rel=0.10)
+
+
+def test_catalogs_that_differ_elsewhere_share_what_is_derived() -> None:
+    fresh = catalog().with_tables([])
+    derived = accelerators_of(fresh)
+    assert accelerators_of(fresh.with_tables([catalog().tables["calibration"].take([0])])) is derived
+    assert accelerators_of(_with("technology", "3 nm", flop_energy=1e-12)) is not derived
+
+
+def test_a_report_shows_derived_accelerators(tmp_path: Path, command: Callable[..., Any]) -> None:
+    study, report = tmp_path / "study.xlsx", tmp_path / "report.xlsx"
+    plans = training(DERIVED, "B200-SXM-180GB", name="plan")
+    tables = {kind: table for kind, table in read_tables(workbook()).items() if kind != "inference"}
+    write_workbook(study, {**tables, "training": plans}, values=True)
+    done = command("report", study, "-o", report)
+    assert done.code == 0, done.err
+    book = openpyxl.load_workbook(report)
+    sheet = book["accelerators"]
+    cells = {str(row[0].value): row for row in sheet.iter_rows() if row[0].value}
+    headers = next(row for row in sheet.iter_rows() if row[0].value == "accelerator")
+    place = [cell.value for cell in headers].index("memory bandwidth (TB/s)")
+    assert cells[DERIVED][place].value == pytest.approx(
+        evaluate_devices(_product("3 nm HBM4"), catalog())["memory_bandwidth"][0] / 1e12
+    )
+    roof = " ".join(str(cell.value) for row in book["roofline"].iter_rows() for cell in row if cell.value)
+    assert DERIVED in roof and "nan" not in roof.lower()
+
+
+HOPPER = {"technology": "5 nm", "core": "Hopper SM", "die_area": 814, "num_cores": 132, "link": "NVLink 4"}
+BLACKWELL = {"technology": "4 nm", "core": "Blackwell SM", "die_area": 800, "num_dies": 2, "num_cores": 148}
+CDNA = {
+    "technology": "5 nm", "core": "CDNA 3 CU", "num_dies": 8, "die_area": 115, "base_technology": "7 nm",
+    "num_base_dies": 4, "base_area": 370, "num_cores": 304, "link": "Infinity Fabric 4",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cells", "stated"),
+    [
+        # H200 SXM (six stacks where the edge is given five), B300 SXM, MI325X: TB/s, GiB, GB/s, W
+        ({**HOPPER, "memory": "HBM3e"}, (4.8, None, 450.0, 700.0)),
+        ({**BLACKWELL, "memory": "HBM3e", "stack_height": 12, "link": "NVLink 5"}, (8.0, 288.0, 900.0, 1100.0)),
+        ({**CDNA, "memory": "HBM3e", "stack_height": 12}, (6.0, 256.0, 448.0, 1000.0)),
+        # A100 40 GB; MI250X, whose units are not among the cores
+        ({"technology": "7 nm", "core": "Ampere SM", "die_area": 826, "memory": "HBM2"}, (1.555, 40.0)),
+        ({"technology": "7 nm", "core": "Ampere SM", "die_area": 724, "num_dies": 2, "memory": "HBM2e"}, (3.28, 128.0)),
+    ],
+)
+def test_products_that_no_constant_was_chosen_by(cells: dict[str, Any], stated: tuple[float | None, ...]) -> None:
+    results = evaluate_devices(devices(cells), catalog())
+    names = ("memory_bandwidth", "memory_capacity", "link_bandwidth", "thermal_design_power")
+    for name, value in zip(names, stated, strict=False):
+        assert value is None or _shown(results, name) == pytest.approx(value, rel=0.20), name

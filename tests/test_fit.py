@@ -230,7 +230,9 @@ def test_leaving_a_generation_out(catalog: Catalog) -> None:
     assert kept.kernels == [{"gpu": "h100-sxm-80gb"}]
     for before, after in ((training, kept.training), (inference, kept.inference)):
         assert set(after.text["gpu"]) == set(before.text["gpu"]) - gone
-    with pytest.raises(InputError, match='--leave-out: unknown generation "blckwell"; did you mean blackwell'):
+    with pytest.raises(
+        InputError, match='--leave-out: unknown generation or software "blckwell"; did you mean blackwell'
+    ):
         kept.without("blckwell", catalog)
 
 

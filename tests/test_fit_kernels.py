@@ -132,7 +132,7 @@ def test_known_constants_are_found_again(family: str, key: tuple[str, str, str, 
     chosen = take_rows(measured, index, catalog())
     values = {name: one.default for name, one in declared_constants()[family].items()} | known
     if family == "gemm":
-        values |= {"energy_per_flop": 0.1e-12, "boost_time": 1e-3}
+        values |= {"energy_per_flop": 0.2e-12, "boost_time": 1e-3}
     time = predicted_time(chosen, {name: np.array([[value]]) for name, value in values.items()})
     outlier = np.where(np.arange(len(time)) % 17 == 3, 1.9, 1.0)  # a few runs were disturbed
     synthetic = Measurements({family: replace(chosen, time=time * outlier)}, {})
@@ -140,7 +140,7 @@ def test_known_constants_are_found_again(family: str, key: tuple[str, str, str, 
     for name, value in known.items():
         tolerance = 0.25 if name in ("serial_share", "group_penalty") else 0.06
         assert fit.values[name] == pytest.approx(value, rel=tolerance), name
-    assert float(np.median(np.abs(fit.error))) < 0.01
+    assert float(np.median(np.abs(fit.error))) < 0.015
 
 
 def test_rows_held_back_are_a_fixed_share() -> None:

@@ -53,6 +53,18 @@ def test_grid_has_every_combination_in_order() -> None:
         grid(plans({}), values(concurrency=many, prompt_length=many))
 
 
+def test_a_grid_with_too_many_loads_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlperf.explore.frontier.MOST_PLANS", 20)
+    with pytest.raises(InputError, match=r"the grid has 2\d plans with its loads, more than 20"):
+        points(plans({}), catalog)
+
+
+def test_progress_counts_every_point(catalog: Catalog) -> None:
+    done: list[int] = []
+    points(plans({}), catalog, values(concurrency=[1, 2, 4]), progress=done.append)
+    assert sum(done) == 3
+
+
 def test_values_are_read_in_the_unit_of_their_header() -> None:
     found = read_values("inference", [("tpot target (s)", [0.02, None, 0.02]), ("tensor parallel", ["4"])], "", True)
     assert found["tpot_target"].tolist() == [0.02]

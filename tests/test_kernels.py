@@ -111,18 +111,29 @@ def test_conversion_of_the_input_and_launch_stand_before_the_product() -> None:
 
 
 def test_power_limit_slows_long_products_only() -> None:
-    warm = constants("gemm", **(IDEAL | {"energy_per_flop": 0.2e-12, "boost_time": 1e-3}))
+    energy = 0.2e-12
+    warm = constants("gemm", **(IDEAL | {"energy_per_flop": energy, "boost_time": 1e-3}))
     cold = constants("gemm", **IDEAL)
 
     def slower(size: float) -> float:
         shape = (size, size, size, 1.0, 2.0, 2.0)
         return float((gemm_time(device(), warm, *shape) / gemm_time(device(), cold, *shape)).item()) - 1.0
 
-    share = 0.2e-12 * PEAK / 700.0
-    assert 0.0 < slower(1024.0) < 0.05 * share
+    share = energy * PEAK / 700.0
+    assert 0.0 < slower(2048.0) < 0.05 * share
     assert slower(65536.0) == pytest.approx(share, rel=0.01)
     limitless = gemm_time(device(thermal_design_power=np.inf), warm, 8192.0, 8192.0, 8192.0, 1.0, 2.0, 2.0)
     assert limitless.item() == gemm_time(device(), cold, 8192.0, 8192.0, 8192.0, 1.0, 2.0, 2.0).item()
+
+
+def test_a_product_that_leaves_units_idle_is_not_held_back_by_power() -> None:
+    limit = {"energy_per_flop": 0.2e-12, "boost_time": 1e-3}
+    warm, cold = constants("gemm", **(IDEAL | limit)), constants("gemm", **IDEAL)
+    full = (8192.0, 8448.0, 65536.0, 1.0, 2.0, 2.0)  # 16 whole waves of 132 tiles
+    partly = (128.0, 256.0, 8388608.0, 1.0, 2.0, 2.0)  # a few tiles on 132 multiprocessors
+    assert gemm_time(device(), warm, *full).item() > 1.1 * gemm_time(device(), cold, *full).item()
+    assert gemm_time(device(), cold, *partly).item() > 3e-3
+    assert gemm_time(device(), warm, *partly).item() == gemm_time(device(), cold, *partly).item()
 
 
 def test_what_limits_a_product() -> None:

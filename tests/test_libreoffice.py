@@ -419,6 +419,25 @@ def test_card_table_and_spill_in_one_sheet(office, sheet, catalog, row):
     assert all(isinstance(line[3], float) for line in operators[1:])
 
 
+def test_frontier_spills(office, sheet, row):
+    plan = {"model": row[1], "accelerator": row[2], "num accelerators": 8, "tensor parallel": 8,
+            "prompt length": 1000, "output length": 100, "mode": "continuous"}  # fmt: skip
+    path = sheet([["name", "value"], *map(list, plan.items())])
+    office.open(path)
+    for column, value in enumerate(["precision", "bf16", "fp8"]):
+        office("enter", sheet="s", area=f"{'DEF'[column]}1", value=value)
+    for column, value in enumerate(["concurrency", 1, 64]):
+        office("enter", sheet="s", area=f"{'DEF'[column]}2", value=value)
+    office("enter", sheet="s", area="A12:C16", array='=XLPERF_FRONTIER(A2:B8;D1:F2;"precision,concurrency,tpot")')
+    block = office.values("s", "A12:C16")
+    assert block[0] == ["precision", "concurrency", "tpot (ms)"]
+    points = [line for line in block[1:] if isinstance(line[2], float)]
+    assert len(points) >= 2
+    assert [line[2] for line in points] == sorted((line[2] for line in points), reverse=True)
+    office("enter", sheet="s", area="H1", formula="=INDEX(XLPERF_FRONTIER(A2:B8);1;1)")
+    assert office.value("s", "H1") == "concurrency"
+
+
 def test_error_codes_and_their_words(office, sheet, row):
     illegal = ["illegal", *row[1:4], 3, 1]
     bad = ["bad", *row[1:3], "many", 1, 1]

@@ -45,6 +45,12 @@ def results(catalog: Catalog, *rows: dict[str, Any]) -> Table:
         ("Qwen3-30B-A3B", 2, 1, 2 * 48 * 2 * 128 * 1500),
         # half of 36 layers see 128 tokens; 8 groups of 64
         ("gpt-oss-120b", 1, 1, 2 * 8 * 64 * 18 * (128 + 1500)),
+        # multi-query: one head of 256, the same on every rank of 8
+        ("PaLM-540B", 8, 1, 2 * 118 * 256 * 1500),
+        # multi-head: 40 heads of 128 over 8 ranks
+        ("Llama2-13B", 8, 1, 2 * 40 * 5 * 128 * 1500),
+        # of every six of 62 layers one sees all (10, rounded), the others 1024; 16 groups of 128 over 2 ranks
+        ("Gemma-3-27B", 2, 1, 2 * 8 * 128 * (52 * 1024 + 10 * 1500)),
         # 36 of 48 layers keep a chunk of 8192, longer than the context
         ("Llama-4-Scout-17B-16E-Instruct", 8, 1, 2 * 48 * 1 * 128 * 1500),
     ],
@@ -196,8 +202,9 @@ def test_pools_by_rate(catalog: Catalog) -> None:
     assert closed.number("tpot") == pytest.approx(found.number("tpot")[1:], rel=0.05)
     much = results(catalog, {**row, "request_rate": 2.0 * found.number("max_request_rate")[0]})
     assert "more than the deployment can serve" in much.text("reason")[0]
-    each = found.number("tpot_ninety_ninth") - found.number("tpot_median")
-    assert each.tolist() == [0.0] * 4, "prefills of another pool interrupt no step"
+    each = closed.number("tpot_ninety_ninth") - closed.number("tpot_median")
+    assert each.tolist() == [0.0] * 3, "prefills of another pool interrupt no step"
+    assert (found.number("tpot_ninety_ninth") > found.number("tpot_median"))[1:].all(), "but more may come at once"
 
 
 def test_a_rate_that_the_cache_has_no_room_for_is_refused(catalog: Catalog) -> None:

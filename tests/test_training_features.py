@@ -525,3 +525,23 @@ def test_memory_by_stage(catalog: Catalog) -> None:
     assert all(np.isnan(result(catalog, one, name)) for name in stages[1:])
     two = {**DENSE, "pipeline_parallel": 2}
     assert np.isnan(result(catalog, two, "memory_middle_stage")) and result(catalog, two, "memory_last_stage") > 0.0
+
+
+# --- balance of causal attention -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["ring", "all-gather", "ulysses"])
+def test_an_uneven_context_waits_for_its_last_rank(catalog: Catalog, method: str) -> None:
+    """Of 4 parts the last sees 3 others whole and half of itself: 3.5 of 8 against 2, as attention alone counts."""
+    row = {**DENSE, "num_accelerators": 64, "context_parallel": 4, "tensor_parallel": 2, "pipeline_parallel": 2}
+    row |= {"context_method": method, "sequence_length": 131072, "global_batch_size": 16}
+
+    def attention(balance: str) -> float:
+        parts = explain(plans({**row, "context_balance": balance}), catalog)
+        chosen = parts.text("operator") == "flash attention"
+        return float(parts.number("total_time")[chosen].sum())
+
+    ratio = attention("no") / attention("yes")
+    assert ratio == 1.0 if method == "ulysses" else ratio == pytest.approx(7.0 / 4.0, rel=0.03)
+    alone = {**DENSE, "context_balance": "no"}
+    assert result(catalog, alone) == result(catalog, DENSE)

@@ -271,12 +271,12 @@ def test_rows_that_are_no_plans_say_why(training: Published, catalog: Catalog, r
 
 
 def test_korthikanti_2022_table_4_time_of_one_layer(shipped: Published, catalog: Catalog) -> None:
-    """Forward and backward of one layer: the five variants, each within 8 %."""
+    """Forward and backward of one layer: the five variants, each within 12 %."""
     rows = [f"T000{number}" for number in range(39, 44)]
     plans = [training_plans(one(shipped, row), catalog) for row in rows]
     records = [compare(plan, predicted(plan))[0] for plan in plans]
     assert [record.quantity for record in records] == ["layer time"] * 5
-    assert max(record.relative_error for record in records) < 0.08
+    assert max(record.relative_error for record in records) < 0.12
     none, split, full, selective, both = (record.predicted for record in records)
     assert split < none < selective < full and split < both < selective
 
@@ -316,9 +316,21 @@ def test_what_a_paper_says_of_its_run_is_taken(shipped: Published, catalog: Cata
     deepseek = plan_of(one(shipped, "T02763"), catalog)
     assert (deepseek["pipeline_schedule"], deepseek["dispatch_precision"]) == ("dualpipe", "fp8")
     assert (deepseek["attention"], deepseek["recompute_modules"]) == ("flash", "norm latent")
+    assert (deepseek["expert_overlap"], deepseek["dispatch_nodes"]) == (1.0, 4.0)
     palm = plan_of(one(shipped, "T02756"), catalog)
     assert (palm["zero_stage"], palm["zero_group_size"], palm["micro_batch_size"]) == (3.0, 256.0, 4.0)
     assert palm["attention"] == "standard"
+
+
+def test_every_training_row_of_a_modelled_architecture_is_predicted(shipped: Published, catalog: Catalog) -> None:
+    """Rows that state a mapping: all but hybrid and sparse models, models of no catalog row, and times to converge."""
+    allowed = ("hybrid attention", "sparse attention", "linear attention", "is not in the catalog", "time to train")
+    missing = {
+        record.row_id: record.reason
+        for record in records_of([shipped], catalog)
+        if not record.covered and not any(word in record.reason for word in allowed)
+    }
+    assert missing == {}
 
 
 def test_mapping_must_be_stated_or_follow(training: Published, catalog: Catalog) -> None:
@@ -503,7 +515,9 @@ def test_refusals_are_listed_by_source(report: ValidationReport) -> None:
 
 
 def test_unknown_generation_is_refused(catalog: Catalog) -> None:
-    with pytest.raises(InputError, match='--leave-out: unknown generation "blackwel"; did you mean blackwell'):
+    with pytest.raises(
+        InputError, match='--leave-out: unknown generation or software "blackwel"; did you mean blackwell'
+    ):
         validate(None, catalog, leave_out="blackwel")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -13,8 +12,9 @@ import numpy as np
 from benchmarks.plans import plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_columns
-from xlperf.catalog.table import Table, nowhere
+from xlperf.catalog.table import nowhere
 from xlperf.evaluate import evaluate
+from xlperf.explore.frontier import points, unbeaten
 
 FRONTIER_MODEL, FRONTIER_ACCELERATOR = "Meta-Llama-3.1-70B", "H100-SXM-80GB"
 
@@ -60,32 +60,27 @@ def one_plan(catalog: Catalog, mode: str, num_plans: int = 200) -> tuple[float, 
     return statistics.median(processor), min(wall)
 
 
-def frontier_plans(turn: int = 0) -> Table:
-    """2,000 points of a 70B model under continuous batching: degrees, precisions, lengths and requests in flight."""
-    degrees, precisions, lengths = (1.0, 2.0, 4.0, 8.0), ("bf16", "fp8"), (512.0, 1024.0, 2048.0, 4096.0, 8192.0)
-    requests = [float(turn + 1 + step * step // 4) for step in range(1, 51)]
-    points = list(itertools.product(degrees, precisions, lengths, requests))
-    tensor, precision, prompt, concurrency = (list(values) for values in zip(*points, strict=True))
+def frontier_points(catalog: Catalog, repeats: int) -> tuple[int, int, float]:
+    """Points of a 70B model under load, those that nothing beats, and the least wall-clock time to find them. [s]"""
     columns = {
-        "model": np.full(len(points), FRONTIER_MODEL, dtype=object),
-        "accelerator": np.full(len(points), FRONTIER_ACCELERATOR, dtype=object),
-        "num_accelerators": np.array(tensor),
-        "tensor_parallel": np.array(tensor),
-        "precision": np.array(precision, dtype=object),
-        "prompt_length": np.array(prompt),
-        "output_length": np.full(len(points), 500.0),
-        "concurrency": np.array(concurrency),
-        "mode": np.full(len(points), "continuous", dtype=object),
+        "model": np.array([FRONTIER_MODEL], dtype=object),
+        "accelerator": np.array([FRONTIER_ACCELERATOR], dtype=object),
+        "num_accelerators": np.array([8.0]),
+        "mode": np.array(["continuous"], dtype=object),
+        "output_length": np.array([500.0]),
     }
-    return table_from_columns("inference", columns, nowhere)
-
-
-def frontier(catalog: Catalog, repeats: int) -> tuple[int, float]:
-    """Points of the frontier, and the least wall-clock time to evaluate them. [s]"""
+    requests = np.round(np.geomspace(8.0, 8.0 * 256.0, 50))
+    values = {
+        "tensor_parallel": np.array([2.0, 4.0, 8.0, 1.0]),
+        "precision": np.array(["bf16", "fp8"], dtype=object),
+        "prompt_length": np.array([512.0, 1024.0, 2048.0, 4096.0, 8192.0]),
+    }
     times = []
     for turn in range(repeats):
-        plans = frontier_plans(turn)
+        plan = table_from_columns("inference", {**columns, "prompt_length": np.array([1024.0])}, nowhere)
+        grid = {**values, "concurrency": requests + 8.0 * turn}
         start = time.perf_counter()
-        evaluate(plans, catalog)
+        every = points(plan, catalog, grid)
+        best = unbeaten(every.results)
         times.append(time.perf_counter() - start)
-    return len(plans), min(times)
+    return int(np.prod([len(column) for column in grid.values()])), len(best), min(times)

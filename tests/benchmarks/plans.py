@@ -16,8 +16,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_columns
 from xlperf.catalog.table import Table, nowhere
 
-SERVING_MODES = ("static", "continuous", "disaggregated", "max-throughput")
+SERVING_MODES = ("static", "continuous", "disaggregated", "max-throughput", "under-targets")
 _CARELESS = 1.0 / 16.0
+_FULL = 4096.0  # more requests than the cache takes: as many run as fit
 _KINDS = ("dense", "experts", "latent", "local")
 _SHARES = (0.45, 0.25, 0.15, 0.15)
 _NETWORKS = {
@@ -189,6 +190,8 @@ def _serving_row(draws: _Draws, kinds: dict[str, list[dict[str, Any]]], mode: st
     if mode == "static":
         row["batch_size"] = requests
     elif mode == "max-throughput":
+        row["batch_size"] = _FULL
+    elif mode == "under-targets":
         row |= {"ttft_target": draws.of((500.0, 2000.0)), "tpot_target": draws.of((20.0, 50.0, 100.0))}
         row["concurrency"] = requests * replicas
     elif mode == "continuous" and draws.chance(0.3):
@@ -211,7 +214,8 @@ def columns_of(catalog: Catalog, num_plans: int, mode: str = "training", seed: i
     num_plans : int
         How many.
     mode : str
-        ``training`` or one of :data:`SERVING_MODES`; ``max-throughput`` is continuous batching with targets.
+        ``training`` or one of :data:`SERVING_MODES`; the last two are continuous batching with all the requests that
+        fit, and a search for the most requests that keep two targets.
     seed : int
         Of the random numbers.
     """

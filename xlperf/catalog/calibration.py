@@ -26,6 +26,7 @@ SOFTWARE_FAMILIES = (
     "training_band",
     "serving_software",
     "serving_band",
+    "capacity_band",
     "serving_load",
     "engine_all_reduce",
 )

@@ -215,9 +215,9 @@ def frontier(
     if not tables:
         raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))
     values = read_values("inference", [_varied(text) for text in vary], "--vary", from_text=True)
-    found, results = (every_point if every else unbeaten_points)(
-        tables[0], catalog_of(catalog, plans, tables), values, points
-    )
+    known = catalog_of(catalog, plans, tables)
+    with progress(0, "points computed") as done:
+        found, results = (every_point if every else unbeaten_points)(tables[0], known, values, points, done)
     if not len(found):
         click.echo("no plan at no load is legal, fits in memory and keeps the targets", err=True)
         raise click.exceptions.Exit(1)

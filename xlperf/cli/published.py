@@ -25,6 +25,9 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate                                  the shipped rows, held to their tolerances",
         "xlperf validate training_published.csv -o errors.csv",
         "xlperf validate --leave-out blackwell            predict a generation without its measurements",
+        "xlperf validate --leave-out vllm --leave-out sglang    and software without its own",
+        "xlperf validate --cross-validate                 rows that the constants were not fitted on, and the bands",
+        "xlperf validate --kernels                        kernels of shapes that were held back from the fit",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
     ),
 )
@@ -32,20 +35,36 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
 @click.option("-o", "--output", metavar="OUT.csv", help="Write a line per row and metric; - is standard output.")
 @click.option(
     "--leave-out",
-    metavar="GENERATION",
-    help="Fit the calibration without this generation of accelerators and predict its rows only.",
+    metavar="NAME",
+    multiple=True,
+    help="Fit the calibration without this generation of accelerators, or this software, and predict its rows only; "
+    "may be given several times, each is left out alone.",
+)
+@click.option(
+    "--cross-validate",
+    is_flag=True,
+    help="Fit the constants of software without a fifth of the shipped rows, five times, and show the errors of those "
+    "that were left out and how many lie in the 80 % band; kernels stay as they are.",
+)
+@click.option(
+    "--kernels",
+    is_flag=True,
+    help="Show the errors of measured kernels whose shapes were held back from every fit. Exit code 1 where an "
+    "operation misses what is asked for.",
 )
 @click.option(
     "--baseline",
     is_flag=True,
     help="Show the error of one constant MFU per accelerator and precision, fitted on the same training rows.",
 )
-@click.option("--readme", metavar="FILE", help="Replace the accuracy table between the markers in FILE.")
+@click.option("--readme", metavar="FILE", help="Replace the table that is shown between its markers in FILE.")
 @catalog_option
 def validate(
     files: tuple[str, ...],
     output: str | None,
-    leave_out: str | None,
+    leave_out: tuple[str, ...],
+    cross_validate: bool,
+    kernels: bool,
     baseline: bool,
     readme: str | None,
     catalog: str | None,
@@ -62,11 +81,22 @@ def validate(
 
     if output is not None:
         check_output(output, (".csv", STANDARD), files)
-    if baseline and (leave_out is not None or output == STANDARD):
+    if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
+    if (cross_validate or kernels) and (files or leave_out or baseline or output or (cross_validate and kernels)):
+        raise click.UsageError("--cross-validate and --kernels take the shipped measurements and no other option but "
+                               "--readme and --catalog")  # fmt: skip
+    if len(leave_out) > 1 and output is not None:
+        raise click.UsageError("-o goes with one --leave-out")
     known = load_catalog(catalog)
+    if cross_validate:
+        return _cross_validate(known, readme)
+    if kernels:
+        return _kernels(known, readme)
+    if len(leave_out) > 1 or (leave_out and readme is not None):
+        return _left_out(files, known, leave_out, readme)
     with progress(0, "published runs") as done:
-        report = validated(files or None, known, leave_out, done)
+        report = validated(files or None, known, leave_out[0] if leave_out else None, done)
     if output == STANDARD:
         click.echo(report.csv_text(), nl=False)
     elif output is not None:
@@ -167,22 +197,76 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
             click.echo(f"Median error beside one constant MFU\n{_aligned(header, found)}\n")
 
 
+def _cross_validate(catalog: Catalog, readme: str | None) -> int:
+    from xlperf.explore.fit import read_measured
+    from xlperf.explore.held_out import cross_validated_errors, cross_validation_table
+
+    measured = read_measured()
+    with progress(0, "evaluations of all rows") as done:
+        errors = cross_validated_errors((measured.training, measured.inference), catalog, lambda _: done(1))
+    _show("Rows that were left out of the fit", "cross-validation", cross_validation_table(errors), readme)
+    return 0
+
+
+def _kernels(catalog: Catalog, readme: str | None) -> int:
+    from xlperf.explore.held_out import kernel_table
+    from xlperf.explore.kernel_errors import kernel_errors
+    from xlperf.explore.kernel_rows import read_kernels
+    from xlperf.resources import workbook
+
+    errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
+    if readme is not None:
+        _replace_table(Path(readme), _markdown("kernels", kernel_table(errors, whole=True)), "kernels")
+    _show("Kernels of shapes that were held back from the fit", "kernels", kernel_table(errors), None)
+    missed = [one for one in errors if one.missed and not one.accelerator]
+    for one in missed:
+        click.echo(
+            f"missed: {one.operation}: median {100.0 * one.median:.1f} %, asked for {100.0 * one.bar:.0f} %", err=True
+        )
+    return 1 if missed else 0
+
+
+def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], readme: str | None) -> int:
+    from xlperf.explore.held_out import left_out_table
+    from xlperf.explore.published import read_published
+    from xlperf.resources import workbook
+
+    paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
+    published = [rows for path in paths for rows in read_published(path)]
+    _show("Left out of the fit", "left-out", left_out_table(published, catalog, names)[0], readme)
+    return 0
+
+
+def _markdown(name: str, table: tuple[tuple[str, ...], list[tuple[str, ...]]]) -> str:
+    from xlperf.explore.held_out import markdown
+
+    return markdown(name, table)
+
+
+def _show(title: str, name: str, table: tuple[tuple[str, ...], list[tuple[str, ...]]], readme: str | None) -> None:
+    """Print a table, and put it between its markers in a text file."""
+    header, lines = table
+    if readme is not None:
+        _replace_table(Path(readme), _markdown(name, table), name)
+    click.echo(f"{title}\n{_aligned(header, lines)}")
+
+
 def _announced(name: str) -> None:
     if sys.stderr.isatty():
         click.echo(f"fitting {name}", err=True)
 
 
-def _replace_table(path: Path, table: str) -> None:
+def _replace_table(path: Path, table: str, name: str = "accuracy") -> None:
     """Put a table between its markers in a text file."""
-    from xlperf.explore.validate import MARKERS
     from xlperf.files import replaced
 
+    markers = (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
     text = path.read_text(encoding="utf-8")
-    begin, end = (text.find(marker) for marker in MARKERS)
+    begin, end = (text.find(marker) for marker in markers)
     if begin < 0 or end < begin:
-        raise InputError(Fault(str(path), f"has no lines {MARKERS[0]} and {MARKERS[1]}, where the table goes"))
+        raise InputError(Fault(str(path), f"has no lines {markers[0]} and {markers[1]}, where the table goes"))
     with replaced(path) as temporary:
-        rest = text[end + len(MARKERS[1]) :].removeprefix("\n")
+        rest = text[end + len(markers[1]) :].removeprefix("\n")
         temporary.write_text(text[:begin] + table + rest, encoding="utf-8", newline="")
 
 

@@ -109,6 +109,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         schedule=_codes(plans, "pipeline_schedule"),
         context_parallel=context,
         context_method=_codes(plans, "context_method"),
+        context_balance=plans.filled("context_balance"),
         expert_parallel=experts,
         expert_tensor_parallel=expert_tensor,
         expert_imbalance=plans.filled("expert_imbalance"),

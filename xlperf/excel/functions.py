@@ -33,8 +33,8 @@ class Function:
 
     ``shape`` says what it returns: ``handle`` (a text that names a catalog), ``values`` (one value per plan, as a
     column), ``block`` (a header row and rows below it), ``words`` (one text per plan), ``equation`` (a number, or a
-    table where ranges are given), ``designs`` (one value per chiplet design) or ``devices`` (one value per device).
-    ``result`` is the result column that a function of shape ``values``, ``designs`` or ``devices`` shows.
+    table where ranges are given), ``designs``, ``servers`` or ``devices`` (one value per design, server or device).
+    ``result`` is the result column that a function of shape ``values``, ``designs``, ``servers`` or ``devices`` shows.
     """
 
     name: str
@@ -78,6 +78,16 @@ DESIGN = Argument(
     "is given as header. Columns as on the sheet chiplets.",
 )
 PART = Argument("part", 'Which part, by its name: "raw dies", "die yield" ...; blank: the whole module.', optional=True)
+
+
+SERVER = Argument(
+    "server",
+    "A server with its finance: two columns (name, value); or a table with its header row; or rows of values whose "
+    "header row is given as header. Columns as on the sheet servers.",
+)
+HOUR_PART = Argument(
+    "part", 'Which part or result, by its name: "energy cost", "capex" ...; blank: the whole hour.', optional=True
+)
 
 
 DEVICE = Argument(
@@ -124,6 +134,14 @@ def _cost_functions() -> list[Function]:
             (DESIGN, CATALOG, HEADER),
             "designs",
             "unit_cost",
+        ),
+        Function(
+            "XLPERF_SERVER_COST",
+            "Cost of an accelerator-hour in a server that is owned: accelerator, server, network, building, upkeep and "
+            "energy [USD/h]; or one part or other result of it, in the unit of the results of servers.",
+            (SERVER, HOUR_PART, CATALOG, HEADER),
+            "servers",
+            "cost_rate",
         ),
         Function(
             "XLPERF_DEVICE",

@@ -62,6 +62,12 @@ class Engine:
 
         return evaluate_designs(designs, catalog)
 
+    def evaluate_servers(self, servers: Table, _: Catalog) -> Table:
+        """Cost of accelerator-hours in servers."""
+        from xlperf.evaluate.servers import evaluate_servers
+
+        return evaluate_servers(servers)
+
     def frontier(self, plans: Table, catalog: Catalog, values: Mapping[str, Any]) -> tuple[Table, Table]:
         """Plans and results of the points that nothing beats."""
         from xlperf.explore.frontier import frontier
@@ -140,6 +146,11 @@ class Session:
         if function.shape == "designs":
             part = _part(given.get("part")) or function.result
             return [[cell] for cell in self._designs(part, given["design"], given["catalog"], given["header"])]
+        if function.shape == "servers":
+            part = _part(given["part"], "servers") or function.result
+            return [
+                [cell] for cell in self._designs(part, given["server"], given["catalog"], given["header"], "servers")
+            ]
         if function.shape == "devices":
             quantity = _part(given["quantity"], "devices", "quantity")
             if not quantity:
@@ -221,7 +232,11 @@ class Session:
     def _designs(self, result: str, design: Any, catalog: Any, header: Any, kind: str = "chiplets") -> list[Any]:
         designs = replace(read_block(design, header), kind=kind)
         key, content = self._catalog(catalog)
-        compute = {"chiplets": self._engine.evaluate_designs, "devices": self._engine.evaluate_devices}[kind]
+        compute = {
+            "chiplets": self._engine.evaluate_designs,
+            "servers": self._engine.evaluate_servers,
+            "devices": self._engine.evaluate_devices,
+        }[kind]
         outcome = self._outcomes.of(key, designs, lambda table: compute(table, content))
         return outcome.column(result)
 

@@ -14,16 +14,22 @@ from pathlib import Path
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError, nearest
+from xlperf.explore.cross_validation import refitted
+from xlperf.explore.fit_bands import with_checks
+from xlperf.explore.fit_engines import BUILT_ON
 from xlperf.explore.fit_kernels import fit_kernels
 from xlperf.explore.fit_memory import fit_memory
-from xlperf.explore.fit_rows import FittedConstant, calibration_table
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, rounded
 from xlperf.explore.fit_serving import fit_serving
 from xlperf.explore.fit_stacks import fit_training
 from xlperf.explore.kernel_rows import read_kernels
 from xlperf.explore.published import KINDS, Published, package_rows, read_published
+from xlperf.explore.published_inference import inference_plans
+from xlperf.explore.published_training import training_plans
 from xlperf.resources import workbook
 
 Step = Callable[[str], None]
+_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -34,33 +40,63 @@ class Measured:
     training: Published
     inference: Published
 
-    def without(self, generation: str, catalog: Catalog) -> Measured:
-        """The rows of other generations of accelerators.
+    def without(self, name: str, catalog: Catalog) -> Measured:
+        """The rows of other generations of accelerators, or of other software.
 
         Parameters
         ----------
-        generation : str
-            Generation as the accelerators sheet calls it; case does not matter.
+        name : str
+            Generation as the accelerators sheet calls it, or software as plans call it; case does not matter.
+            Variants of a software and servers that are built on it go with it; measured kernels stay.
         catalog : Catalog
             Which accelerator is of which generation.
 
         Raises
         ------
         InputError
-            When no accelerator is of that generation.
+            When no accelerator is of that generation and no run used that software.
         """
         table = catalog.tables["accelerators"]
         kinds = [str(kind).casefold() for kind in table.text("generation")]
-        if generation.casefold() not in kinds:
+        wanted = name.casefold()
+        used = {rows.kind: software_of(rows, catalog) for rows in (self.training, self.inference)}
+        if wanted not in kinds:
             known = sorted({str(kind) for kind in table.text("generation")})
-            raise InputError(Fault("--leave-out", f'unknown generation "{generation}"; {nearest(generation, known)}'))
+            known += sorted({software for rows in used.values() for software in rows if software})
+            if wanted not in known:
+                problem = f'unknown generation or software "{name}"; {nearest(name, known)}'
+                raise InputError(Fault("--leave-out", problem))
+            kept = [
+                rows.take([row for row, software in enumerate(used[rows.kind]) if not belongs_to(software, wanted)])
+                for rows in (self.training, self.inference)
+            ]
+            return Measured(self.kernels, *kept)
         names = [str(name).casefold() for name in table.text("accelerator")]
-        gone = {name for name, kind in zip(names, kinds, strict=True) if kind == generation.casefold()}
-        kept = {}
-        for rows in (self.training, self.inference):
-            kept[rows.kind] = rows.take([row for row, gpu in enumerate(rows.text["gpu"]) if gpu.casefold() not in gone])
+        gone = {one for one, kind in zip(names, kinds, strict=True) if kind == wanted}
+        kept = [
+            rows.take([row for row, gpu in enumerate(rows.text["gpu"]) if gpu.casefold() not in gone])
+            for rows in (self.training, self.inference)
+        ]
         kernels = [row for row in self.kernels if str(row["gpu"]).casefold() not in gone]
-        return Measured(kernels, kept["training"], kept["inference"])
+        return Measured(kernels, *kept)
+
+
+def software_of(published: Published, catalog: Catalog) -> list[str]:
+    """Software that the plan of each row names, casefolded; "" for a row that is no plan."""
+    plans = training_plans(published, catalog) if published.kind == "training" else inference_plans(published, catalog)
+    found = [""] * len(published)
+    for row, software in zip(plans.index.tolist(), plans.plans.filled("software").tolist(), strict=True):
+        found[row] = str(software).casefold()
+    return found
+
+
+def belongs_to(software: str, name: str) -> bool:
+    """Whether a software is another one, a variant of it, or a server that is built on it.
+
+    >>> belongs_to("nim", "tensorrt-llm"), belongs_to("tensorrt-llm-0", "tensorrt-llm"), belongs_to("vllm", "sglang")
+    (True, True, False)
+    """
+    return software == name or software.startswith(f"{name}-") or BUILT_ON.get(software) == name
 
 
 def read_measured(path: str | Path | None = None) -> Measured:
@@ -96,12 +132,13 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None =
     date : str
         Date that the rows carry.
     step : callable, optional
-        Called with the name of each fit before it starts: kernels, training, memory, serving.
+        Called with the name of each fit before it starts: kernels, training,
+        training together, memory, serving, bands.
 
     Returns
     -------
     list of FittedConstant
-        Rows of the sheet in their order: documented settings, kernels, training stacks, serving engines.
+        Rows of the sheet in their order: documented settings, kernels, training stacks, serving engines, bands.
     """
     say = step if step is not None else _nothing
     done = documented_constants(date)
@@ -110,11 +147,15 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None =
     done += kernels_of_stacks(done)
     say("training")
     done += fit_training(measured.training, _with(catalog, done), date)
+    say("training together")
+    done = _together(done, measured.training, catalog)
     say("memory")
     done += fit_memory(measured.training, _with(catalog, done), date)
     say("serving")
     done += fit_serving(measured.inference, _with(catalog, done), date)
-    return list({(row.family, row.generation, row.precision, row.software, row.constant): row for row in done}.values())
+    done = list({(row.family, row.generation, row.precision, row.software, row.constant): row for row in done}.values())
+    say("bands")
+    return with_checks(done, (measured.training, measured.inference), catalog, date)
 
 
 def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
@@ -133,6 +174,15 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
         for row in fitted
         if (row.family, row.generation, row.software) == (use["family"], use["generation"], use["kernels"])
     ]
+
+
+def _together(constants: Sequence[FittedConstant], published: Published, catalog: Catalog) -> list[FittedConstant]:
+    """The constants with those of all software fitted again together, from the values that each was found with."""
+    known = _with(catalog, constants)
+    for _ in range(_ROUNDS):
+        known = refitted(published, known)
+    values = known.tables["calibration"].number("value").tolist()
+    return [replace(one, value=rounded(value)) for one, value in zip(constants, values, strict=True)]
 
 
 def _nothing(_: str) -> None:
@@ -187,24 +237,3 @@ def fitted_calibration(catalog: Catalog, date: str, path: str | Path | None = No
         Called with the name of each fit before it starts.
     """
     return calibration_table(fit_all(read_measured(path), catalog, date, step))
-
-
-def left_out(catalog: Catalog, generation: str, path: str | Path | None = None) -> Catalog:
-    """The catalog with a calibration that has seen no measurement of one generation.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Accelerators, networks and models.
-    generation : str
-        Generation to leave out.
-    path : path-like, optional
-        Workbook of measurements; default: the shipped ``validation.xlsx``.
-
-    Raises
-    ------
-    InputError
-        When no accelerator is of that generation.
-    """
-    measured = read_measured(path).without(generation, catalog)
-    return catalog.with_tables([calibration_table(fit_all(measured, catalog, ""))])

@@ -1,7 +1,7 @@
 """Constants of kernel families and collective operations, fitted to kernel measurements.
 
 Each group of measurements (family, generation, precision, software) is fitted on its own, in the logarithm of the
-time, with a loss that far outliers hardly move. A fixed share of the rows, chosen by the hash of their names, is
+time, with a loss that far outliers hardly move. A fixed share of the shapes, chosen by the hash of their sizes, is
 never fitted and gives the error. What no measurement tells is derived or assumed, and marked so.
 """
 
@@ -32,6 +32,7 @@ from xlperf.explore.kernel_rows import (
     predicted_time,
     take_rows,
 )
+from xlperf.hardware.roofline import sustained_time
 from xlperf.units import factor
 
 Key = tuple[str, str, str, str]
@@ -41,10 +42,12 @@ LONG = 50.0
 _SHORT_WEIGHT = 0.5
 _OUTLIER = 0.03
 _STARTS = (1.0, 0.5, 1.5)
+_NARROW = (0.2, 0.05)
 _NEGLIGIBLE = 1e-3
 _LAUNCH_SHARE = 0.25
 _PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
 _USUAL_RATIO = 0.85
+_USUAL_RATE = 0.8
 _REFERENCES = ("hopper", "blackwell", "ampere", "ada")
 _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 _GEMM = ("compute_efficiency", "wave_time", "cache_share", "memory_efficiency", "serial_share", "launch_time")
@@ -191,6 +194,8 @@ def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[
         return ("memory_efficiency", "launch_time"), base
     if family == "vector":
         return ("memory_efficiency", "launch_time"), base
+    if family == "all_to_all":
+        return (*_INNER, "middle_share"), base
     adds_up = family == "all_reduce" and bool((rows.machine.network.in_network_reduction[:, 0] == 1.0).any())
     return (*_INNER, *(("in_network_efficiency",) if adds_up else ())), base
 
@@ -232,7 +237,9 @@ def _fit(
 
     start = np.array([base[name] for name in names]) / scale
     start = np.where(start == 0.0, 0.1, start)
-    point = _least(residual, start, low, high)
+    if family == "gemm":
+        start = np.where([name == "energy_per_flop" for name in names], _drawn(rows) / scale, start)
+    point = _least(residual, _starts(names, start), low, high)
     values = {name: rounded(value) for name, value in values_of(_tidy(point, low)).items()}
     return KernelFit(key, values, base, rows, np.expm1(excess(values)))
 
@@ -251,15 +258,30 @@ def _tidy(point: Array, low: Array) -> Array:
     return np.asarray(np.where((low == 0.0) & (point < _NEGLIGIBLE), 0.0, point))
 
 
-def _least(residual: object, start: Array, low: Array, high: Array) -> Array:
+def _drawn(rows: KernelRows) -> float:
+    """Energy of an operation with which long products reach a usual share of the peak. [J/FLOP]"""
+    device = rows.machine.device
+    return float(np.median(device.thermal_design_power / device.peak_flop_rate)) * (1.0 / _USUAL_RATE - 1.0)
+
+
+def _starts(names: Sequence[str], start: Array) -> list[Array]:
+    """Points that a search starts from: all constants smaller or larger; a narrow low-latency protocol."""
+    points = [start * share for share in _STARTS]
+    if "low_latency_efficiency" in names:
+        narrow = np.array([name == "low_latency_efficiency" for name in names])
+        points += [np.where(narrow, start * share, start) for share in _NARROW]
+    return points
+
+
+def _least(residual: object, starts: Sequence[Array], low: Array, high: Array) -> Array:
     """The point of the least robust cost, from a few fixed starts."""
     try:
         from scipy.optimize import least_squares
     except ImportError:
         raise InputError(Fault("calibrate", "a fit needs scipy: pip install xlperf[fit]")) from None
-    best, cost = start, math.inf
-    for share in _STARTS:
-        found = least_squares(residual, np.clip(start * share, low, high), bounds=(low, high), loss="soft_l1")
+    best, cost = starts[0], math.inf
+    for start in starts:
+        found = least_squares(residual, np.clip(start, low, high), bounds=(low, high), loss="soft_l1")
         for scale in (10.0 * _OUTLIER, _OUTLIER):
             found = least_squares(residual, found.x, bounds=(low, high), loss="soft_l1", f_scale=scale)
         if found.cost < cost:
@@ -312,7 +334,8 @@ def _fit_both(
         time = predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
         return np.asarray(np.log(time / rows.time))
 
-    point = _least(lambda at: excess(at, True)[used] * weights, np.ones(len(names)), low, high)
+    starts = _starts(names, np.ones(len(names)))
+    point = _least(lambda at: excess(at, True)[used] * weights, starts, low, high)
     point = _tidy(point, low)
     first, second = both_of(point)
     error = np.expm1(excess(point, False))
@@ -365,7 +388,7 @@ def _row_of(key: Key, name: str, value: float, fit: KernelFit, date: str) -> Fit
         software,
         name,
         value,
-        f"{sources}: {fitted} of {len(fit.rows)} rows, the others by hash of row_id held back",
+        f"{sources}: {fitted} of {len(fit.rows)} rows, the others by hash of their shape held back",
         fitted,
         rounded(fit.held_back_error),
         date,
@@ -465,8 +488,9 @@ def _fall_backs(constants: Sequence[FittedConstant], fits: Mapping[Key, KernelFi
 def _sustained(fit: KernelFit) -> float:
     """Efficiency of a product of one millisecond under the power limit."""
     device, values, length = fit.rows.machine.device, fit.constants, factor("ms")
-    drawn = values["energy_per_flop"] * float(np.median(device.peak_flop_rate / device.thermal_design_power))
-    return values["compute_efficiency"] / (1.0 + drawn * length / (length + values["boost_time"]))
+    efficiency = values["compute_efficiency"]
+    limit = 1.0 + values["energy_per_flop"] * float(np.median(device.peak_flop_rate / device.thermal_design_power))
+    return efficiency / float(sustained_time(length, efficiency * limit * length, values["boost_time"]) / length)
 
 
 def summary(fits: Mapping[Key, KernelFit]) -> list[dict[str, object]]:

@@ -16,6 +16,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate import evaluate
+from xlperf.evaluate.door import Progress
+from xlperf.explore.grid import MOST_PLANS, grid
 
 NUM_POINTS = 24
 LOADS = ("concurrency", "batch_size", "request_rate")
@@ -65,6 +67,8 @@ def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS) -> Table
     if not rows:
         return Table(plans.kind, {name: values[:0] for name, values in columns.items()}, plans.place)
     index = np.concatenate(rows)
+    if len(index) > MOST_PLANS:
+        raise InputError(Fault("", f"the grid has {len(index):,} plans with its loads, more than {MOST_PLANS:,}"))
     taken = Table(plans.kind, columns, plans.place, plans.auto).take(index)
     return replace(taken, columns={**taken.columns, "concurrency": np.concatenate(requests)})
 
@@ -79,7 +83,11 @@ def _replicas(plans: Table) -> np.ndarray:
 
 
 def points(
-    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS
+    plans: Table,
+    catalog: Catalog,
+    values: Mapping[str, np.ndarray] | None = None,
+    num_points: int = NUM_POINTS,
+    progress: Progress | None = None,
 ) -> Frontier:
     """Every plan of a grid at every load, in the order of the grid.
 
@@ -94,6 +102,8 @@ def points(
         ``request_rate`` among them is the load; else :func:`loads` chooses it.
     num_points : int
         Loads of each plan where they are chosen. [-]
+    progress : callable, optional
+        Called with the number of points of each block that is done.
 
     Returns
     -------
@@ -103,10 +113,8 @@ def points(
     Raises
     ------
     InputError
-        Where the plans are of training, or as :func:`xlperf.evaluate.evaluate`.
+        Where the plans are of training, the grid is too large, or as :func:`xlperf.evaluate.evaluate`.
     """
-    from xlperf.explore.grid import grid
-
     if plans.kind != "inference":
         raise InputError(Fault("", f"these are {plans.kind} plans; a frontier needs inference plans"))
     values = values or {}
@@ -119,7 +127,7 @@ def points(
     if not given:
         table = loads(table, catalog, num_points)
     quiet = {name: np.full(len(table), np.nan) for name in _TARGETS}
-    results = evaluate(Table(table.kind, {**table.columns, **quiet}, table.place, table.auto), catalog)
+    results = evaluate(replace(table, columns={**table.columns, **quiet}), catalog, progress)
     good = (results.number("fits") == 1.0) & np.isfinite(results.number("tokens_per_second_per_user"))
     for result, target in zip(("ttft", "tpot"), _TARGETS, strict=True):
         good &= ~(results.number(result) > table.number(target))
@@ -128,7 +136,11 @@ def points(
 
 
 def frontier(
-    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS
+    plans: Table,
+    catalog: Catalog,
+    values: Mapping[str, np.ndarray] | None = None,
+    num_points: int = NUM_POINTS,
+    progress: Progress | None = None,
 ) -> Frontier:
     """The points of a grid of which no other gives each user as many tokens per second and an accelerator more.
 
@@ -142,6 +154,8 @@ def frontier(
         Columns of the grid, as for :func:`points`.
     num_points : int
         Loads of each plan where they are chosen. [-]
+    progress : callable, optional
+        Called with the number of points of each block that is done.
 
     Returns
     -------
@@ -154,7 +168,7 @@ def frontier(
     InputError
         As :func:`points`.
     """
-    every = points(plans, catalog, values, num_points)
+    every = points(plans, catalog, values, num_points, progress)
     rows = unbeaten(every.results)
     return Frontier(every.plans.take(rows), every.results.take(rows))
 

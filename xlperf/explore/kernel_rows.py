@@ -59,6 +59,7 @@ _OPERATIONS = {
 }
 _NUMBER = r"[0-9.eE+\-]+"
 _OUTPUT_SIZE = 2.0
+_SEEN_BY_HOST = 2.0
 _MOST_TOO_FAST, _IDLE_SHARE, _MOST_GROUPED, _IDLE = 0.1, 0.05, 8.0, 25.0
 
 
@@ -96,8 +97,13 @@ class KernelRows:
 
     @property
     def held_back(self) -> np.ndarray:
-        """Which measurements are kept out of every fit: a fixed share by the hash of their name."""
-        return np.array([_hash_share(name) < HELD_BACK_SHARE for name in self.row_id], dtype=bool)
+        """Which measurements are kept out of every fit: a fixed share of the shapes, by the hash of their sizes.
+
+        A shape that is held back is held back on all accelerators and in all precisions.
+        """
+        sizes = [self.arguments[name].tolist() for name in sorted(self.arguments) if not name.endswith("element_size")]
+        names = (" ".join(f"{size:g}" for size in shape) for shape in zip(*sizes, strict=True))
+        return np.array([_hash_share(name) < HELD_BACK_SHARE for name in names], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -418,6 +424,8 @@ def _collective(row: Row) -> _Parsed:
         raise _Omitted("between machines whose network is not that of the catalog")
     if _text(row, "gpu") == "L40S":
         raise _Omitted("through the host of a machine whose topology is not stated")
+    if source == "vidur_allreduce" and size < _SEEN_BY_HOST * factor("MiB"):
+        raise _Omitted("timed from the host, whose launch takes longer than a message this small")
     time = _microseconds(row)
     if not time > 0.0:
         rounds = 2.0 if family == "all_reduce" else 1.0

@@ -295,8 +295,8 @@ def validate(
     catalog : Catalog
         Models, accelerators, networks and calibration.
     leave_out : str, optional
-        Generation of accelerators whose measurements are taken out of the calibration, which is fitted again; only
-        its rows are then predicted.
+        Generation of accelerators, or software, whose measurements are taken out of the calibration, which is fitted
+        again; only its rows are then predicted.
     progress : callable, optional
         Called with the number of rows of each block that is done.
 
@@ -315,10 +315,10 @@ def validate(
     published = [rows for path in paths for rows in read_published(path)]
     _check_names(published, paths)
     if leave_out is not None:
-        from xlperf.explore.fit import left_out
+        from xlperf.explore.leave_out import left_out, rows_of
 
         catalog = left_out(catalog, leave_out)
-        published = [_of_generation(rows, catalog, leave_out) for rows in published]
+        published = [rows_of(rows, catalog, leave_out) for rows in published]
         return ValidationReport(tuple(records_of(published, catalog, progress)), ())
     books = [path for path in paths if path.suffix.lower() in (".xlsx", ".xlsm")]
     tolerances: tuple[Tolerance, ...] = ()
@@ -342,18 +342,3 @@ def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
             seen[rows.kind, row_id] = where
     if faults:
         raise InputError(faults)
-
-
-def generation_of(published: Published, catalog: Catalog) -> list[str]:
-    """Generation of the accelerator of each row, casefolded; "" where the catalog does not have it."""
-    table = catalog.tables["accelerators"]
-    names = table.text("accelerator").tolist()
-    known = {
-        name.casefold(): kind.casefold() for name, kind in zip(names, table.text("generation").tolist(), strict=True)
-    }
-    return [known.get(name.casefold(), "") for name in published.text["gpu"]]
-
-
-def _of_generation(published: Published, catalog: Catalog, generation: str) -> Published:
-    wanted = generation.casefold()
-    return published.take([row for row, found in enumerate(generation_of(published, catalog)) if found == wanted])

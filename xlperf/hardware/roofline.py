@@ -54,16 +54,19 @@ def tiled_product_time(
     compute_efficiency: Numeric = 1.0,
     cache_share: Numeric = 0.0,
     wave_time: Numeric = 0.0,
+    sum_size: Numeric = 0.0,
 ) -> Array:
     r"""Time of the matrix units for a product that is cut into tiles of one shape.
 
     Every tile computes ``tile_rows x tile_columns`` outputs over ``k / num_splits``, padding included, and reads its
-    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic.
+    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic. Sums of a
+    depth that is cut are written to that cache and read again.
 
     .. math::
 
         t = \left\lceil \frac{s b \lceil m / T_m \rceil \lceil n / T_n \rceil}{p} \right\rceil \left(\frac{p k}{s}
         \left(\frac{2 T_m T_n}{\eta P} + c\,\frac{(T_m + T_n) e}{B_{cache}}\right) + s\,t_w\right)
+        + [s > 1] \frac{2 s\,e_{sum}\,b m n}{B_{cache}}
 
     Parameters
     ----------
@@ -95,6 +98,8 @@ def tiled_product_time(
         Share of the reading from the cache that is not hidden. [-]
     wave_time : numeric, default 0.0
         Time to start and drain one wave, per split. [s]
+    sum_size : numeric, default 0.0
+        Size of one sum over a part of the depth. [B]
 
     Returns
     -------
@@ -115,7 +120,9 @@ def tiled_product_time(
     start = np.where(modelled, wave_time, 0.0) * splits
     tiles = ceil_div(m, height) * ceil_div(n, width) * (array(batch) * splits)
     one_wave = (arithmetic + reading) * (at_once / splits) * array(k) + start
-    return np.asarray(np.ceil(tiles / at_once) * one_wave)
+    sums = np.where(splits > 1.0, 2.0 * splits, 0.0) * array(sum_size)
+    outputs = array(m) * array(n) * array(batch)
+    return np.asarray(np.ceil(tiles / at_once) * one_wave + sums * (outputs / array(cache_bandwidth)))
 
 
 def product_traffic(
@@ -207,19 +214,21 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
     return np.asarray(np.maximum(first, second) + array(serial_share) * np.minimum(first, second))
 
 
-def sustained_time(burst_time: Numeric, throttle: Numeric, boost_time: Numeric) -> Array:
+def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numeric) -> Array:
     r"""Time of a kernel that starts at boost clocks and slows down as the power limit takes hold.
 
-    .. math:: t' = t\left(1 + \theta\,\frac{t}{t + t_{boost}}\right)
+    A kernel whose units idle for part of the time draws less and is held back less, or not at all.
+
+    .. math:: t' = t + \max(t_P - t, 0)\,\frac{t}{t + t_{boost}}
 
     Parameters
     ----------
     burst_time : numeric
         Time at boost clocks. [s]
-    throttle : numeric
-        Share by which a very long kernel is slower. [-]
+    limited_time : numeric
+        Least time that the power limit leaves a long kernel. [s]
     boost_time : numeric
-        Length of a kernel that feels half of it. [s]
+        Length of a kernel that feels half of the limit. [s]
 
     Returns
     -------
@@ -233,8 +242,8 @@ def sustained_time(burst_time: Numeric, throttle: Numeric, boost_time: Numeric) 
     """
     burst = array(burst_time)
     together = burst + array(boost_time)
-    slowed = array(throttle) * burst / np.where(together == 0.0, 1.0, together)
-    return np.asarray(burst * (1.0 + slowed))
+    felt = burst / np.where(together == 0.0, 1.0, together)
+    return np.asarray(burst + np.maximum(array(limited_time) - burst, 0.0) * felt)
 
 
 def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -> Array:
@@ -277,12 +286,12 @@ def flash_compute_time(
 ) -> Array:
     r"""Time of products and softmax of flash attention, whose tiles hold some queries and pass over all their keys.
 
-    The multiprocessors share the tiles; some end later than others by a share of a tile, and none ends before the
-    tile with the most keys. With a causal mask tiles differ, and the one on the diagonal is computed in full.
+    The multiprocessors share the tiles; some end later than others by a share of the longest tile, and none ends
+    before that tile. With a causal mask tiles differ, and the one on the diagonal is computed in full.
 
     .. math::
 
-        t = \max\left(n\,\bar t + i\,p\,\bar t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
+        t = \max\left(n\,\bar t + i\,p\,\hat t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
         n = h \lceil s_q / T \rceil, \quad \bar t = T\,\bar s\,\tau, \quad \hat t = T\,s_k\,\tau
 
     Parameters
@@ -302,7 +311,7 @@ def flash_compute_time(
     num_multiprocessors : numeric
         Tiles that run at the same time; NaN: the work is shared evenly. [-]
     imbalance : numeric, default 0.0
-        Share of a mean tile by which the last multiprocessor ends late. [-]
+        Share of the longest tile by which the last multiprocessor ends late. [-]
     tile_time : numeric, default 0.0
         Time to start and end a tile. [s]
 
@@ -324,10 +333,9 @@ def flash_compute_time(
     tiles = array(num_heads) * ceil_div(queries, tile)
     pair = array(pair_time)
     mean_tile = tile * mean_keys * pair
-    longest = np.where(modelled, at_once, 0.0) * tile * keys * pair
-    late = np.where(modelled, array(imbalance) * at_once, 0.0) * mean_tile
+    longest = np.where(modelled, at_once, 0.0) * (tile * keys * pair)
     start = np.where(modelled, tile_time, 0.0) * (tiles / at_once)
-    return np.asarray(np.maximum(tiles * mean_tile + late, longest) + start)
+    return np.asarray(np.maximum(tiles * mean_tile + array(imbalance) * longest, longest) + start)
 
 
 def flash_traffic(

@@ -9,12 +9,12 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.inference.load import Steady, closed_state, largest_within
-from xlperf.inference.loaded import Serving, Stream, places_of, quick_service
+from xlperf.inference.loaded import Serving, Stream, loaded_serving, places_of, service_of
 from xlperf.inference.pooled import pools_of
+from xlperf.workload.serving import DECODING, PREFILL
 
 _MOST_TRIES = 40
 _START = 64.0
-_GUESSES = 8
 
 
 class _Trial(NamedTuple):
@@ -29,28 +29,36 @@ class _Trial(NamedTuple):
 def _largest_good(most: Array, attempt: Callable[[Array, np.ndarray], _Trial]) -> tuple[Array, Array, Array]:
     """Largest whole number that passes, with its rate and running requests; all below one that passes pass too.
 
-    Each try halves the logarithm of what is left unless the one before it has a better guess; late tries
-    do so anyway. ``attempt`` is given numbers and the rows that they are for: those that are not found yet.
+    A try follows the guess of the one before, or halves the logarithm of what is left; from the third on the numbers
+    beside it are tried with it, and those that halve the logarithms of what lies below and above. ``attempt`` is
+    given numbers and the rows that they are for, which are not found yet; a row may come several times.
     """
     low, high = 0.0 * most, np.floor(most) + 1.0
     rate, running = 0.0 * most, 0.0 * most
     rows = np.flatnonzero(high - low > 1.0)
-    tried = np.clip(np.minimum(most, _START), 1.0, np.maximum(high - 1.0, 1.0))[rows]
+    tried = np.clip(np.minimum(most, _START), 1.0, np.maximum(high - 1.0, 1.0))[rows, None]
     for turn in range(_MOST_TRIES):
         if not len(rows):
             break
-        trial = attempt(tried, rows)
-        passes = trial.good
-        rate[rows], running[rows] = (
-            np.where(passes, trial.rate, rate[rows]),
-            np.where(passes, trial.running, running[rows]),
-        )
-        low[rows], high[rows] = np.where(passes, tried, low[rows]), np.where(passes, high[rows], tried)
+        trial = attempt(tried.reshape(-1), np.repeat(rows, tried.shape[1]))
+        good = trial.good.reshape(tried.shape)
+        rates, runs, guesses = (values.reshape(tried.shape) for values in trial[1:])
+        best = np.argmax(np.where(good, tried, 0.0), axis=1)
+        at = np.arange(len(rows)), best
+        passes = good[at]
+        low[rows] = np.where(passes, tried[at], low[rows])
+        rate[rows], running[rows] = np.where(passes, rates[at], rate[rows]), np.where(passes, runs[at], running[rows])
+        high[rows] = np.minimum(high[rows], np.where(good | (tried <= low[rows, None]), np.inf, tried).min(axis=1))
         left = high[rows] - low[rows] > 1.0
-        rows, guess = rows[left], trial.guess[left]
-        middle = np.floor(np.sqrt(np.maximum(low[rows], 1.0) * high[rows]))
-        guess = middle if turn >= _GUESSES else np.where(np.isnan(guess), middle, guess)
-        tried = np.clip(guess, low[rows] + 1.0, high[rows] - 1.0)
+        rows, guess = rows[left], guesses[left, 0]
+        first, last = low[rows], high[rows]
+        guess = np.where(np.isnan(guess), np.floor(np.sqrt(np.maximum(first, 1.0) * last)), guess)
+        guess = np.clip(guess, first + 1.0, last - 1.0)[:, None]
+        if turn > 0:
+            below = np.floor(np.sqrt(np.maximum(first[:, None], 1.0) * guess))
+            above = np.ceil(np.sqrt(guess * last[:, None]))
+            guess = np.concatenate([guess, guess - 1.0, guess + 1.0, below, above], axis=-1)
+        tried = np.clip(guess, first[:, None] + 1.0, last[:, None] - 1.0)
     return low, rate, running
 
 
@@ -88,10 +96,21 @@ def target_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     tokens = np.maximum(plan.output_length - 1.0, 0.0)
     places = places_of(serving)
 
+    everyone = np.arange(len(places))
+    prompts, prefill = np.full_like(places, np.nan), np.full_like(places, np.nan)
+
     def attempt(batch: Array, rows: np.ndarray) -> _Trial:
-        whole = len(rows) == len(places)
+        whole = np.array_equal(rows, everyone)
         some, served = (stream, serving) if whole else (stream.take(rows), serving.take(rows))
-        service = quick_service(served, some, batch)
+        loaded = loaded_serving(served, some, batch)
+        together = loaded.plan.prompts_together
+        changed, taken = np.flatnonzero(together != prompts[rows]), prefill[rows]
+        if len(changed):  # many tries take the same prompts together
+            some_changed = loaded if len(changed) == len(rows) else loaded.take(changed)
+            taken[changed] = some_changed.times((PREFILL,))[:, 0]
+            prompts[rows], prefill[rows] = together, taken
+        step = loaded.times((DECODING,))[:, 0]
+        service = service_of(loaded, some, taken, step / loaded.plan.tokens_per_step)
         steady = closed_state(service, batch, batch)
         targets = tokens[rows], first[rows], token[rows]
         guess = largest_within(service, places[rows], *targets)
@@ -134,7 +153,7 @@ def pooled_target_results(decoding: Serving, prefilling: Serving, stream: Stream
 
     def attempt(requests: Array, rows: np.ndarray) -> _Trial:
         pools = decoding, prefilling, stream
-        if len(rows) < len(most):
+        if not np.array_equal(rows, np.arange(len(most))):
             pools = decoding.take(rows), prefilling.take(rows), stream.take(rows)
         steady = pools_of(*pools, requests).steady
         good = _within(steady, tokens[rows], first[rows], token[rows])

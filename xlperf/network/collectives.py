@@ -282,17 +282,21 @@ def collective_time(
     """
     if operation not in OPERATIONS:
         raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, got {operation!r}")
-    size, group = np.broadcast_arrays(array(message_size), array(group_size))
+    size, group = array(message_size), array(group_size)
+    if size.shape != group.shape:
+        size, group = np.broadcast_arrays(size, group)
     members = members_by_tier(group, stride, network)
-    shapes: list[TierShape] = []
+    # Tiers above the innermost that no group spans have no part in the time.
+    spanned = [0, *(tier for tier in range(1, len(members)) if not (members[tier] == 1.0).all())]
+    shapes: dict[int, TierShape] = {}
     if (network.topology > FAT_TREE).any():
-        shapes = [tier_shape(operation, members[tier], array(stride), network, tier) for tier in range(len(members))]
+        shapes = {tier: tier_shape(operation, members[tier], array(stride), network, tier) for tier in spanned}
     if operation == "point_to_point":
-        time = _point_to_point_time(size, array(stride), members, network, constants, shapes)
+        time = _point_to_point_time(size, array(stride), members, spanned, network, constants, shapes)
     elif operation == "all_to_all":
-        time = _all_to_all_time(size, group, members, network, constants, shapes)
+        time = _all_to_all_time(size, group, members, spanned, network, constants, shapes)
     else:
-        time = _reduction_time(operation, size, group, members, network, constants, shapes)
+        time = _reduction_time(operation, size, group, members, spanned, network, constants, shapes)
     return np.asarray(np.where(group == 1.0, 0.0 * time, time))
 
 
@@ -301,7 +305,7 @@ def _tier(values: Array, tier: int) -> Array:
 
 
 def _inner_bandwidths(
-    members: Array, network: Network, constants: Mapping[str, Array], shapes: list[TierShape]
+    members: Array, network: Network, constants: Mapping[str, Array], shapes: dict[int, TierShape]
 ) -> tuple[Array, Array]:
     link = _tier(network.link_bandwidth, 0)
     if shapes:
@@ -314,9 +318,10 @@ def _point_to_point_time(
     size: Array,
     stride: Array,
     members: Array,
+    spanned: list[int],
     network: Network,
     constants: Mapping[str, Array],
-    shapes: list[TierShape],
+    shapes: dict[int, TierShape],
 ) -> Array:
     inside = 1.0 / (constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0))
     latency = _tier(network.latency, 0)
@@ -324,7 +329,7 @@ def _point_to_point_time(
     if shapes:
         seconds_per_byte = inside * shapes[0].slowdown
         latency = latency * np.maximum(shapes[0].steps, 1.0)
-    for tier in range(1, len(members)):
+    for tier in spanned[1:]:
         spans = members[tier] > 1.0
         outer = 1.0 / (constants["outer_efficiency"] * _tier(network.link_bandwidth, tier))
         hop = _tier(network.latency, tier)
@@ -343,15 +348,16 @@ def _all_to_all_time(
     size: Array,
     group: Array,
     members: Array,
+    spanned: list[int],
     network: Network,
     constants: Mapping[str, Array],
-    shapes: list[TierShape],
+    shapes: dict[int, TierShape],
 ) -> Array:
     low, bulk = _inner_bandwidths(members[0], network, constants, shapes)
     inside = size * ((members[0] - 1.0) / group)
     within = members[0]
     outer_latency, outer_time = np.zeros_like(within), np.zeros_like(within)
-    for tier in range(1, len(members)):
+    for tier in spanned[1:]:
         reached = within * members[tier]
         bandwidth = constants["outer_efficiency"] * _tier(network.link_bandwidth, tier)
         hop = _tier(network.latency, tier)
@@ -365,9 +371,12 @@ def _all_to_all_time(
         within = reached
     steps = shapes[0].steps if shapes else members[0] - 1.0
     start = constants["launch_time"] + constants["step_factor"] * steps * _tier(network.latency, 0)
-    quick = start + np.maximum(inside / low, outer_time)
+    to_one_peer = size / group / low
+    quick = start + np.maximum(np.maximum(to_one_peer, inside / bulk), outer_time)
+    halfway = 0.5 * (1.0 + constants["bulk_factor"]) * start
+    middle = halfway + np.maximum(inside / (constants["middle_share"] * bulk), outer_time)
     wide = constants["bulk_factor"] * start + np.maximum(inside / bulk, outer_time)
-    return np.asarray(np.minimum(quick, wide) + outer_latency)
+    return np.asarray(np.minimum(np.minimum(quick, middle), wide) + outer_latency)
 
 
 def _reduction_time(
@@ -375,9 +384,10 @@ def _reduction_time(
     size: Array,
     group: Array,
     members: Array,
+    spanned: list[int],
     network: Network,
     constants: Mapping[str, Array],
-    shapes: list[TierShape],
+    shapes: dict[int, TierShape],
 ) -> Array:
     reduces = operation == "all_reduce"
     rounds = 2.0 if reduces else 1.0
@@ -389,7 +399,7 @@ def _reduction_time(
     sent_inside = rounds * ring_traffic(size, members[0])
     ring_time = phase_time = tree_time = ring_latency = tree_latency = np.zeros_like(group)
     within = members[0]
-    for tier in range(1, len(members)):
+    for tier in spanned[1:]:
         count = members[tier]
         spans = count > 1.0
         hop = _tier(network.latency, tier)
@@ -423,7 +433,7 @@ def _reduction_time(
         by_phases = inside + phase_time
         if shapes:
             several = group > members[0]
-            needed = np.any([shape.by_phases for shape in shapes], axis=0) & several
+            needed = np.any([shape.by_phases for shape in shapes.values()], axis=0) & several
             best = np.minimum(time, by_phases) if reduces else time
             time = np.where(needed, by_phases, best)
         else:

@@ -58,6 +58,8 @@ class TrainingPlan:
         Ranks that share a sequence. [-]
     context_method : Array
         Code of how they exchange keys and values: position in CONTEXT_METHODS. [-]
+    context_balance : Array
+        1 where causal attention is shared evenly over those ranks. [-]
     expert_parallel : Array
         Ranks that share the experts. [-]
     expert_tensor_parallel : Array
@@ -143,6 +145,7 @@ class TrainingPlan:
     schedule: Array
     context_parallel: Array
     context_method: Array
+    context_balance: Array
     expert_parallel: Array
     expert_tensor_parallel: Array
     expert_imbalance: Array

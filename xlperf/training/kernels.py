@@ -13,7 +13,7 @@ import numpy as np
 
 from xlperf.arrays import Array, ceil_div, side_by_side, total
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
-from xlperf.parallel.plan import FUSED, GRAPH_OF_STEP, LAYOUTS, PLAIN, PRIMARY, RING
+from xlperf.parallel.plan import ALL_GATHER, FUSED, GRAPH_OF_STEP, LAYOUTS, PLAIN, PRIMARY, RING
 from xlperf.training.adapters import PLACES as ADAPTED
 from xlperf.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.training.setting import MASK, WORD, Part, Setting
@@ -114,10 +114,15 @@ def _core_parts(setting: Setting) -> list[Part]:
     ringed = (plan.context_parallel > 1) & (plan.context_method == RING)
     parts_of_ring = np.where(ringed, plan.context_parallel, 1.0)
     sequences = plan.micro_batch_size / (plan.context_parallel / parts_of_ring)
+    uneven = plan.context_balance < 1
+    if uneven.any():  # the rank with the last part of the sequence sees all keys before it
+        gathered = uneven & (plan.context_parallel > 1) & (plan.context_method == ALL_GATHER)
+        sequences = np.where(gathered, sequences * (2.0 - 1.0 / plan.context_parallel), sequences)
     shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, ones, ones)]
     if ringed.any():
         piece = length / plan.context_parallel
-        shapes.append(("core", sequences, piece, 0.5 * piece, 0.0 * ones, np.where(ringed, parts_of_ring - 1.0, 0.0)))
+        seen = np.where(uneven, piece, 0.5 * piece)
+        shapes.append(("core", sequences, piece, seen, 0.0 * ones, np.where(ringed, parts_of_ring - 1.0, 0.0)))
     if setting.architecture.local_attention:
         count, queries, keys, causal = _local_shape(setting, length)
         batch = plan.micro_batch_size / plan.context_parallel * count
@@ -266,7 +271,7 @@ def _vector_parts(setting: Setting) -> list[Part]:
         if setting.architecture.experts:
             _, copies, _ = routed_tokens(setting)
             ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-            separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # else the grouped products take activations in
+            separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
             inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
             slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
             sorted_twice = 1.0 + plan.dispatch_copies

@@ -1,0 +1,163 @@
+"""An independent check of serving under load: requests one by one, in the order of events.
+
+It shares no code with xlperf. A replica prefills one prompt after the other, before it decodes on; every running
+request gains a token in a step, whose time grows linearly with them. Outputs are geometric, so that requests lose all
+memory of when they began.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+COUNT, WARM = 4000, 500
+
+
+@dataclass
+class Request:
+    """One request: when it came, got its first token and ended; steps that it takes and has left."""
+
+    came: float
+    steps: int
+    left: int
+    first: float = 0.0
+    ended: float = 0.0
+
+
+@dataclass
+class Outcome:
+    """Means over requests that ended after the start, and quantiles of the time to the first token."""
+
+    rate: float
+    running: float
+    first: float
+    per_token: float
+    first_quantiles: np.ndarray = field(repr=False)
+    token_quantiles: np.ndarray = field(repr=False)
+
+
+def _request(came: float, mean_steps: float, random: np.random.Generator) -> Request:
+    steps = int(random.geometric(1.0 / mean_steps))
+    return Request(came, steps, steps)
+
+
+def _outcome(done: list[Request], span: float, area: float) -> Outcome:
+    first = np.array([request.first - request.came for request in done])
+    each = np.array([(one.ended - one.first) / one.steps for one in done if one.steps > 20])
+    decoding = sum(request.ended - request.first for request in done)
+    quantiles = [np.quantile(values, [0.5, 0.9, 0.99]) for values in (first, each)]
+    steps = sum(request.steps for request in done)
+    return Outcome(len(done) / span, area / span, float(first.mean()), decoding / steps, *quantiles)
+
+
+def replica(
+    prefill: float,
+    base: float,
+    slope: float,
+    mean_steps: float,
+    seed: int,
+    requests: int = 0,
+    rate: float = 0.0,
+    places: int = 10_000,
+) -> Outcome:
+    """A replica with a constant number of requests in flight, or with requests that arrive at random."""
+    random = np.random.default_rng(seed)
+    now, area, marked = 0.0, 0.0, (0.0, 0, 0.0)
+    running: list[Request] = []
+    done: list[Request] = []
+    queue = [_request(0.0, mean_steps, random) for _ in range(requests)]
+    coming = random.exponential(1.0 / rate) if rate else np.inf
+    while len(done) < COUNT:
+        while coming <= now:
+            queue.append(_request(coming, mean_steps, random))
+            coming += random.exponential(1.0 / rate)
+        if queue and len(running) < places:
+            request = queue.pop(0)
+            area += prefill * len(running)
+            now += prefill
+            request.first = now
+            running.append(request)
+        elif running:
+            step = base + slope * len(running)
+            area += step * len(running)
+            now += step
+            for request in running:
+                request.left -= 1
+            ended = [request for request in running if request.left == 0]
+            running = [request for request in running if request.left > 0]
+            for request in ended:
+                request.ended = now
+                done.append(request)
+                if requests:
+                    queue.append(_request(now, mean_steps, random))
+        else:
+            now = coming
+        if len(done) >= WARM and marked[1] == 0:
+            marked = (now, len(done), area)
+    return _outcome(done[marked[1] :], now - marked[0], area - marked[2])
+
+
+def pools(
+    prefill: float,
+    base: float,
+    slope: float,
+    mean_steps: float,
+    prefillers: int,
+    decoders: int,
+    transfer: float,
+    seed: int,
+    requests: int = 0,
+    rate: float = 0.0,
+) -> Outcome:
+    """Replicas that prefill and others that decode; a request goes to the decoding replica with the fewest."""
+    random = np.random.default_rng(seed)
+    free = [0.0] * prefillers
+    clocks, area = [0.0] * decoders, [0.0] * decoders
+    running: list[list[Request]] = [[] for _ in range(decoders)]
+    waiting: list[list[tuple[float, int, Request]]] = [[] for _ in range(decoders)]
+    done: list[Request] = []
+    number = 0
+
+    def send(came: float) -> None:
+        nonlocal number
+        number += 1
+        request = _request(came, mean_steps, random)
+        started = max(came, heapq.heappop(free))
+        heapq.heappush(free, started + prefill)
+        request.first = started + prefill + transfer
+        least = min(range(decoders), key=lambda one: len(running[one]) + len(waiting[one]))
+        heapq.heappush(waiting[least], (request.first, number, request))
+
+    for _ in range(requests):
+        send(0.0)
+    coming = random.exponential(1.0 / rate) if rate else np.inf
+    marked = (0.0, 0, 0.0)
+    while len(done) < COUNT:
+        one = min(range(decoders), key=lambda which: clocks[which])
+        now = clocks[one]
+        while coming <= now:
+            send(coming)
+            coming += random.exponential(1.0 / rate)
+        while waiting[one] and waiting[one][0][0] <= now:
+            running[one].append(heapq.heappop(waiting[one])[2])
+        if not running[one]:
+            others = [clock for which, clock in enumerate(clocks) if which != one and clock > now]
+            clocks[one] = min([*(line[0] for line in waiting[one][:1]), coming, *others])
+            continue
+        step = base + slope * len(running[one])
+        area[one] += step * len(running[one])
+        clocks[one] = now + step
+        for request in running[one]:
+            request.left -= 1
+        ended = [request for request in running[one] if request.left == 0]
+        running[one] = [request for request in running[one] if request.left > 0]
+        for request in ended:
+            request.ended = now + step
+            done.append(request)
+            if requests:
+                send(now + step)
+        if len(done) >= WARM and marked[1] == 0:
+            marked = (now, len(done), sum(area))
+    return _outcome(done[marked[1] :], max(clocks) - marked[0], (sum(area) - marked[2]) / decoders)

@@ -1,0 +1,420 @@
+"""Errors of rows that were left out of the fit: nothing leaks, known constants come back, bands hold what they say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.cli.app import cli
+from xlperf.errors import InputError
+from xlperf.evaluate import evaluate
+from xlperf.evaluate.bands import band_ends, band_of_mode, full_cache
+from xlperf.explore.cross_validation import (
+    FEWEST_ROWS,
+    FOLDS,
+    SOURCES,
+    Errors,
+    cross_validated,
+    fold_of,
+    plans_to_fit,
+    refitted,
+    trial_values,
+)
+from xlperf.explore.fit import Measured, belongs_to, read_measured, software_of
+from xlperf.explore.fit_bands import bands_left_out, fit_bands, with_checks
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
+from xlperf.explore.held_out import MARKERS, cross_validation_table, kernel_table, markdown
+from xlperf.explore.kernel_errors import KernelError, kernel_errors
+from xlperf.explore.kernel_rows import read_kernels
+from xlperf.explore.leave_out import not_published, rows_of
+from xlperf.explore.measurements import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
+from xlperf.explore.published import Published, published_columns, published_rows
+from xlperf.resources import workbook
+
+STACK = "somestack"
+SOURCE = SOURCES["training"] + " in validation.xlsx"
+
+
+@cache
+def shipped() -> Catalog:
+    return load_catalog()
+
+
+@cache
+def measured() -> Measured:
+    return read_measured()
+
+
+def constant(name: str, value: float, count: int = 20) -> FittedConstant:
+    return FittedConstant("training_software", ANY, ANY, STACK, name, value, "R0-R19", count, 0.1, "", SOURCE)
+
+
+def with_constants(**values: float) -> Catalog:
+    table = calibration_table([constant(name, value) for name, value in values.items()])
+    return shipped().with_tables([joined_tables(shipped().tables["calibration"], table)])
+
+
+def runs(truth: Catalog, number: int = 20, stretched: dict[int, float] | None = None) -> Published:
+    """Runs of two models whose measured time is what the engine says under some constants, some of them disturbed."""
+    header = list(published_columns()["training"])
+    rows = []
+    for row in range(number):
+        tensor, stages, micro = (1, 2, 4, 8)[row % 4], (1, 2)[row % 2], (1, 2)[row // 10 % 2]
+        plan = {
+            "row_id": f"R{row}",
+            "source_id": "source",
+            "group": "dense-megatron",
+            "software": STACK,
+            "model": "Llama3-8B" if row % 3 else "Llama3-70B",
+            "gpu": ("H100-SXM-80GB", "B200-SXM-180GB")[row % 2],
+            "n_gpus": "64",
+            "tp": f"{tensor}",
+            "pp": f"{stages}",
+            "dp": f"{64 // tensor // stages}",
+            "gbs": "256",
+            "mbs": f"{micro}",
+            "seq_len": "8192",
+            "precision": "bf16",
+            "recompute": "none",
+            "sp": "true",
+            "iter_time_s": "1",
+        }
+        rows.append([plan.get(name, "") for name in header])
+    published = published_rows(header, rows, lambda row, column: f"row {row} {column}")
+    plans = plans_to_fit(published, truth)
+    times = evaluate(plans.plans, plans.catalog).number("step_time")
+    assert len(times) == number and (times > 0.0).all(), plans.reasons
+    at = header.index("iter_time_s")
+    for row, time in enumerate(times.tolist()):
+        rows[row][at] = repr(time * (stretched or {}).get(row, 1.0))
+    return published_rows(header, rows, lambda row, column: f"row {row} {column}")
+
+
+def errors_of(logs: np.ndarray, software: str = STACK) -> Errors:
+    count = len(logs)
+    return Errors(
+        kind="training",
+        row_ids=np.array([f"R{row}" for row in range(count)], dtype=object),
+        group=np.full(count, "dense", dtype=object),
+        quantity=np.full(count, STEP_TIME, dtype=object),
+        software=np.full(count, software, dtype=object),
+        generation=np.full(count, "hopper", dtype=object),
+        family=np.array([f"model {row // 2}/gpu" for row in range(count)], dtype=object),
+        plan=np.arange(count),
+        fitted=logs,
+        by_rows=logs,
+        by_families=logs,
+        band=np.full(count, "step", dtype=object),
+        low=np.full(count, math.nan),
+        high=np.full(count, math.nan),
+    )
+
+
+# --- nothing leaks -------------------------------------------------------------------------------------------------
+
+
+def test_the_measured_time_of_a_row_does_not_move_its_own_prediction() -> None:
+    """A row that was three times as long is mispredicted by a factor of three more, to the last digit."""
+    known = with_constants(kernel_slowdown=1.3, layer_overhead_time=4e-4)
+    plain = cross_validated(runs(known), known).errors
+    spoiled = cross_validated(runs(known, stretched={7: 3.0}), known).errors
+    at = plain.row_ids.tolist().index("R7")
+    assert spoiled.by_rows[at] == pytest.approx(plain.by_rows[at] - math.log(3.0), abs=1e-9)
+    assert spoiled.by_families[at] == pytest.approx(plain.by_families[at] - math.log(3.0), abs=1e-9)
+
+
+def test_repeats_of_a_configuration_are_never_in_two_folds() -> None:
+    known = with_constants(kernel_slowdown=1.3)
+    errors = cross_validated(runs(known), known).errors
+    assert set(errors.family.tolist()) == {
+        f"{model}/{gpu}"
+        for model in ("meta-llama-3.1-8b", "meta-llama-3.1-70b")
+        for gpu in ("h100-sxm-80gb", "b200-sxm-180gb")
+    }
+    folds = {(name, fold_of(name)) for name in errors.family.tolist()}
+    assert len(folds) == len(set(errors.family.tolist()))
+
+
+def test_the_same_rows_give_the_same_errors() -> None:
+    known = with_constants(kernel_slowdown=1.2)
+    first, second = (cross_validated(runs(known), known).errors for _ in range(2))
+    assert first.by_rows.tolist() == second.by_rows.tolist()
+    assert first.by_families.tolist() == second.by_families.tolist()
+
+
+def test_folds_are_even_enough() -> None:
+    names = [name for rows in (measured().training, measured().inference) for name in rows.text["row_id"]]
+    counts = np.bincount([fold_of(name) for name in names], minlength=FOLDS)
+    assert len(counts) == FOLDS and counts.min() > 0.8 * len(names) / FOLDS
+
+
+# --- refits --------------------------------------------------------------------------------------------------------
+
+
+def test_constants_that_made_the_runs_come_back_without_a_fifth_of_them() -> None:
+    truth, start = with_constants(kernel_slowdown=1.45), with_constants(kernel_slowdown=1.15)
+    errors = cross_validated(runs(truth), start).errors
+    assert np.median(np.abs(errors.fitted)) > 0.1, "the constants in use are wrong"
+    assert np.median(np.abs(errors.by_rows)) < 0.02
+
+
+def test_a_refit_of_all_constants_together_finds_them() -> None:
+    truth = with_constants(kernel_slowdown=1.4, layer_overhead_time=1e-3, tensor_parallel_overlap=0.3)
+    start = with_constants(kernel_slowdown=1.1, layer_overhead_time=5e-4, tensor_parallel_overlap=0.6)
+    published = runs(truth)
+    before, after = start, refitted(published, start)
+    sizes = [
+        np.abs(cross_validated(published, catalog).errors.fitted).mean()
+        for catalog in (before, refitted(published, after))
+    ]
+    assert sizes[1] < 0.2 * sizes[0]
+    assert sizes[1] < 0.02
+
+
+def test_too_few_rows_leave_a_software_without_constants() -> None:
+    known = with_constants(kernel_slowdown=1.9)
+    published = runs(known, number=7)
+    errors = cross_validated(published, known).errors
+    assert np.abs(errors.fitted).max() == pytest.approx(0.0, abs=1e-9)
+    assert np.median(errors.by_rows) < -0.2, "the default of unknown software is faster"
+
+
+def test_rows_of_papers_take_no_part() -> None:
+    for rows in (measured().training, measured().inference):
+        plans = plans_to_fit(rows, shipped())
+        assert "papers" not in set(plans.published.text["group"])
+        assert "papers" in set(rows.text["group"])
+
+
+def test_trial_values_stay_within_what_is_declared() -> None:
+    for family in ("training_software", "experts", "serving_software", "serving_load"):
+        for name, declared in declared_constants()[family].items():
+            for value in (declared.low, declared.default, declared.high):
+                points = trial_values(family, name, value)
+                assert (np.diff(points) >= 0.0).all()
+                assert declared.low <= points[0] and points[-1] <= declared.high
+                assert points[0] <= value <= points[-1] or value == declared.high
+
+
+# --- bands ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_band_holds_four_fifths_of_new_rows() -> None:
+    random = np.random.default_rng(7)
+    bands = {one.constant: one.value for one in fit_bands(errors_of(0.2 * random.standard_normal(400)), [], "")}
+    new = np.exp(-0.2 * random.standard_normal(100000))
+    inside = np.mean((bands["step_low"] <= new) & (new <= bands["step_high"]))
+    assert inside == pytest.approx(0.8, abs=0.05)
+
+
+def test_bands_of_few_rows_are_wide_enough() -> None:
+    """Over many samples of twelve rows a band holds four fifths of new rows; a plain quantile would hold fewer."""
+    random = np.random.default_rng(11)
+    shares = []
+    for _ in range(200):
+        bands = {one.constant: one.value for one in fit_bands(errors_of(0.1 * random.standard_normal(12)), [], "")}
+        new = np.exp(-0.1 * random.standard_normal(2000))
+        shares.append(np.mean((bands["step_low"] <= new) & (new <= bands["step_high"])))
+    assert 0.74 < np.mean(shares) < 0.86
+
+
+def test_a_band_is_judged_without_the_configurations_of_its_fold() -> None:
+    logs = 0.05 * np.random.default_rng(3).standard_normal(40)
+    errors = errors_of(logs)
+    folds = np.array([fold_of(name) for name in errors.family.tolist()])
+    wild = errors_of(np.where(folds == folds[0], 5.0, logs))
+    judged = bands_left_out(wild, [])
+    assert (judged.covered(judged.by_families)[folds == folds[0]] == 0.0).all()
+    calm = bands_left_out(errors, [])
+    assert (judged.low[folds == folds[0]] == calm.low[folds == folds[0]]).all()
+
+
+def test_times_to_the_first_token_have_no_band() -> None:
+    errors = replace(errors_of(np.zeros(20)), quantity=np.full(20, FIRST_TOKEN, dtype=object))
+    assert fit_bands(errors, [], "") == []
+    assert np.isnan(bands_left_out(errors, []).low).all()
+
+
+def test_bands_differ_by_mode_and_by_what_decides_the_batch() -> None:
+    constants = {
+        "serving_band": {"step_low": 0.9, "step_high": 1.1, "loaded_low": 0.8, "loaded_high": 1.2},
+        "capacity_band": {"full_low": 0.7, "full_high": 1.3, "pooled_low": 0.6, "pooled_high": 1.4},
+    }
+    arrays = {
+        family: {name: np.full((2, 1), value) for name, value in values.items()} for family, values in constants.items()
+    }
+    full = full_cache([64.0, 10.0], [65.0, 65.0])
+    assert full.tolist() == [True, False]
+    assert [end.tolist() for end in band_ends("continuous", full, arrays)] == [[0.7, 0.8], [1.3, 1.2]]
+    assert [end.tolist() for end in band_ends("static", full, arrays)] == [[0.9, 0.9], [1.1, 1.1]]
+    assert [end.tolist() for end in band_ends("disaggregated", full, arrays)] == [[0.6, 0.6], [1.4, 1.4]]
+    assert band_of_mode("disaggregated", True) == "pooled"
+
+
+def test_a_fit_ends_with_errors_of_rows_held_out_and_with_bands() -> None:
+    known = with_constants(kernel_slowdown=1.3)
+    constants = [constant("kernel_slowdown", 1.3), replace(constant("kernel_slowdown", 1.3), family="training_band",
+                                                           constant="step_low", value=0.5)]  # fmt: skip
+    found = with_checks(constants, [runs(known, number=60)], shipped(), "2026-01-01")
+    assert found[0].constant == "kernel_slowdown" and "held out" in found[0].notes
+    assert found[0].error < 0.1, "default kernels, but this constant makes up for them"
+    bands = [one for one in found if one.family == "training_band"]
+    assert {one.constant for one in bands} == {"step_low", "step_high"}
+    assert all(one.date == "2026-01-01" for one in bands)
+    assert {one.generation: one.num_rows for one in bands} == {"any": 60, "hopper": 30, "blackwell": 30}
+    assert [one.value for one in bands if one.constant == "step_low"] != [0.5]
+
+
+# --- left out ------------------------------------------------------------------------------------------------------
+
+
+def test_a_software_goes_with_its_variants_and_what_is_built_on_it() -> None:
+    kept = measured().without("tensorrt-llm", shipped())
+    left = set(software_of(kept.inference, shipped()))
+    gone = set(software_of(measured().inference, shipped())) - left
+    assert gone == {"tensorrt-llm", "tensorrt-llm-0", "nim"}
+    assert len(kept.training) == len(measured().training) and kept.kernels == measured().kernels
+    assert not belongs_to("vllm", "vll")
+
+
+def test_rows_of_a_software_and_of_a_generation() -> None:
+    some = rows_of(measured().inference, shipped(), "vLLM")
+    assert set(software_of(some, shipped())) == {"vllm"}
+    blackwell = rows_of(measured().training, shipped(), "Blackwell")
+    assert len(blackwell) > 100 and all("B" in gpu for gpu in blackwell.text["gpu"])
+
+
+def test_published_constants_are_told_from_kernels() -> None:
+    table = shipped().tables["calibration"]
+    kernels = set(not_published(table))
+    for row, family in enumerate(table.text("family").tolist()):
+        if family.endswith("_band") or family in ("training_software", "serving_software"):
+            assert row not in kernels
+        if family in ("gemm", "all_gather") and table.text("software", ANY)[row] == ANY:
+            assert row in kernels
+
+
+# --- kernels -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def kernels() -> list[KernelError]:
+    return kernel_errors(read_kernels(workbook("validation.xlsx")), shipped())
+
+
+def test_kernels_held_back_are_within_what_is_asked_for() -> None:
+    whole = [one for one in kernels() if not one.accelerator]
+    assert {one.operation for one in whole} >= {"matrix product over 50 us", "flash attention", "all-reduce"}
+    assert [one for one in whole if one.missed] == []
+    assert all(one.count > 20 for one in whole)
+
+
+def test_errors_by_accelerator_add_up_to_the_whole() -> None:
+    for one in kernels():
+        if not one.accelerator:
+            parts = [other.count for other in kernels() if other.operation == one.operation and other.accelerator]
+            assert sum(parts) == one.count
+
+
+# --- rules of what may be fitted -----------------------------------------------------------------------------------
+
+
+def test_no_paper_is_in_a_fit_set_of_any_family() -> None:
+    table = shipped().tables["calibration"]
+    for row in range(len(table)):
+        source = str(table.text("source")[row])
+        for kind, begins in SOURCES.items():
+            if not source.startswith(begins):
+                continue
+            rows = measured().training if kind == "training" else measured().inference
+            papers = {
+                name for name, group in zip(rows.text["row_id"], rows.text["group"], strict=True) if group == "papers"
+            }
+            named = rows_of_fit_set(str(table.text("fit_set")[row]), rows.text["row_id"])
+            assert not papers & set(named), table.place(row, "fit_set")
+            assert bool(named) == (table.number("num_rows")[row] > 0.0), table.place(row, "num_rows")
+
+
+def test_every_fitted_constant_has_an_error_rows_a_date_and_a_source() -> None:
+    table = shipped().tables["calibration"]
+    fitted = 0
+    for row in range(len(table)):
+        assert str(table.text("source")[row]), table.place(row, "source")
+        if str(table.text("kind")[row]) != "measured":
+            continue
+        fitted += 1
+        assert table.number("num_rows")[row] >= 1.0, table.place(row, "num_rows")
+        assert str(table.text("fit_set")[row]), table.place(row, "fit_set")
+        few = table.number("num_rows")[row] < 2 * FEWEST_ROWS  # all of them may be in one fold
+        assert table.number("error")[row] >= 0.0 or few, table.place(row, "error")
+        assert str(table.text("date")[row]), table.place(row, "date")
+    assert fitted > 200
+
+
+def test_software_has_few_constants_of_each_family() -> None:
+    table = shipped().tables["calibration"]
+    seen: dict[tuple[str, str], set[str]] = {}
+    for row in range(len(table)):
+        family, software, name = (str(table.text(part, ANY)[row]) for part in ("family", "software", "constant"))
+        if family in SOFTWARE_FAMILIES:
+            seen.setdefault((family, software), set()).add(name)
+    assert max(len(names) for names in seen.values()) <= 4
+
+
+# --- tables and the command ----------------------------------------------------------------------------------------
+
+
+def test_tables_as_text() -> None:
+    logs = np.log([1.1, 1.2, 0.9, 1.0])
+    errors = replace(errors_of(logs), low=np.full(4, 0.88), high=np.full(4, 1.2))
+    header, lines = cross_validation_table([(errors, errors)])
+    assert len(header) == len(lines[0])
+    assert lines[0][:5] == ("training: dense", STEP_TIME, "4", "10.0 %", "17.0 %")
+    assert lines[0][-1] == "75 %"
+    assert TIME_PER_TOKEN not in lines[0]
+    text = markdown("cross-validation", (header, lines))
+    assert text.startswith(MARKERS["cross-validation"][0]) and text.endswith(MARKERS["cross-validation"][1] + "\n")
+    one = KernelError("all-reduce", "", "", 30, 0.04, 0.2, 0.08)
+    assert kernel_table([one], whole=True)[1] == [("all-reduce", "30", "4.0 %", "20.0 %", "8 %")]
+    assert not one.missed and replace(one, median=0.09).missed
+
+
+def test_the_command_shows_kernels_and_replaces_their_table(tmp_path: object) -> None:
+    from pathlib import Path
+
+    readme = Path(str(tmp_path)) / "README.md"
+    begin, end = MARKERS["kernels"]
+    readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
+    found = CliRunner().invoke(cli, ["validate", "--kernels", "--readme", str(readme)])
+    assert found.exit_code == 0, found.output
+    assert "matrix product over 50 us" in found.output and "H100-SXM-80GB" in found.output
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{begin}\n| operation |") and text.endswith(f"{end}\nafter\n")
+    assert "old" not in text
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match='unknown generation or software "vlm"; did you mean vllm'):
+        measured().without("vlm", shipped())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--kernels", "--cross-validate"], "no other option"),
+        (["--kernels", "--baseline"], "no other option"),
+        (["--cross-validate", "-o", "x.csv"], "no other option"),
+        (["--leave-out", "ada", "--leave-out", "vllm", "-o", "x.csv"], "-o goes with one --leave-out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments: list[str], words: str) -> None:
+    found = CliRunner().invoke(cli, ["validate", *arguments])
+    assert found.exit_code == 2
+    assert words in found.output
