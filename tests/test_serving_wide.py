@@ -254,7 +254,6 @@ def test_without_graphs_short_kernels_wait_for_the_host(catalog: Catalog) -> Non
     big = {"model": "Meta-Llama-3.1-405B", "precision": "fp8", "batch_size": 64}
     found = results(catalog, big, {**big, "graphs": "no"})
     assert found.number("ttft")[0] == found.number("ttft")[1], "a prefill has no graph anyway"
-    assert results(catalog, {**row, "graphs": "no"}).text("bound")[0] == "overhead"
     table = explain(plans({**row, "graphs": "no"}), catalog)
     decode = table.text("phase") == "decode"
     assert table.number("total_time")[decode].sum() == pytest.approx(eager, rel=1e-9)
