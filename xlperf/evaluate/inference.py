@@ -183,10 +183,15 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.filled("prompt_variation"),
         (plans.filled("expert_dispatch") == "nodes").astype(np.float64),
         plans.filled("two_batch_overlap"),
+        plans.filled("graphs"),
         codes,
     )
     stored = np.array([PRECISION_CODES[word] for word in weights.tolist()], dtype=np.int64)[codes]
     constants, extrapolated = _constants(catalog.calibration, joined, attention, stored, architecture)
+    slowdown = constants["serving_host"]["host_slowdown"]
+    if (plan.graphs == 0.0).any():
+        eager, _ = catalog.calibration.constants_of("serving_eager", joined.keys)
+        constants["serving_eager"] = _host_times(eager, slowdown)
     peak = joined.peak_for(attention)
     return ServingSetting(
         joined=joined,
@@ -194,7 +199,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plan=plan,
         architecture=architecture,
         kernels=launched_ahead(constants),
-        software=_host_times(constants["serving_software"], constants["serving_host"]["host_slowdown"]),
+        software=_host_times(constants["serving_software"], slowdown),
         load=constants["serving_load"],
         bands={family: constants[family] for family in _BANDS},
         extrapolated=extrapolated,

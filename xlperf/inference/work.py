@@ -373,7 +373,13 @@ def serving_work(
         served,
         served,
     )
-    work = work._replace(layer_launches=prefill * software["kernel_overhead_time"] * _kernels(work))
+    launches = prefill * software["kernel_overhead_time"] * _kernels(work)
+    if np.any(plan.graphs == 0.0):
+        eager = np.maximum(software["kernel_overhead_time"], kernels["serving_eager"]["launch_time"])
+        # The gaps between the kernels of a graph are part of what the host takes without one.
+        waited = eager * _kernels(work) - work.layer_overhead
+        launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
+    work = work._replace(layer_launches=launches)
     work = work._replace(parts=_parts(work))
     if np.any(plan.two_batches > 0.0):
         work = _overlapped(work, batching, phases, kernels["serving_experts"]["exchange_share"])
