@@ -227,6 +227,19 @@ def test_halves_of_a_small_batch_read_the_weights_twice(catalog: Catalog) -> Non
     assert found.number("time_communication")[1] < found.number("time_communication")[0]
 
 
+def test_a_pool_that_sends_no_tokens_takes_no_part(catalog: Catalog) -> None:
+    """A prefill pool of plain tensor parallel beside a decoding pool with copies of the attention."""
+    row = {**WIDE_EXPERTS, "mode": "disaggregated", "batch_size": "", "concurrency": 512, "num_accelerators": 40,
+           "prefill_accelerators": 8, "prefill_tensor_parallel": 8, "prefill_data_parallel_attention": 1,
+           "prefill_expert_parallel": 8, "accelerator": "H200-SXM-141GB"}  # fmt: skip
+    found = results(catalog, row, {**row, "two_batch_overlap": "yes", "expert_dispatch": "nodes"})
+    assert not np.isnan(found.number("latency")).any(), found.text("reason")
+    assert found.number("prefill_time")[0] == found.number("prefill_time")[1]
+    assert found.number("tpot")[0] != found.number("tpot")[1]
+    neither = {**row, "data_parallel_attention": 1, "two_batch_overlap": "yes"}
+    assert "two batch overlap needs a mixture of experts" in results(catalog, neither).text("reason")[0]
+
+
 def test_operators_of_overlapped_batches_add_up(catalog: Catalog) -> None:
     for way in ("ranks", "nodes"):
         table = plans({**WIDE_EXPERTS, "batch_size": 256, "two_batch_overlap": "yes", "expert_dispatch": way})

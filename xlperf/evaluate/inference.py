@@ -292,6 +292,15 @@ def _mode_rules(plans: Table, mode: str) -> list[Rule]:
     return {"static": [*pools, *varied, run], "continuous": pools, "disaggregated": [run]}[mode]
 
 
+def _dispatch(plans: Table, without: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of the exchange with experts, blank for some plans."""
+    found = {name: plans[name] for name in ("expert_dispatch", "two_batch_overlap") if name in plans}
+    return {
+        name: np.where(without, "" if values.dtype == object else np.nan, values).astype(values.dtype)
+        for name, values in found.items()
+    }
+
+
 def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
     """Plans of the decoding pool and of the prefill pool, and the requests in flight over both."""
     total = plans.number("num_accelerators")
@@ -311,11 +320,12 @@ def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[
     one = np.ones(len(plans))
     accelerator = np.where(given == "", plans.text("accelerator"), given).astype(object)
     shared = {**plans.columns, "concurrency": blank, "batch_size": one}
-    decoding = Table(plans.kind, {**shared, "num_accelerators": decode}, plans.place)
-    prefilling = Table(
-        plans.kind, {**shared, **other, "num_accelerators": prefill, "accelerator": accelerator}, plans.place
-    )
-    return decoding, prefilling, np.asarray(requests)
+    # How tokens are sent to experts says nothing for a pool that sends none while the other does.
+    here, there = (each["data_parallel_attention"] > 1.0 for each in (own, other))
+    decoding = {**shared, "num_accelerators": decode, **_dispatch(plans, ~here & there)}
+    prefilling = {**shared, **other, "num_accelerators": prefill, "accelerator": accelerator}
+    prefilling |= _dispatch(plans, ~there & here)
+    return Table(plans.kind, decoding, plans.place), Table(plans.kind, prefilling, plans.place), np.asarray(requests)
 
 
 def _evaluate(
