@@ -27,7 +27,7 @@ from xlperf.explore.cross_validation import (
     refitted,
     trial_values,
 )
-from xlperf.explore.fit import Measured, belongs_to, read_measured, software_of
+from xlperf.explore.fit import Measured, belongs_to, read_measured, software_of, training_constants
 from xlperf.explore.fit_bands import bands_left_out, fit_bands, with_checks
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
 from xlperf.explore.held_out import MARKERS, cross_validation_table, kernel_table, markdown
@@ -299,6 +299,15 @@ def test_published_constants_are_told_from_kernels() -> None:
             assert row not in kernels
         if family in ("gemm", "all_gather") and table.text("software", ANY)[row] == ANY:
             assert row in kernels
+
+
+def test_constants_of_training_stacks_are_read_back_as_they_were_fitted() -> None:
+    found = training_constants(shipped().tables["calibration"], "2026-01-01")
+    assert {one.family for one in found} >= {"training_software", "experts"}
+    assert all(one.date == "2026-01-01" and one.num_rows > 0 and one.fit_set for one in found)
+    table = calibration_table(found)
+    again = training_constants(table, "2026-01-01")
+    assert repr(again) == repr(found)
 
 
 # --- kernels -------------------------------------------------------------------------------------------------------
