@@ -15,6 +15,7 @@ from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
+from xlperf.explore import fit_stacks
 from xlperf.explore.fit import Measured, documented_constants, read_measured
 from xlperf.explore.fit_rows import calibration_table, fit_set, joined_tables, rounded, rows_of_fit_set
 from xlperf.explore.fit_stack_kernels import fit_kernels_of_stack, kernel_constants
@@ -167,6 +168,18 @@ def test_slow_attention_of_a_stack_is_found(catalog: Catalog) -> None:
     assert (shift > 0.0).all(), "slower kernels make every run longer"
     kept, none = fit_kernels_of_stack(rows, "somestack", {("kernel_slowdown", "any"): 1.1})
     assert kept == {("kernel_slowdown", "any"): 1.1} and not none, "too few rows for kernels of its own"
+
+
+def test_kernels_of_a_stack_hold_on_generations_that_nothing_is_measured_on(catalog: Catalog) -> None:
+    published = runs(catalog, "somestack", {"kernel_slowdown": 1.1})
+    rows = fit_rows_of(published, catalog)
+    kernels = {("gemm", "compute_efficiency", "hopper", "bf16"): 0.7}
+    found = fit_stacks._kernel_rows("somestack", kernels, rows, np.zeros(20), published.text["row_id"], "2026-01-01")
+    assert {row.generation: row.value for row in found} == {"hopper": 0.7, "any": 0.7}
+    known = catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(found))])
+    for kind in ("hopper", "rubin"):
+        keys = (np.array([name], dtype=object) for name in (kind, "bf16", "somestack"))
+        assert known.calibration.constants("gemm", *keys)[0]["compute_efficiency"][0, 0] == 0.7
 
 
 def test_rows_of_papers_are_not_read_by_a_fit(catalog: Catalog) -> None:

@@ -148,9 +148,16 @@ def _levels(rows: FitRows, every: Sequence[int]) -> list[tuple[str, str]]:
 def _kernel_rows(
     software: str, kernels: KernelValues, rows: FitRows, held_out: Array, order: Sequence[str], date: str
 ) -> list[FittedConstant]:
+    """Constants of a stack's kernels by generation, and their mean for generations that nothing is measured on."""
+    shared: dict[tuple[str, str, str, str], list[float]] = {}
+    for (family, name, _, precision), value in kernels.items():
+        shared.setdefault((family, name, ANY, precision), []).append(value)
+    mean = {key: rounded(sum(values) / len(values)) for key, values in shared.items()}
+    fitted = {kind for _, _, kind, _ in kernels}
     found = []
-    for constant in kernel_constants(software, {}, kernels):
-        index = [row for row, kind in enumerate(rows.generation) if kind == constant.generation]
+    for constant in kernel_constants(software, {}, {**kernels, **mean}):
+        kinds = fitted if constant.generation == ANY else {constant.generation}
+        index = [row for row, kind in enumerate(rows.generation) if kind in kinds]
         error = float(np.median(np.abs(np.expm1(held_out[index]))))
         named = fit_set([rows.row_ids[row] for row in index], order)
         notes = f"kernels of the stack itself; error: rows held out by family, {FOLDS} folds"
