@@ -188,6 +188,10 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
             assert isinstance(value, float)
             plan[name] = max(float(round(value * float(share))), 1.0)
         said.append(f"lengths {share} of the stated ones on average ({why})")
+    dispatch, why = engine_default(engine, text, "expert_dispatch")
+    if dispatch and plan["mode"] == "static" and plan["expert_parallel"] != 1.0:
+        plan["expert_dispatch"], plan["two_batch_overlap"] = dispatch, 1.0
+        said.append(f"tokens go to {dispatch} once, behind half of a batch ({why})")
     copies = plan["data_parallel_attention"] != 1.0
     drafted, why = engine_default(engine, text, "draft_tokens_copies" if copies else "draft_tokens")
     if drafted:
