@@ -16,7 +16,8 @@ from xlperf.evaluate import evaluate, explain
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
 from xlperf.explore.published import Published, published_rows
 from xlperf.explore.published_inference import inference_plans
-from xlperf.inference.load import Service, run_rate
+from xlperf.inference.load import Service
+from xlperf.inference.runs import run_rate
 from xlperf.parallel.serving_memory import usable_memory
 
 BASE = {
@@ -160,7 +161,7 @@ def test_lengths_are_those_that_the_benchmark_draws(catalog: Catalog) -> None:
     table, said = plan_of(catalog)
     assert (table.number("prompt_length")[0], table.number("output_length")[0]) == (922.0, 922.0)
     assert "0.9 of the stated ones" in said
-    other, _ = plan_of(catalog, notes="source_file=/Users/x/data/h200_sxm/sglang/0.5/a.csv; ")
+    other, _ = plan_of(catalog, notes="source_file=gap/data/h200_sxm/sglang/0.5/a.csv; ")
     assert other.number("prompt_length")[0] == 1024.0
 
 

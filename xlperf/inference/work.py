@@ -381,7 +381,7 @@ def serving_work(
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
     work = work._replace(layer_launches=launches)
     work = work._replace(parts=_parts(work))
-    if np.any(plan.two_batches > 0.0):
+    if architecture.experts and np.any(plan.two_batches > 0.0):
         work = _overlapped(work, batching, phases, kernels["serving_experts"]["exchange_share"])
     layers, passes, transfers = _critical_path(work, model, plan, batching, phases)
     return work._replace(layers=layers, passes=passes, transfers=transfers)
