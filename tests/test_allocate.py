@@ -139,3 +139,17 @@ def test_command(tmp_path: Path, command: Callable[..., Any]) -> None:
     assert refused.code == 2 and "line 3, accelerator" in refused.err and "names no device" in refused.err
     assert command("optimise", plans, "--row", "1", "--name", "one", *options).code == 2
     assert command("optimise", plans, "--objective", "step-time", *options).code == 2
+
+
+def test_the_grid_leaves_out_what_belongs_to_one_split() -> None:
+    plan = training(
+        DERIVED, num_accelerators=128, context_parallel=2, virtual_pipeline=3, first_stage_layers=11, data_parallel=1
+    )
+    grid = plan_grid(plan, catalog())
+    assert not {"first_stage_layers", "data_parallel"} & set(grid.columns)
+    assert set(grid["virtual_pipeline"].tolist()) == {1.0, 3.0}
+    assert (grid["tensor_parallel"] * grid["pipeline_parallel"] <= 64).all()
+    results = evaluate(grid, catalog())
+    assert np.isfinite(results["step_time"]).sum() > 100
+    both = (grid["virtual_pipeline"] == 3.0) & (grid["pipeline_parallel"] == 8.0) & np.isfinite(results["step_time"])
+    assert both.any()

@@ -33,6 +33,7 @@ NOT_DRAWN = {
     "inference.targets.target_results": "takes a stream of requests beside plans",
     "inference.targets.pooled_target_results": "takes a stream of requests beside plans",
     "inference.bound.serving_bound": "takes the work that serving_work returns",
+    "inference.products.product_times": "takes the products that serving_gemms returns",
     "inference.work.phase_times": "takes the work that serving_work returns",
     "network.topology.tier_shape": "takes the number of a tier, part of collective_time",
     "parallel.rules.broken_rules": "rules in words",

@@ -58,6 +58,20 @@ def decode_rate() -> float:
     return batch / each * 8.0
 
 
+def test_training_of_deepseek_v3() -> None:
+    """2.664 million hours of an H800 for 14.8 trillion tokens, 5.328 MUSD (arXiv:2412.19437 table 1)."""
+    plan = _row("training", model="DeepSeek-V3", accelerator=H800, num_accelerators=2048, software="in-house",
+                pipeline_parallel=16, pipeline_schedule="dualpipe", expert_parallel=64, zero_stage=1,
+                expert_overlap="yes", dispatch_precision="fp8", dispatch_nodes=4, global_batch_size=15360,
+                micro_batch_size=1, sequence_length=4096, precision="fp8-block", recompute="selective",
+                recompute_modules="norm latent", train_mtp="yes", training_tokens=14.8)  # fmt: skip
+    results = evaluate(plan, load_catalog())
+    seconds = float(results["run_steps"][0] * results["step_time"][0]) * 2048.0
+    assert seconds / HOUR == pytest.approx(2.664e6, rel=0.25)
+    cost = float(results["run_cost"][0] / results["accelerator_hour_cost"][0]) * HOURLY
+    assert cost == pytest.approx(5.328e6, rel=0.25)
+
+
 def test_a_day_of_serving() -> None:
     """608 and 168 billion tokens on 226.75 nodes for 87,072 USD (DeepSeek-V3/R1 inference system overview, 2025)."""
     prefill, decode = prefill_rate(), decode_rate()

@@ -582,3 +582,30 @@ def test_a_report_shows_derived_accelerators(tmp_path: Path, command: Callable[.
     )
     roof = " ".join(str(cell.value) for row in book["roofline"].iter_rows() for cell in row if cell.value)
     assert DERIVED in roof and "nan" not in roof.lower()
+
+
+HOPPER = {"technology": "5 nm", "core": "Hopper SM", "die_area": 814, "num_cores": 132, "link": "NVLink 4"}
+BLACKWELL = {"technology": "4 nm", "core": "Blackwell SM", "die_area": 800, "num_dies": 2, "num_cores": 148}
+CDNA = {
+    "technology": "5 nm", "core": "CDNA 3 CU", "num_dies": 8, "die_area": 115, "base_technology": "7 nm",
+    "num_base_dies": 4, "base_area": 370, "num_cores": 304, "link": "Infinity Fabric 4",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cells", "stated"),
+    [
+        # H200 SXM (six stacks where the edge is given five), B300 SXM, MI325X: TB/s, GiB, GB/s, W
+        ({**HOPPER, "memory": "HBM3e"}, (4.8, None, 450.0, 700.0)),
+        ({**BLACKWELL, "memory": "HBM3e", "stack_height": 12, "link": "NVLink 5"}, (8.0, 288.0, 900.0, 1100.0)),
+        ({**CDNA, "memory": "HBM3e", "stack_height": 12}, (6.0, 256.0, 448.0, 1000.0)),
+        # A100 40 GB; MI250X, whose units are not among the cores
+        ({"technology": "7 nm", "core": "Ampere SM", "die_area": 826, "memory": "HBM2"}, (1.555, 40.0)),
+        ({"technology": "7 nm", "core": "Ampere SM", "die_area": 724, "num_dies": 2, "memory": "HBM2e"}, (3.28, 128.0)),
+    ],
+)
+def test_products_that_no_constant_was_chosen_by(cells: dict[str, Any], stated: tuple[float | None, ...]) -> None:
+    results = evaluate_devices(devices(cells), catalog())
+    names = ("memory_bandwidth", "memory_capacity", "link_bandwidth", "thermal_design_power")
+    for name, value in zip(names, stated, strict=False):
+        assert value is None or _shown(results, name) == pytest.approx(value, rel=0.20), name

@@ -16,18 +16,9 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
-from xlperf.explore.fit_engines import (
-    BAND,
-    COSTS,
-    FAMILY,
-    ServingRows,
-    fitted_costs,
-    held_out_ratios,
-    ratios,
-    serving_rows,
-)
-from xlperf.explore.fit_rows import calibration_table, rows_of_fit_set
-from xlperf.explore.fit_serving import fit_serving
+from xlperf.explore.fit_engines import NEVER_FITTED_SOURCES, serving_rows
+from xlperf.explore.fit_rows import FittedConstant, rows_of_fit_set
+from xlperf.explore.fit_serving import FAMILY, KINDS, fit_serving
 from xlperf.explore.published import Published, published_rows
 from xlperf.hardware.device import Device
 from xlperf.inference import BOUNDS, serving_results, serving_work
@@ -130,9 +121,10 @@ def serve(plans: list[dict[str, Any]], **software: float) -> dict[str, Any]:
         "model": model,
         "device": device,
         "attention_device": dataclasses.replace(device, peak_flop_rate=PEAKS["bf16"] * full),
+        "wide_device": dataclasses.replace(device, peak_flop_rate=PEAKS["bf16"] * full),
         "network": network,
         "plan": plan,
-        "kernels": {family: constants(family, rows) for family in FAMILIES},
+        "kernels": {**{family: constants(family, rows) for family in FAMILIES}, "gemm_wide": constants("gemm", rows)},
         "software": constants("serving_software", rows, **software),
     }
 
@@ -280,7 +272,7 @@ def test_better_hardware_is_never_slower() -> None:
     for field in ("memory_bandwidth", "peak_flop_rate", "vector_flop_rate"):
         better = {
             name: dataclasses.replace(base[name], **{field: 2.0 * getattr(base[name], field)})
-            for name in ("device", "attention_device")
+            for name in ("device", "attention_device", "wide_device")
         }
         fast = serving_results(**{**base, **better}, reserved_memory=np.zeros(100))
         assert (fast["latency"] <= slow["latency"] * (1.0 + 1e-12)).all(), field
@@ -380,7 +372,7 @@ def test_long_prefills_run_in_passes() -> None:
 
 
 def test_what_a_step_waits_for() -> None:
-    software = dict.fromkeys(COSTS, 0.0)
+    software = dict.fromkeys(("layer_overhead_time", "prefill_overhead_time", "request_overhead_time"), 0.0)
     free = {"num_accelerators": 1, "model": LLAMA_13B}
     code = results(free, {**free, "batch_size": 8000, "prompt_length": 1, "output_length": 2}, **software)["bound"]
     assert [BOUNDS[int(value)] for value in code] == ["memory", "compute"]
@@ -511,38 +503,7 @@ def test_context_beyond_the_model_is_a_warning() -> None:
     ]
 
 
-# The fit of fixed costs
-
-
-def fit_sample(costs: tuple[float, float, float], spoil: float = 1.0) -> ServingRows:
-    random = np.random.default_rng(3)
-    steps, layers, batch = (random.integers(1, high, 40).astype(float) for high in (200, 90, 32))
-    slopes = np.stack([steps * layers, random.integers(1, 9, 40), batch], axis=-1)
-    base = random.uniform(0.1, 2.0, 40)
-    times = base + slopes @ np.array(costs)
-    times[::9] *= spoil
-    names = np.array([f"x{row}" for row in range(40)], dtype=object)
-    no = np.full(40, False)
-    return ServingRows(names, names, names, names, no, no, times, base, slopes)
-
-
-@pytest.mark.parametrize("spoil", [1.0, 1.7])
-def test_fit_finds_the_costs_in_spite_of_outliers(spoil: float) -> None:
-    costs = (5e-5, 2e-2, 4e-3)
-    rows = fit_sample(costs, spoil)
-    found = fitted_costs(rows)
-    np.testing.assert_allclose([found[name] for name in COSTS], costs, rtol=1e-6)
-    assert np.median(np.abs(ratios(rows, found) - 1.0)) < 1e-8
-    assert np.median(np.abs(held_out_ratios(rows) - 1.0)) < 1e-8
-
-
-def test_costs_that_rows_cannot_tell_apart_stay_at_their_default() -> None:
-    rows = fit_sample((5e-5, 2e-4, 4e-3))
-    layer, prefill, request = rows.slopes.T
-    as_layers = dataclasses.replace(rows, slopes=np.stack([layer, 0.03 * layer, request], axis=-1))
-    assert sorted(fitted_costs(as_layers)) == ["layer_overhead_time", "request_overhead_time"]
-    one_request = dataclasses.replace(rows, slopes=np.stack([layer, prefill, prefill], axis=-1))
-    assert sorted(fitted_costs(one_request)) == ["layer_overhead_time", "prefill_overhead_time"]
+# The fit of what engines take beyond kernels
 
 
 PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
@@ -577,52 +538,85 @@ def catalog() -> Catalog:
     return Catalog.from_tables(tables, "catalog")
 
 
-def published(group: str, seconds: Callable[[int], float]) -> Published:
-    """Latencies of 32 plans of one engine on each of two generations."""
+def published(group: str, seconds: Callable[[int], float], source: str = "s", alike: bool = False) -> Published:
+    """Latencies of 32 plans of one engine on each of two generations; alike: of one length and one request."""
     shapes = itertools.product(("Llama2-7B", "Llama2-13B"), ("X", "Y"), (1, 2, 4, 8), (1, 2, 4, 8))
     rows = []
     for number, (model, chip, tensor, batch) in enumerate(shapes):
-        plan = ["8", str(tensor), "static", str(batch), "200", ("1", "20", "200")[number % 3], "fp16"]
-        rows.append([f"{group}{number}", "s", group, model, chip, *plan, "engine", repr(seconds(number))])
+        requests, tokens = ("1", "20") if alike else (str(batch), ("2", "20", "200")[number % 3])
+        plan = ["8", str(tensor), "static", requests, "200", tokens, "fp16"]
+        rows.append([f"{group}{number}", source, group, model, chip, *plan, "engine", repr(seconds(number))])
     return published_rows(PUBLISHED, rows, lambda row, column: f"row {row}")
 
 
-def made_up(catalog: Catalog, costs: dict[str, tuple[float, float, float]]) -> Published:
-    """Latencies that the given costs of each generation make."""
-    bare = serving_rows(published("static", lambda number: 1.0), catalog)
-    values = np.array([costs[generation] for generation in bare.generation])
-    times = bare.base + (bare.slopes * values).sum(axis=-1)
-    return published("static", lambda number: float(times[number]))
+TRUE_COSTS = {"layer_overhead_time": 7e-5, "token_overhead_time": 4e-5, "prefill_overhead_time": 8e-3}
+
+
+def made_up(catalog: Catalog, slow: float = 1.0, spoil: float = 1.0, alike: bool = False) -> Published:
+    """Latencies that known costs make, the host slower beside the first generation; some are spoilt."""
+    costs = [plain(FAMILY, name, value) for name, value in TRUE_COSTS.items()]
+    bare = serving_rows(published("static", lambda number: 1.0, alike=alike), catalog)
+    times = np.exp(bare.errors([*costs, plain("serving_host", "host_slowdown", slow, "gen x")], catalog))
+    times[::9] *= spoil
+    return published("static", lambda number: float(times[number]), alike=alike)
+
+
+def plain(family: str, name: str, value: float, generation: str = "any") -> FittedConstant:
+    return FittedConstant(family, generation, "any", "any", name, value, "", 0, math.nan, "", "")
+
+
+def left(measured: Published, rows: list[FittedConstant], catalog: Catalog) -> Array:
+    """Errors that fitted rows leave."""
+    return np.abs(serving_rows(measured, catalog).errors(rows, catalog))
 
 
 def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
     """Latencies made with known costs give these costs back, and the rows of the sheet are looked up by the engine."""
-    measured = made_up(catalog, dict.fromkeys(("gen x", "gen y"), (7e-5, 5e-3, 3e-3)))
+    measured = made_up(catalog)
     rows = fit_serving(measured, catalog, "2026-01-01")
     assert rows == fit_serving(measured, catalog, "2026-01-01"), "the same rows each time"
-    keys = {(row.software, row.generation, row.constant) for row in rows if row.family == FAMILY}
-    assert keys == {(software, "any", name) for software in ("engine", "any") for name in COSTS}
-    calibrated = catalog.with_tables([calibration_table(rows)]).calibration
-    words = (np.array([word], dtype=object) for word in ("gen x", "bf16", "engine"))
-    used = calibrated.constants(FAMILY, *words)[0]
-    assert [used[name][0, 0] for name in COSTS] == pytest.approx([7e-5, 5e-3, 3e-3], rel=0.02)
-    assert {row.error < 0.01 for row in rows if row.family == FAMILY and row.software == "engine"} == {True}
-    bands = {(row.software, row.generation, row.constant): row.value for row in rows if row.family == BAND}
-    assert bands["engine", "any", "step_low"] == pytest.approx(1.0, abs=0.02)
-    assert set(rows_of_fit_set(rows[0].fit_set, measured.text["row_id"])) == set(measured.text["row_id"])
+    assert left(measured, rows, catalog).max() < 0.02
+    found = {row.constant: row for row in rows if row.family == FAMILY and row.software == "engine"}
+    assert found["layer_overhead_time"].value == pytest.approx(7e-5, rel=0.1)
+    assert set(rows_of_fit_set(found["layer_overhead_time"].fit_set, measured.text["row_id"])) == set(
+        measured.text["row_id"]
+    )
 
 
-def test_generations_that_differ_get_costs_of_their_own(catalog: Catalog) -> None:
-    costs = {"gen x": (2e-4, 5e-3, 3e-3), "gen y": (5e-5, 5e-3, 1e-3)}
-    rows = fit_serving(made_up(catalog, costs), catalog, "2026-01-01")
-    assert {row.generation for row in rows if row.software == "engine" and row.family == FAMILY} > {"any"}
-    calibrated = catalog.with_tables([calibration_table(rows)]).calibration
-    for generation, values in costs.items():
-        words = (np.array([word], dtype=object) for word in (generation, "bf16", "engine"))
-        used = calibrated.constants(FAMILY, *words)[0]
-        assert [used[name][0, 0] for name in COSTS] == pytest.approx(values, rel=0.02)
+def test_an_engine_has_four_constants_of_its_own(catalog: Catalog) -> None:
+    rows = fit_serving(made_up(catalog), catalog, "2026-01-01")
+    assert len([row for row in rows if row.software == "engine"]) == 4
+    assert len([kind for kind in KINDS if kind.keys == ("software",)]) == 4
 
 
-def test_nothing_is_fitted_on_the_papers(catalog: Catalog) -> None:
-    assert len(serving_rows(published("papers", lambda number: 2.0), catalog)) == 0
-    assert fit_serving(published("papers", lambda number: 2.0), catalog, "2026-01-01") == []
+def test_outliers_do_not_pull_the_fit(catalog: Catalog) -> None:
+    measured = made_up(catalog, spoil=1.7)
+    errors = left(measured, fit_serving(measured, catalog, "2026-01-01"), catalog)
+    assert np.median(errors) < 0.01
+    assert np.median(errors[::9]) == pytest.approx(math.log(1.7), abs=0.05)
+
+
+def test_hosts_of_generations_are_told_apart(catalog: Catalog) -> None:
+    """Hosts half as fast beside one generation are found as such: the engine keeps one cost for all of them."""
+    rows = fit_serving(made_up(catalog, slow=2.0), catalog, "2026-01-01")
+    hosts = {row.generation: row.value for row in rows if row.family == "serving_host"}
+    assert hosts["gen x"] / hosts["gen y"] == pytest.approx(2.0, rel=0.1)
+
+
+def test_what_rows_do_not_tell_is_not_called_measured(catalog: Catalog) -> None:
+    """Rows of static batches say nothing of waiting under load."""
+    rows = fit_serving(made_up(catalog, alike=True), catalog, "2026-01-01")
+    waits = [row for row in rows if row.constant == "waiting_share" and row.software == "engine"]
+    assert {(row.kind, row.fit_set, row.num_rows) for row in waits} == {("assumption", "", 0)}
+    layers = [row for row in rows if row.constant == "layer_overhead_time" and row.software == "engine"]
+    assert {row.kind for row in layers} == {"measured"}
+
+
+ONLY_PREDICTED = [("papers", "s"), *(("production", each) for each in NEVER_FITTED_SOURCES)]
+
+
+@pytest.mark.parametrize(("group", "source"), ONLY_PREDICTED)
+def test_nothing_is_fitted_on_what_is_only_predicted(catalog: Catalog, group: str, source: str) -> None:
+    measured = published(group, lambda number: 2.0, source)
+    assert len(serving_rows(measured, catalog)) == 0
+    assert fit_serving(measured, catalog, "2026-01-01") == []

@@ -202,8 +202,9 @@ def test_pools_by_rate(catalog: Catalog) -> None:
     assert closed.number("tpot") == pytest.approx(found.number("tpot")[1:], rel=0.05)
     much = results(catalog, {**row, "request_rate": 2.0 * found.number("max_request_rate")[0]})
     assert "more than the deployment can serve" in much.text("reason")[0]
-    each = found.number("tpot_ninety_ninth") - found.number("tpot_median")
-    assert each.tolist() == [0.0] * 4, "prefills of another pool interrupt no step"
+    each = closed.number("tpot_ninety_ninth") - closed.number("tpot_median")
+    assert each.tolist() == [0.0] * 3, "prefills of another pool interrupt no step"
+    assert (found.number("tpot_ninety_ninth") > found.number("tpot_median"))[1:].all(), "but more may come at once"
 
 
 def test_a_rate_that_the_cache_has_no_room_for_is_refused(catalog: Catalog) -> None:

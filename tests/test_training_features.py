@@ -12,11 +12,14 @@ from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
 from xlperf.evaluate.columns import catalog_models
+from xlperf.evaluate.join import architecture_codes, architecture_of, named_rows
+from xlperf.evaluate.training import training_setting
 from xlperf.explore.fit_rows import FittedConstant, calibration_table
 from xlperf.explore.published import read_published
 from xlperf.explore.published_training import training_plans
 from xlperf.resources import workbook
 from xlperf.training.communication import distinct_share
+from xlperf.training.stages import stages_of
 from xlperf.workload.parameters import mtp_parameters, parameter_count
 
 H100 = "H100-SXM-80GB"
@@ -141,8 +144,12 @@ def test_a_trained_module_is_a_layer_a_projection_and_a_head(ahead: Catalog) -> 
     assert grown == pytest.approx(kept + 5.0 * 4096 * 4096 * 2, rel=1e-9)
 
 
-def test_a_module_counts_as_a_layer_of_the_last_stage(ahead: Catalog) -> None:
-    """62 layers on 4 stages as 16, 16, 16 and 14 with the module, the slowest as before; 16 on the last are slower."""
+def test_a_module_and_its_head_count_as_layers_of_the_last_stage(ahead: Catalog) -> None:
+    """Megatron-Bridge: Et*4|(t*4|)*14tmL on 16 stages; on 4 stages 16, 16, 16 and 13, the slowest as before."""
+    table = plans({**TRAINED, "train_mtp": "yes", "num_accelerators": 1024, "pipeline_parallel": 16})
+    named = named_rows(table, ahead)
+    setting = training_setting(table, ahead, named, architecture_of(int(architecture_codes(named, ahead)[0])))[0]
+    assert [float(layers[0]) for layers in stages_of(setting.model, setting.plan)] == [4.0, 4.0, 1.0]
     plain = result(ahead, TRAINED)
     trained = result(ahead, TRAINED, train_mtp="yes")
     assert trained == pytest.approx(plain, rel=0.01)

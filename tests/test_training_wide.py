@@ -210,6 +210,23 @@ def test_schedules_idle_less_from_gpipe_to_zero_bubble(catalog: Catalog) -> None
     assert memory[2] > memory[0]
 
 
+def test_ranks_of_both_directions_share_what_the_ends_have_more(catalog: Catalog) -> None:
+    """A rank of DualPipe has a stage of each end: half of its micro-batches meet the head, half the embedding."""
+    plan = {**DENSE, "pipeline_parallel": 8, "global_batch_size": 256}
+
+    def work(way: str, stages: tuple[int, int]) -> float:
+        found = evaluate(plans({**plan, "pipeline_schedule": way, "first_stage_layers": stages[0],
+                                "last_stage_layers": stages[1]}), catalog)  # fmt: skip
+        return float(found["time_forward"][0])
+
+    ends, between = (13, 13), (4, 4)  # 54 and 72 layers lie on six stages in between
+    first, last = work("1f1b", (25, 1)), work("1f1b", (1, 25))
+    assert work("dualpipe", (25, 1)) == work("dualpipe", (1, 25)) < min(first, last)
+    assert work("dualpipe", ends) == pytest.approx(work("dualpipe", (25, 1)))
+    assert work("1f1b", ends) > work("dualpipe", ends)
+    assert work("dualpipe", between) == work("1f1b", between)
+
+
 def test_placement_decides_which_groups_leave_the_machine(catalog: Catalog) -> None:
     """Stages innermost put transfers on the fast tier, and the gradients of the replicas on the slow one."""
     base = {**DENSE, "tensor_parallel": 1, "pipeline_parallel": 8, "zero_stage": 0}

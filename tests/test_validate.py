@@ -316,6 +316,7 @@ def test_what_a_paper_says_of_its_run_is_taken(shipped: Published, catalog: Cata
     deepseek = plan_of(one(shipped, "T02763"), catalog)
     assert (deepseek["pipeline_schedule"], deepseek["dispatch_precision"]) == ("dualpipe", "fp8")
     assert (deepseek["attention"], deepseek["recompute_modules"]) == ("flash", "norm latent")
+    assert (deepseek["expert_overlap"], deepseek["dispatch_nodes"]) == (1.0, 4.0)
     palm = plan_of(one(shipped, "T02756"), catalog)
     assert (palm["zero_stage"], palm["zero_group_size"], palm["micro_batch_size"]) == (3.0, 256.0, 4.0)
     assert palm["attention"] == "standard"

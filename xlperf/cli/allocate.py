@@ -115,6 +115,7 @@ def _told(found: Allocation, goal: str, kind: str) -> str:
             "tensor_parallel",
             "pipeline_parallel",
             "expert_parallel",
+            "virtual_pipeline",
             "micro_batch_size",
             "batch_size",
             "recompute",

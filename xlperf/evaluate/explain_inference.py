@@ -9,6 +9,7 @@ from xlperf.catalog.table import Table
 from xlperf.evaluate.inference import evaluate_inference, phase_servings
 from xlperf.evaluate.operators import Row, operator_row, operators_table
 from xlperf.inference import Serving, ServingWork, serving_work
+from xlperf.inference.work import FIXED
 from xlperf.workload.serving import ONCE_GEMMS, ONCE_VECTORS
 
 _PHASES = ("prefill", "decode")
@@ -46,7 +47,7 @@ def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
                 calls,
                 float(work.gemm_time[0, column]),
                 launch,
-                peak,
+                float(work.gemm_peak[0, column]),
                 bandwidth,
                 m=m,
                 n=n,
@@ -116,7 +117,7 @@ def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
             row = operator_row(phase, name, family, calls, time, traffic=size, flop=0.0)
             rows.append({**row, "bound": "network"})
     for name, calls, value in (
-        ("host time of a layer", layers, float(work.layer_overhead[0, side])),
+        ("host time of a layer", layers, float(work.parts[0, side, 0, FIXED])),
         ("host time of a pass", passes, float(work.pass_overhead[0, side])),
     ):
         if value > 0:
@@ -155,6 +156,7 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
                 serving.model,
                 serving.device,
                 serving.attention_device,
+                serving.wide_device,
                 serving.network,
                 serving.plan,
                 serving.kernels,

@@ -32,6 +32,7 @@ from xlperf.inference import (
     target_results,
 )
 from xlperf.parallel.rules import Rule, broken_rules
+from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
@@ -44,11 +45,18 @@ from xlperf.parallel.serving_rules import precision_rules, serving_rules, servin
 from xlperf.workload.model import Architecture
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
-_EXPERTS = ("all_to_all", "reduce_scatter", "serving_experts")
+_EXCHANGES = ("all_to_all", "reduce_scatter")
 _ATTENTION = ("attention", "attention_decode")
 _LATENT = ("attention", "attention_latent")
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
-_UNSAID = ("engine_all_reduce", "serving_load", "serving_experts", "attention_latent")
+_UNSAID = (
+    "engine_all_reduce",
+    "serving_load",
+    "serving_host",
+    "serving_attention",
+    "serving_experts",
+    "attention_latent",
+)
 _MODES = ("static", "continuous", "disaggregated")
 _POOL_DEGREES = (
     "tensor_parallel",
@@ -85,6 +93,7 @@ class ServingSetting:
             joined.model,
             joined.device,
             self.attention_device,
+            joined.wide_device,
             joined.network,
             self.plan,
             self.kernels,
@@ -95,21 +104,31 @@ class ServingSetting:
 
 
 def _constants(
-    calibration: Calibration, joined: Joined, attention: np.ndarray, architecture: Architecture
+    calibration: Calibration, joined: Joined, attention: np.ndarray, stored: np.ndarray, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
     attention_keys = joined.keys_for(attention)
+    found["gemm_wide"], _ = calibration.constants_of("gemm", joined.wide_keys)
     for families, keys in (
-        ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
+        ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
+        (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
-        (("serving_software", "serving_load", *_BANDS), joined.keys),
+        (("serving_software", "serving_load", "serving_host", "serving_attention", *_BANDS), joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
             if family not in _UNSAID:
                 extrapolated.append((family, far))
+    if not architecture.latent_attention:
+        decode, slower = found["attention_decode"], found["serving_attention"]["memory_slowdown"]
+        found["attention_decode"] = {**decode, "memory_efficiency": decode["memory_efficiency"] / slower}
     return found, extrapolated
+
+
+def _host_times(software: Mapping[str, Array], slowdown: Array) -> dict[str, Array]:
+    """Times of the software on the processors that stand beside the accelerators."""
+    return {name: values * slowdown if name.endswith("_time") else values for name, values in software.items()}
 
 
 def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> ServingSetting:
@@ -166,7 +185,8 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.filled("two_batch_overlap"),
         codes,
     )
-    constants, extrapolated = _constants(catalog.calibration, joined, attention, architecture)
+    stored = np.array([PRECISION_CODES[word] for word in weights.tolist()], dtype=np.int64)[codes]
+    constants, extrapolated = _constants(catalog.calibration, joined, attention, stored, architecture)
     peak = joined.peak_for(attention)
     return ServingSetting(
         joined=joined,
@@ -174,7 +194,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plan=plan,
         architecture=architecture,
         kernels=launched_ahead(constants),
-        software=constants["serving_software"],
+        software=_host_times(constants["serving_software"], constants["serving_host"]["host_slowdown"]),
         load=constants["serving_load"],
         bands={family: constants[family] for family in _BANDS},
         extrapolated=extrapolated,
@@ -218,6 +238,7 @@ def _stream(plans: Table, setting: ServingSetting) -> Stream:
         plans.number("ttft_target"),
         plans.number("tpot_target"),
         setting.load["waiting_share"][:, 0],
+        plans.number("run_requests"),
     )
 
 
@@ -262,7 +283,8 @@ def _mode_rules(plans: Table, mode: str) -> list[Rule]:
         Rule(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
         for name in ("prompt", "output")
     ]
-    return {"static": [*pools, *varied], "continuous": pools, "disaggregated": []}[mode]
+    run = Rule(~np.isnan(plans.number("run_requests")), "run requests needs mode continuous")
+    return {"static": [*pools, *varied, run], "continuous": pools, "disaggregated": [run]}[mode]
 
 
 def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
@@ -374,7 +396,14 @@ def _evaluate(
             "needs {} GiB, the engine may use {} GiB of {} GiB",
             (
                 gibibytes(results["memory"]),
-                gibibytes(capacity * setting.software["memory_fraction"][:, 0] - joined.reserved_memory),
+                gibibytes(
+                    usable_memory(
+                        capacity,
+                        joined.reserved_memory,
+                        results["memory_weights"],
+                        setting.software["memory_fraction"][:, 0],
+                    )
+                ),
                 gibibytes(capacity),
             ),
         ),

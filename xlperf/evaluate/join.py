@@ -22,6 +22,7 @@ from xlperf.evaluate.precisions import (
     FP4,
     PRECISION_CODES,
     PRECISION_KEYS,
+    PRECISION_NAMES,
     PRODUCT_SIZES,
     WIDE_CODES,
 )
@@ -69,6 +70,21 @@ class Joined:
             For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
         """
         return combined_keys(self.generation, Words(codes, PRECISION_KEYS), self.software)
+
+    def keys_named(self, codes: np.ndarray) -> Keys:
+        """Calibration keys of the plans by the names of precisions themselves: INT4 weights are not 16-bit ones.
+
+        Parameters
+        ----------
+        codes : np.ndarray
+            Their positions in PRECISION_NAMES, (rows,).
+
+        Returns
+        -------
+        Keys
+            For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
+        """
+        return combined_keys(self.generation, Words(codes, PRECISION_NAMES), self.software)
 
     def peak_for(self, codes: np.ndarray) -> Array:
         """Dense peak of the plans' accelerators at another precision.

@@ -43,6 +43,7 @@ PRECISIONS = {
     "fp8-block": Precision("fp8_block", "fp8", _BLOCK_SIZE, 2.0),
 }
 PRECISION_NAMES = tuple(PRECISIONS)
+STORED = {"fp16": "bf16"}  # what weights are stored in, as a calibration key
 PRECISION_CODES = {name: code for code, name in enumerate(PRECISION_NAMES)}
 PRECISION_KEYS = tuple(precision.key for precision in PRECISIONS.values())
 WIDE = {"fp32": "fp32", "tf32": "tf32"}

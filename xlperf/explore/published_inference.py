@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
+from functools import cache
 
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.explore.published import Published, PublishedPlans
+from xlperf.explore.published import Published, PublishedPlans, package_rows
 from xlperf.explore.published_models import ModelShelf
 from xlperf.explore.published_training import Refusal, plan_table, precision_choice
 
@@ -23,13 +25,14 @@ _ENGINES = (
     ("jax", "jax"),
     ("deepseek", "deepseek"),
 )
+_MATCHED = ("source_id", "source", "model", "gpu", "notes")
 _POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
 _FOUR_BITS = ("gpt-oss",)
 """Models whose experts are published in 4 bits and are served so whatever the precision around them."""
 _TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
 _TOKENS_OF_A_PASS = 16384.0
 _BATCH_OF_MAXIMUM = 4096.0
-"""Requests offered to a replica where the source says "maximum throughput": the cache decides how many run."""
+"""Requests offered where the source says "maximum throughput" and not how many: the cache decides how many run."""
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -48,6 +51,37 @@ def engine_of(framework: str) -> str:
         if words.startswith(start):
             return engine
     return words.split()[0] if words else ""
+
+
+@cache
+def _defaults() -> tuple[dict[str, str], ...]:
+    return tuple(row for row in package_rows("published_defaults.csv") if row["table"] == "inference")
+
+
+def engine_default(engine: str, text: dict[str, str], column: str) -> tuple[str, str]:
+    """What an engine or the benchmark of a source does where a published row does not say: value and reference.
+
+    Parameters
+    ----------
+    engine : str
+        Serving engine.
+    text : dict of str to str
+        The row as printed.
+    column : str
+        Setting: a column of inference plans, ``length_share`` (mean of the lengths over the stated ones) or
+        ``draft_tokens_copies`` (tokens drafted where the attention layers have copies).
+
+    Returns
+    -------
+    tuple of str
+        Value and where it is documented; "" for none.
+    """
+    for row in _defaults():
+        if row["column"] != column or not fnmatch.fnmatchcase(engine, row["software"]):
+            continue
+        if all(fnmatch.fnmatchcase(text[name].casefold(), row[name].casefold()) for name in _MATCHED):
+            return row["value"], row["reference"]
+    return "", ""
 
 
 def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
@@ -115,10 +149,12 @@ def _plan(
     for name, words in (("n_gpus", "accelerators"), ("isl", "prompt length"), ("osl", "output length"), ("tp", "tp")):
         if math.isnan(number[name]):
             raise Refusal(f"the {words if name != 'tp' else 'mapping'} is not stated")
-    _mapping(text, number, said)
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
+    if shelf.number(model, "num_experts") > 0.0:
+        _experts(text, number, engine, said)
+    _mapping(text, number, said)
     plan: dict[str, object] = {
         "name": text["row_id"],
         "model": model,
@@ -132,13 +168,31 @@ def _plan(
         "prompt_length": number["isl"],
         "output_length": number["osl"],
         "precision": _precision(text, said),
-        "kv_precision": _kv_precision(text),
+        "kv_precision": _kv_precision(text) or engine_default(engine, text, "kv_precision")[0],
     }
     if "tokens" in number:
         plan["prefill_tokens"] = number["tokens"]
     _mode(plan, text, number, said)
+    _unsaid(plan, text, said)
     _narrow_weights(plan, said, narrow)
     return plan, said
+
+
+def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
+    """Lengths as the benchmark of the source draws them, tokens drafted as its recipes have it."""
+    engine = str(plan["software"])
+    share, why = engine_default(engine, text, "length_share")
+    if share:
+        for name in ("prompt_length", "output_length"):
+            value = plan[name]
+            assert isinstance(value, float)
+            plan[name] = max(float(round(value * float(share))), 1.0)
+        said.append(f"lengths {share} of the stated ones on average ({why})")
+    copies = plan["data_parallel_attention"] != 1.0
+    drafted, why = engine_default(engine, text, "draft_tokens_copies" if copies else "draft_tokens")
+    if drafted:
+        plan["draft_tokens"] = float(drafted)
+        said.append(f"{drafted} tokens drafted ({why})")
 
 
 def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:
@@ -157,6 +211,17 @@ def _production(number: dict[str, float], text: dict[str, str], said: list[str])
         number["tokens"] = tokens
     if not math.isnan(number["batch"]):
         number["batch"] *= ranks
+
+
+def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: list[str]) -> None:
+    """Mapping of the experts where a row gives only the ranks: as the source's commands have it."""
+    if not math.isnan(number["ep"]) or text["dp_attn"]:
+        return
+    found, why = engine_default(engine, text, "data_parallel_attention")
+    if found == "ranks":
+        number["ep"] = number["tp"]
+        text["dp_attn"] = f"{number['tp']:g}"
+        said.append(f"experts and copies of the attention layers on all {number['tp']:g} ranks ({why})")
 
 
 def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
@@ -238,7 +303,12 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
         plan["mode"], plan["concurrency"] = "disaggregated", requests
         _pools(plan, text["notes"])
     elif text["group"] == "max-throughput" and math.isnan(batch):
-        plan["mode"], plan["batch_size"] = "continuous", _BATCH_OF_MAXIMUM
+        shape = {**text, "notes": f"{text['notes']}; {number['isl']:g}x{number['osl']:g}"}
+        offered, why = engine_default(str(plan["software"]), shape, "run_requests")
+        plan["mode"], plan["concurrency"] = "continuous", float(offered) if offered else _BATCH_OF_MAXIMUM
+        if offered:
+            plan["run_requests"] = float(offered)
+            said.append(f"{offered} requests ({why})")
         said.append("batch not stated: the largest that the cache takes")
     elif text["group"] == "static" and not math.isnan(batch):
         plan["batch_size"] = batch

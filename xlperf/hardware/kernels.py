@@ -31,6 +31,7 @@ from xlperf.hardware.roofline import (
 )
 
 __all__ = [
+    "SERVING_TILES",
     "TILES",
     "attention_backward_parts",
     "attention_backward_time",
@@ -41,6 +42,7 @@ __all__ = [
     "gemm_bound",
     "gemm_parts",
     "gemm_time",
+    "serving_gemm_time",
     "vector_parts",
     "vector_time",
 ]
@@ -57,6 +59,14 @@ TILES = np.array(
     ]
 ).T[:, :, None, None]
 
+# Beside them what engines decode with: narrow tiles for products of few rows.
+SERVING_TILES = np.concatenate(
+    [
+        TILES,
+        np.array([(32.0, 128.0, 1.0), (16.0, 128.0, 1.0), (16.0, 128.0, 4.0)]).T[:, :, None, None],
+    ],
+    axis=1,
+)
 SUM_WIDTH = 2.0  # sums over a part of the depth are in FP32, outputs in 16 bits
 
 LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
@@ -110,6 +120,60 @@ def _many_products_time(
     return best
 
 
+def _gemm_parts(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    element_size: Numeric,
+    output_element_size: Numeric,
+    tiles: Array,
+) -> tuple[Array, Array, Array]:
+    """As :func:`gemm_parts`, with the fastest of the given tiles."""
+    heights, widths, splits = tiles
+    sum_size = SUM_WIDTH * array(output_element_size)
+    burst = (
+        _many_products_time(
+            device,
+            constants,
+            array(m),
+            array(n),
+            array(k),
+            array(batch),
+            array(element_size),
+            sum_size,
+            tiles,
+        )
+        if np.size(m) >= _MANY
+        else tiled_product_time(
+            m,
+            n,
+            k,
+            batch,
+            element_size,
+            heights,
+            widths,
+            splits,
+            device.peak_flop_rate,
+            device.l2_bandwidth,
+            device.num_multiprocessors,
+            constants["compute_efficiency"],
+            constants["cache_share"],
+            constants["wave_time"],
+            sum_size,
+        ).min(axis=0)
+    )
+    flop_time = 1.0 / device.peak_flop_rate + constants["energy_per_flop"] / device.thermal_design_power
+    limited = 2.0 * flop_time * (array(m) * array(n) * array(k) * array(batch))
+    compute = sustained_time(burst, limited, constants["boost_time"])
+    traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
+    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
+    return compute, memory, np.asarray(constants["launch_time"] + conversion)
+
+
 def gemm_parts(
     device: Device,
     constants: Mapping[str, Array],
@@ -159,46 +223,7 @@ def gemm_parts(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    heights, widths, splits = TILES
-    sum_size = SUM_WIDTH * array(output_element_size)
-    burst = (
-        _many_products_time(
-            device,
-            constants,
-            array(m),
-            array(n),
-            array(k),
-            array(batch),
-            array(element_size),
-            sum_size,
-            TILES,
-        )
-        if np.size(m) >= _MANY
-        else tiled_product_time(
-            m,
-            n,
-            k,
-            batch,
-            element_size,
-            heights,
-            widths,
-            splits,
-            device.peak_flop_rate,
-            device.l2_bandwidth,
-            device.num_multiprocessors,
-            constants["compute_efficiency"],
-            constants["cache_share"],
-            constants["wave_time"],
-            sum_size,
-        ).min(axis=0)
-    )
-    flop_time = 1.0 / device.peak_flop_rate + constants["energy_per_flop"] / device.thermal_design_power
-    limited = 2.0 * flop_time * (array(m) * array(n) * array(k) * array(batch))
-    compute = sustained_time(burst, limited, constants["boost_time"])
-    traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
-    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
-    conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
-    return compute, memory, np.asarray(constants["launch_time"] + conversion)
+    return _gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size, TILES)
 
 
 def gemm_time(
@@ -249,6 +274,57 @@ def gemm_time(
        doi:10.1145/1498765.1498785.
     """
     compute, memory, fixed = gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size)
+    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
+
+
+def serving_gemm_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    element_size: Numeric,
+    output_element_size: Numeric,
+) -> Array:
+    r"""Time of a product as engines compute it: as :func:`gemm_time`, with :data:`SERVING_TILES`.
+
+    .. math::
+
+        t = t_0 + \frac{c\,b m k}{B} + \max(t_{compute}, t_{memory}) + s \min(t_{compute}, t_{memory})
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1) or (rows, operators).
+    constants : mapping of str to Array
+        Calibration constants of the family gemm, (rows, 1) or (rows, operators).
+    m : numeric
+        Rows of the first matrix, (rows, operators). [-]
+    n : numeric
+        Columns of the second matrix, (rows, operators). [-]
+    k : numeric
+        Depth, (rows, operators). [-]
+    batch : numeric
+        Equal products in one call, (rows, operators). [-]
+    element_size : numeric
+        Size of one element of the inputs, (rows, operators). [B]
+    output_element_size : numeric
+        Size of one element of the output, (rows, operators). [B]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    compute, memory, fixed = _gemm_parts(
+        device, constants, m, n, k, batch, element_size, output_element_size, SERVING_TILES
+    )
     return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
 
 

@@ -61,7 +61,7 @@ def serving_bound(
     flop = 2.0 * second(work.gemms.m) * second(work.gemms.n) * second(work.gemms.k) * second(work.gemms.batch)
     moved = second(work.vector_traffic)
     roofs = (
-        _roofs(flop, second(work.gemm_traffic), device, device.peak_flop_rate),
+        _roofs(flop, second(work.gemm_traffic), device, second(work.gemm_peak)),
         _roofs(
             second(work.attention_flop),
             second(work.attention_traffic),

@@ -245,6 +245,40 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)
 
 
+def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) -> Array:
+    r"""Requests per second over a run that ends with its last request: whole waves, then a smaller one.
+
+    .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r)}
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    active : Array
+        Requests r that a replica decodes together, (rows,). [-]
+    run_requests : Array
+        Requests N of the run on a replica, (rows,); NaN: the steady state. [-]
+    rate : Array
+        Rate in the steady state, (rows,). [request/s]
+
+    Returns
+    -------
+    Array
+        (rows,). [request/s]
+
+    References
+    ----------
+    .. [1] NVIDIA, TensorRT-LLM documentation, "Overview" of performance: throughput of a fixed number of requests.
+    """
+    total = np.maximum(np.where(np.isnan(run_requests), 1.0, run_requests), 1.0)
+    together = np.minimum(active, total)
+    waves = np.floor(total / together)
+    rest = total - waves * together
+    last = np.where(rest > 0.0, service.step_time(rest), 0.0)
+    time = total * service.prefill_share + service.steps * (waves * service.step_time(together) + last)
+    return np.asarray(np.where(np.isnan(run_requests), rate, total / time + 0.0 * rate))
+
+
 def _decoding(
     rate: Array, steps: Array, base: Array, slope: Array, replicas: Array, room: Array
 ) -> tuple[Array, Array]:
@@ -368,7 +402,11 @@ def spread_quantiles(
 
     Waits are exponential where requests arrive by themselves, else spread evenly from none to twice the mean. Prefills
     that interrupt the steps of a request come at random: their number has the variance of its mean. Requests with few
-    tokens spread them over fewer.
+    tokens spread them over fewer. Where requests arrive by themselves, a rush of them also makes every step longer: the
+    number b that runs has the variance of its mean, and more as longer steps keep requests longer.
+
+    .. math:: \sigma_t = \frac{t_p}{N} \sqrt{\lambda T (1 + v^2)} +
+        \frac{t_1}{1 - \rho} \sqrt{\frac{b}{1 - g}}, \qquad g = \frac{t_1 b}{t_0 + t_1 b}
 
     Parameters
     ----------
@@ -407,6 +445,11 @@ def spread_quantiles(
     interrupts = interrupting * steady.rate * steady.decode_time * (1.0 + prompt_variation * prompt_variation)
     interrupts = interrupts * (1.0 + output_variation * output_variation)
     jitter = service.prefill_share * np.sqrt(np.maximum(interrupts, 0.0)) / shares
+    if arrivals:
+        # With g = t1 b / t, b / (1 - g) is b t / t0.
+        step = service.step_time(steady.running)
+        rush = np.sqrt(np.maximum(divide(steady.running * step, service.step_base), 0.0))
+        jitter = jitter + service.step_slope * rush / (1.0 - np.minimum(interrupting * busy, 0.99))
     middle = steady.decode_time / shares
     first, each = [], []
     for quantile, normal in zip(QUANTILES, _NORMAL, strict=True):

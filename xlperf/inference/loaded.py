@@ -14,12 +14,14 @@ from xlperf.inference.load import (
     Service,
     Steady,
     closed_state,
+    run_rate,
     spread_quantiles,
     step_line,
 )
 from xlperf.inference.results import most_requests, serving_memory, serving_results
 from xlperf.inference.work import phase_times, serving_work
 from xlperf.network.tiers import Network
+from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
@@ -49,6 +51,7 @@ class Serving:
     model: Model
     device: Device
     attention_device: Device
+    wide_device: Device
     network: Network
     plan: InferencePlan
     kernels: Mapping[str, Mapping[str, Array]]
@@ -67,6 +70,7 @@ class Serving:
             model=_some_rows(self.model, rows),
             device=_some_rows(self.device, rows),
             attention_device=_some_rows(self.attention_device, rows),
+            wide_device=_some_rows(self.wide_device, rows),
             network=_some_rows(self.network, rows),
             plan=_some_rows(self.plan, rows),
             kernels={name: {key: _some(v, rows) for key, v in family.items()} for name, family in self.kernels.items()},
@@ -80,6 +84,7 @@ class Serving:
             self.model,
             self.device,
             self.attention_device,
+            self.wide_device,
             self.network,
             self.plan,
             self.kernels,
@@ -95,6 +100,7 @@ class Serving:
             self.model,
             self.device,
             self.attention_device,
+            self.wide_device,
             self.network,
             self.plan,
             self.kernels,
@@ -117,13 +123,18 @@ class Serving:
 
 @dataclass(frozen=True)
 class Stream:
-    """Requests, (rows,): rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none)."""
+    """Requests, (rows,).
+
+    Rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none), share of those in
+    flight whose prefills are waited for, requests of a run (NaN: without end).
+    """
 
     request_rate: Array
     prompt_variation: Array
     first_target: Array
     token_target: Array
     waiting_share: Array
+    run_requests: Array
 
     def take(self, rows: np.ndarray) -> Stream:
         """Those of some of the plans."""
@@ -144,7 +155,8 @@ def places_of(serving: Serving) -> Array:
         Whole number; 0 where not one fits, (rows,). [-]
     """
     memory = serving_memory(serving.model, serving.plan, serving.architecture)
-    usable = serving.device.memory_capacity[:, 0] * serving.software["memory_fraction"][:, 0] - serving.reserved_memory
+    capacity, share = serving.device.memory_capacity[:, 0], serving.software["memory_fraction"][:, 0]
+    usable = usable_memory(capacity, serving.reserved_memory, memory["memory_weights"], share)
     return most_requests(serving.plan, memory, usable)
 
 
@@ -341,8 +353,12 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
         prefill_time=prefill, prefill_share=prefill / parts, step_base=step, step_slope=0.0 * step
     )
     best = np.maximum(closed_state(filled, places, places).rate, steady.rate) * replicas
+    rate = steady.rate
+    if not np.isnan(stream.run_requests).all():
+        offered = np.maximum(serving.plan.num_requests / replicas, 1.0)
+        rate = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
     one = np.ones_like(replicas)
-    return streamed(serving, stream, service, steady, results, best, steady.rate * replicas, one, one)
+    return streamed(serving, stream, service, steady, results, best, rate * replicas, one, one)
 
 
 def streamed(

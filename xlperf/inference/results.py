@@ -9,9 +9,10 @@ import numpy as np
 from xlperf.arrays import Array, divide, total
 from xlperf.hardware.device import Device
 from xlperf.inference.bound import serving_bound
+from xlperf.inference.products import wide_attention
 from xlperf.inference.work import ATTENTION, COMMUNICATION, FIXED, MATRIX, VECTOR, phase_times, serving_work
 from xlperf.network.tiers import Network
-from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, serving_weights_size
+from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, serving_weights_size, usable_memory
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.parameters import router_parameters
@@ -31,6 +32,7 @@ _QUANTILES = ("median", "ninetieth", "ninety_ninth")
 def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
     """Weights of the matrices of a mean layer on one rank: in the precision of the plan, and in that between. [B]"""
     ranks = plan.attention_parallel
+    apart = wide_attention(plan, architecture)
     heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
     narrow_ffn = model.ffn_hidden_size / ranks
     if not architecture.experts and not architecture.latent_attention:
@@ -52,6 +54,7 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
         narrow = narrow - wide
     else:
         narrow = layer_matrix_parameters(model.hidden_size, heads, groups, model.head_size, 0.0, 0.0)
+    wide, narrow = wide + np.where(apart, narrow, 0.0), np.where(apart, 0.0, narrow)
     dense = expert_parameters(model.hidden_size, narrow_ffn, model.gated_mlp)
     if not architecture.experts:
         return np.asarray(narrow + dense), np.asarray(wide)
@@ -176,6 +179,7 @@ def serving_results(
     model: Model,
     device: Device,
     attention_device: Device,
+    wide_device: Device,
     network: Network,
     plan: InferencePlan,
     kernels: Mapping[str, Mapping[str, Array]],
@@ -194,6 +198,8 @@ def serving_results(
         Accelerators with the peak of the precision of the products, (rows, 1).
     attention_device : Device
         The same with the peak of the precision of attention, (rows, 1).
+    wide_device : Device
+        The same with the peak of the precision of the products that a narrow precision leaves out, (rows, 1).
     network : Network
         Tiers, (rows, tiers).
     plan : InferencePlan
@@ -217,7 +223,9 @@ def serving_results(
         ``output_token_rate``, tokens per second of one replica while it is in the phase that makes them, infinite
         where there is no such phase.
     """
-    work = serving_work(model, device, attention_device, network, plan, kernels, software, architecture, phases)
+    work = serving_work(
+        model, device, attention_device, wide_device, network, plan, kernels, software, architecture, phases
+    )
     parts = phase_times(work)
     times = total(parts)
     steps = plan.output_length - 1.0
@@ -230,7 +238,7 @@ def serving_results(
     memory = serving_memory(model, plan, architecture)
     weights, cache, activations = (memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations"))
     capacity = device.memory_capacity[:, 0]
-    usable = capacity * software["memory_fraction"][:, 0] - reserved_memory
+    usable = usable_memory(capacity, reserved_memory, weights, software["memory_fraction"][:, 0])
     used = weights + cache + activations
     return {
         "ttft": prefill,

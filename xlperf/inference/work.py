@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.arrays import Array, divide, side_by_side, total
 from xlperf.hardware.device import Device
-from xlperf.hardware.kernels import attention_time, decode_attention_time, gemm_time, vector_time
+from xlperf.hardware.kernels import attention_time, decode_attention_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
 from xlperf.inference.messages import (
     ALL_REDUCE,
@@ -20,6 +20,7 @@ from xlperf.inference.messages import (
     hidden_exchange,
     serving_messages,
 )
+from xlperf.inference.products import product_times
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
@@ -31,7 +32,6 @@ from xlperf.workload.serving import (
     ONCE_GEMMS,
     ONCE_VECTORS,
     PREFILL,
-    ServingGemms,
     ServingShape,
     cache_elements,
     local_share,
@@ -58,6 +58,8 @@ class ServingWork(NamedTuple):
         Bytes of one product. [B]
     gemm_time : Array
         Time of one product. [s]
+    gemm_peak : Array
+        Peak rate of the precision that it is computed in. [FLOP/s]
     vector_names : tuple of str
         Other kernels, of both phases.
     vector_traffic : Array
@@ -86,6 +88,8 @@ class ServingWork(NamedTuple):
         All-reduces, exchanges with experts and between ranks that share prompts, of one layer, (rows, 3). [-]
     layer_overhead : Array
         Fixed cost of the software per layer, (rows, 2). [s]
+    layer_launches : Array
+        Time in which the host launches the kernels of a layer; 0 where a graph launches them, (rows, phases). [s]
     pass_overhead : Array
         Fixed cost of the software per pass or step, (rows, 2). [s]
     layers : Array
@@ -102,6 +106,7 @@ class ServingWork(NamedTuple):
     gemm_calls: Array
     gemm_traffic: Array
     gemm_time: Array
+    gemm_peak: Array
     vector_names: tuple[str, ...]
     vector_traffic: Array
     vector_calls: Array
@@ -115,6 +120,7 @@ class ServingWork(NamedTuple):
     message_time: Array
     message_calls: Array
     layer_overhead: Array
+    layer_launches: Array
     pass_overhead: Array
     layers: Array
     passes: Array
@@ -186,17 +192,6 @@ def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
     )
 
 
-def _gemm_bytes(products: ServingGemms, plan: InferencePlan) -> tuple[Array, Array]:
-    """Mean bytes of an input element, the two inputs keeping their own size, and traffic of one call."""
-    gemms, narrow = products.gemms, products.narrow
-    activation = plan.activation_size[:, None]
-    rows_size = np.where(narrow, plan.input_size[:, None], activation)
-    weight_size = np.where(narrow, plan.weight_size[:, None], activation)
-    inputs = rows_size * gemms.m + weight_size * gemms.n
-    traffic = gemms.k * inputs + activation * gemms.m * gemms.n
-    return inputs / (gemms.m + gemms.n), gemms.batch * traffic
-
-
 def _attention(
     model: Model,
     device: Device,
@@ -232,6 +227,8 @@ def _attention(
         # One compressed vector is key and value of all heads: half a key and value pair of its width.
         family, read_heads = "attention_latent", np.full_like(heads, 0.5)
         read_size = cache_elements(model, ranks, True)[:, None]
+        # A tile of the matrix units holds so many query rows, be they there or not.
+        multiplied = np.maximum(multiplied, kernels[family]["tile_rows"])
         multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
     split = plan.context_parallel[:, None]
     shared = split > 1.0
@@ -282,6 +279,7 @@ def serving_work(
     model: Model,
     device: Device,
     attention_device: Device,
+    wide_device: Device,
     network: Network,
     plan: InferencePlan,
     kernels: Mapping[str, Mapping[str, Array]],
@@ -299,13 +297,17 @@ def serving_work(
         Accelerators with the peak of the precision of the products, (rows, 1).
     attention_device : Device
         The same with the peak of the precision of attention, (rows, 1).
+    wide_device : Device
+        The same with the peak of the precision of the products that a narrow precision leaves out, (rows, 1): logits,
+        the choice of experts, and attention beside experts in 4 bits.
     network : Network
         Tiers, (rows, tiers).
     plan : InferencePlan
         Degrees, lengths, batch, (rows,).
     kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) of the families gemm, attention, attention_decode, attention_latent, vector,
-        all_reduce, engine_all_reduce, all_gather, all_to_all, reduce_scatter, point_to_point and experts.
+        Calibration constants (rows, 1) of the families gemm, gemm_wide of those products, attention,
+        attention_decode, attention_latent, vector, all_reduce, engine_all_reduce, all_gather, all_to_all,
+        reduce_scatter, point_to_point and serving_experts.
     software : mapping of str to Array
         Constants (rows, 1) of the family serving_software.
     architecture : Architecture, default DENSE
@@ -323,12 +325,8 @@ def serving_work(
     activation = plan.activation_size
     products = serving_gemms(model, shape, architecture, phases)
     gemms = products.gemms
-    element_size, gemm_traffic = _gemm_bytes(products, plan)
+    gemm_traffic, product, peak = product_times(products, device, wide_device, plan, kernels, architecture)
     output_size = activation[:, None]
-    product = gemm_time(device, kernels["gemm"], gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size)
-    if architecture.experts:
-        grouped = np.array([name.startswith("experts") for name in gemms.names])
-        product = np.where(grouped, kernels["serving_experts"]["product_slowdown"] * product, product)
     logit_size = np.full_like(activation, _LOGIT_SIZE)
     vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
@@ -344,9 +342,11 @@ def serving_work(
         message_time[:, 0, CONTEXT] = hidden_exchange(
             message_time[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel
         )
-    admitted = side_by_side(shape.prefill_sampled * plan.attention_replicas, 0.0 * activation)[:, list(phases)]
+    sequences = np.ceil(batching.sequences / plan.attention_replicas)
+    served = side_by_side(shape.prefill_sampled * plan.attention_replicas, sequences)[:, list(phases)]
     prefill = np.array([1.0, 0.0])[list(phases)]
-    layer_overhead = software["layer_overhead_time"] + 0.0 * admitted
+    each_served = prefill * software["request_overhead_time"] + (1.0 - prefill) * software["token_overhead_time"]
+    layer_overhead = software["layer_overhead_time"] + 0.0 * served
     if architecture.experts:
         mixed = (model.num_moe_layers / model.num_layers)[:, None]
         layer_overhead = layer_overhead + mixed * kernels["serving_experts"]["layer_overhead_time"]
@@ -355,6 +355,7 @@ def serving_work(
         products.calls,
         gemm_traffic,
         product,
+        peak,
         vectors.names,
         vectors.traffic,
         vectors.calls,
@@ -365,12 +366,14 @@ def serving_work(
         message_time,
         message_calls,
         layer_overhead,
-        prefill * software["prefill_overhead_time"] + admitted * software["request_overhead_time"],
-        admitted,
-        admitted,
-        admitted,
-        admitted,
+        0.0 * served,
+        prefill * software["prefill_overhead_time"] + served * each_served,
+        served,
+        served,
+        served,
+        served,
     )
+    work = work._replace(layer_launches=prefill * software["kernel_overhead_time"] * _kernels(work))
     work = work._replace(parts=_parts(work))
     if np.any(plan.two_batches > 0.0):
         work = _overlapped(work, batching, phases)
@@ -397,6 +400,15 @@ def _phases(values: Array, num_phases: int) -> Array:
     return values.reshape(len(values), num_phases, values.shape[1] // num_phases)
 
 
+def _kernels(work: ServingWork) -> Array:
+    """Kernels of a layer, (rows, phases)."""
+    phases = work.message_time.shape[1]
+    products = total(_phases(work.gemm_calls, phases)[..., :-ONCE_GEMMS])
+    others = total(_phases(work.vector_calls, phases)[..., :-ONCE_VECTORS])
+    attention = total(_phases(work.attention_calls, phases))
+    return np.asarray(products + others + attention + total(work.message_calls)[:, None])
+
+
 def _parts(work: ServingWork) -> Array:
     """Times (rows, phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
     phases = work.message_time.shape[1]
@@ -414,7 +426,9 @@ def _parts(work: ServingWork) -> Array:
     parts[:, :, 0, COMMUNICATION] = reduces * each[..., ALL_REDUCE] + exchanges * each[..., EXCHANGE]
     parts[:, :, 0, COMMUNICATION] += contexts * each[..., CONTEXT]
     parts[:, :, 1, COMMUNICATION] = each[..., ALL_REDUCE] + each[..., GATHERING]
-    parts[:, :, 0, FIXED] = work.layer_overhead
+    # Without graphs the host launches every kernel: what it takes beyond the kernels of a layer is waited for.
+    launching = np.maximum(work.layer_launches - total(parts[:, :, 0]), 0.0)
+    parts[:, :, 0, FIXED] = work.layer_overhead + launching
     parts[:, :, 1, FIXED] = work.pass_overhead
     return parts
 

@@ -6,7 +6,38 @@ import numpy as np
 
 from xlperf.arrays import Array, Numeric, array, divide
 
-__all__ = ["largest_batch", "prefill_working_set", "serving_weights_size"]
+__all__ = ["largest_batch", "prefill_working_set", "serving_weights_size", "usable_memory"]
+
+
+def usable_memory(
+    memory_capacity: Numeric, reserved_memory: Numeric, weights_size: Numeric, memory_fraction: Numeric
+) -> Array:
+    r"""Bytes that an engine may use: its weights, and a share of what they leave for the cache.
+
+    .. math:: M = S_w + f \left(C - R - S_w\right)
+
+    Parameters
+    ----------
+    memory_capacity : numeric
+        Memory C of the accelerator. [B]
+    reserved_memory : numeric
+        Memory R that the driver keeps. [B]
+    weights_size : numeric
+        Weights S_w of one rank. [B]
+    memory_fraction : numeric
+        Share f of the memory beside the weights. [-]
+
+    Returns
+    -------
+    size : numeric
+        Weights, cache and working set together may take this. [B]
+
+    References
+    ----------
+    .. [1] NVIDIA, TensorRT-LLM documentation, KvCacheConfig, free_gpu_memory_fraction.
+    """
+    weights = array(weights_size)
+    return np.asarray(weights + array(memory_fraction) * (array(memory_capacity) - array(reserved_memory) - weights))
 
 
 def serving_weights_size(

@@ -12,6 +12,7 @@ from xlperf.arrays import Array, Numeric, array
 # A block of 16 FP4 or INT4 weights shares a scale of one byte.
 _BLOCK = 0.5 + 1.0 / 16.0
 WEIGHT_SIZE = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": _BLOCK, "int4": _BLOCK}
+FOUR_BITS = {name: float(name in ("fp4", "int4")) for name in WEIGHT_SIZE}
 INPUT_SIZE = {**WEIGHT_SIZE, "int4": 2.0}
 ACTIVATION_SIZE = {name: 4.0 if name == "fp32" else 2.0 for name in WEIGHT_SIZE}
 MATRIX_PRECISION = {**{name: name for name in WEIGHT_SIZE}, "fp16": "bf16", "int4": "bf16"}
@@ -90,6 +91,8 @@ class InferencePlan:
         [-]
     output_variation : Array
         Coefficient of variation of the output lengths. [-]
+    four_bits : Array
+        1 where weights are stored in 4 bits. [-]
     prompt_variation : Array
         Coefficient of variation of the prompt lengths. [-]
     by_node : Array
@@ -122,6 +125,7 @@ class InferencePlan:
     context_parallel: Array = field(default_factory=_one)
     ring: Array = field(default_factory=_one)
     output_variation: Array = field(default_factory=_none)
+    four_bits: Array = field(default_factory=_none)
     prompt_variation: Array = field(default_factory=_none)
     by_node: Array = field(default_factory=_none)
     two_batches: Array = field(default_factory=_none)
@@ -475,6 +479,7 @@ def inference_plan(
         context_parallel=array(context_parallel) + 0.0 * batch,
         ring=array(ring) + 0.0 * batch,
         output_variation=array(output_variation) + 0.0 * batch,
+        four_bits=sizes(FOUR_BITS, weights)[codes],
         prompt_variation=array(prompt_variation) + 0.0 * batch,
         by_node=array(by_node) + 0.0 * batch,
         two_batches=array(two_batches) + 0.0 * batch,

@@ -179,13 +179,16 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     zero = np.zeros_like(full)
     outside = side_by_side(held.embedding + np.where(single, held.head, 0.0), zero, held.head)
     mtp = plan.mtp_layers
-    if mtp.any():  # on the last stage, with a copy of the embedding
+    if mtp.any():  # on the last stage, with a copy of the embedding but where its ranks have the first stage too
         ahead = side_by_side(np.where(single, mtp, 0.0), zero, np.where(single, 0.0, mtp))
         layers = layers + ahead
         mixtures = mixtures + np.where(model.num_moe_layers > 0, 1.0, 0.0)[:, None] * ahead
         outside = outside + ahead * held.mtp[:, None]
-        outside[:, 2] += np.where(ahead[:, 2] > 0, held.embedding, 0.0)
-    copies = np.where(plan.schedule == DUALPIPE, 2.0, 1.0)[:, None]
+        outside[:, 2] += np.where((ahead[:, 2] > 0) & (plan.schedule != DUALPIPE), held.embedding, 0.0)
+    paired = plan.schedule == DUALPIPE
+    for ends in (layers, mixtures, outside) if paired.any() else ():  # a rank has a stage of each end
+        ends[np.ix_(paired, (0, 2))] = 0.5 * (ends[paired, 0] + ends[paired, 2])[:, None]
+    copies = np.where(paired, 2.0, 1.0)[:, None]
     dense = copies * (
         layers * held.attention[:, None]
         + (layers - mixtures) * held.mlp[:, None]

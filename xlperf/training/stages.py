@@ -12,6 +12,9 @@ from xlperf.parallel.plan import TrainingPlan
 from xlperf.parallel.rules import Rule
 from xlperf.workload.model import Model
 
+MODULE_LAYERS = 2.0
+"""Layers that a multi-token prediction module with its output projection counts as when layers are dealt. [-]"""
+
 
 class StageLayers(NamedTuple):
     """Layers of the first stage, of a full stage in between, and of the last stage, (rows,). [-]"""
@@ -35,9 +38,10 @@ def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
     -------
     StageLayers
         What the ends do not take is shared evenly by the stages in between; a multi-token prediction module that is
-        trained counts as a layer of the last stage, which has so many fewer of the model. [-]
+        trained counts with its output projection as two layers of the last stage, which has so many fewer of the
+        model: for DeepSeek-V3 on 16 stages 4, 14 x 4 and 1, as Megatron-Bridge lays it out. [-]
     """
-    ahead = np.where(plan.pipeline_parallel > 1, plan.mtp_layers, 0.0)
+    ahead = np.where(plan.pipeline_parallel > 1, MODULE_LAYERS * plan.mtp_layers, 0.0)
     shape = model.num_layers + ahead, plan.pipeline_parallel, plan.virtual_pipeline
     first, full = first_stage_layers(*shape), stage_layers(*shape)
     last = np.maximum(last_stage_layers(*shape) - ahead, 0.0)

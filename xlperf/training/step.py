@@ -340,10 +340,13 @@ def step(setting: Setting) -> Step:
         side_by_side(ones, single, none) + ahead,
         ahead,
     )
+    paired = plan.schedule == DUALPIPE
+    if paired.any():  # half of the micro-batches meet the first stage, half the last
+        counts[paired, :_MIDDLE] = 0.5 * (counts[paired, _FULL] + counts[paired, _LAST])[:, None]
     kinds = _stages(setting, blocks, counts)
     times_of_kinds = kinds.time
     which = np.where((times_of_kinds[:, _LAST] > times_of_kinds[:, _FULL]) & (stages > 1), _LAST, _FULL)
-    if starts.any():
+    if starts.any() or paired.any():
         slowest = times_of_kinds[:, _MIDDLE] > np.maximum(times_of_kinds[:, _LAST], times_of_kinds[:, _FULL])
         which = np.where(slowest & (stages > 2), _MIDDLE, which)
     critical = kinds.kind(which)

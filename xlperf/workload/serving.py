@@ -96,11 +96,17 @@ class ServingGemms(NamedTuple):
         Calls per layer, or per pass for the last of each half. [-]
     narrow : np.ndarray
         Whether weights and inputs are stored in the precision of the plan, (operators,).
+    attention : np.ndarray
+        Whether a product belongs to an attention layer, (operators,).
+    grouped : np.ndarray
+        Whether it is one of all experts of a rank together, (operators,).
     """
 
     gemms: Gemms
     calls: Array
     narrow: np.ndarray
+    attention: np.ndarray
+    grouped: np.ndarray
 
 
 class ServingVectors(NamedTuple):
@@ -274,7 +280,9 @@ def serving_gemms(
         calls.append(_gemm_calls(model, architecture, phase == DECODING))
     gemms = joined(*halves)
     narrow = np.array([name not in _WIDE for name in gemms.names])
-    return ServingGemms(gemms, np.concatenate(calls, axis=-1), narrow)
+    attention = np.array([name in _PLAIN or name in _LATENT for name in gemms.names])
+    grouped = np.array([name.startswith("experts") for name in gemms.names])
+    return ServingGemms(gemms, np.concatenate(calls, axis=-1), narrow, attention, grouped)
 
 
 def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Array:
