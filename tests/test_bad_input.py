@@ -123,7 +123,8 @@ CELLS: list[tuple[str, Any, str]] = [
     (
         "training!F2",
         "bf17",
-        'xlperf.xlsx [training!F2]: precision must be one of fp32, tf32, fp16, bf16, fp8, int8, fp4, got "bf17"',
+        "xlperf.xlsx [training!F2]: precision must be one of fp32, tf32, fp16, bf16, fp8, fp8-current, fp8-block, "
+        'mxfp8, int8, fp4, got "bf17"',
     ),
 ]
 HEADERS: list[tuple[str, Any, str]] = [

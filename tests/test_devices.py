@@ -83,7 +83,7 @@ def test_no_constant_is_of_one_product() -> None:
     """Products differ in what was built (areas, nodes, cores, layers of memory) and in nothing that is fitted."""
     built = {
         "device", "technology", "core", "memory", "link", "num_dies", "die_area", "base_technology", "num_base_dies",
-        "base_area", "num_cores", "stack_height", "package", "source", "year", "kind", "notes",
+        "base_area", "num_cores", "stack_height", "package", "compared_with", "source", "year", "kind", "notes",
     }  # fmt: skip
     for name in PRODUCTS:
         row = _product(name)

@@ -159,8 +159,8 @@ def test_slow_attention_of_a_stack_is_found(catalog: Catalog) -> None:
     first = runs(catalog, "somestack", {"kernel_slowdown": 1.1})
     rows = fit_rows_of(first, catalog)
     slow = {
-        ("attention", "compute_efficiency", "hopper"): 0.3,
-        ("attention_backward", "compute_efficiency", "hopper"): 0.26,
+        ("attention", "compute_efficiency", "hopper", "bf16"): 0.3,
+        ("attention_backward", "compute_efficiency", "hopper", "bf16"): 0.26,
     }
     trial = kernel_constants("somestack", {("kernel_slowdown", "any"): 1.1}, slow)
     shift = np.expm1(excess_of(rows, trial))

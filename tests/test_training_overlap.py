@@ -14,7 +14,9 @@ from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
 from xlperf.explore.fit import kernels_of_stacks
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
-from xlperf.explore.published_training import software_default
+from xlperf.explore.published import read_published
+from xlperf.explore.published_training import software_default, training_plans
+from xlperf.resources import workbook
 
 H100 = "H100-SXM-80GB"
 MIXTURE = {
@@ -62,14 +64,14 @@ def test_an_exchange_beside_another_micro_batch_leaves_only_its_tax(catalog: Cat
     """Short against the kernels of a layer, it is hidden but for the tax; never is more than all of it seen."""
     waited = time(catalog, MIXTURE, "time_expert_parallel", expert_parallel=8)
     for tax in (0.0, 0.3, 1.0):
-        taxed = with_constant(catalog, "training_software", "overlap_tax", tax)
+        taxed = with_constant(catalog, "experts", "overlap_tax", tax)
         beside = time(taxed, MIXTURE, "time_expert_parallel", expert_parallel=8, expert_overlap="yes")
         assert beside == pytest.approx(tax * waited, rel=1e-9, abs=1e-12)
 
 
 def test_what_does_not_fit_beside_the_kernels_is_waited_for(catalog: Catalog) -> None:
     slow = with_constant(catalog, "experts", "exchange_slowdown", 4.0)
-    slow = with_constant(slow, "training_software", "overlap_tax", 0.0)
+    slow = with_constant(slow, "experts", "overlap_tax", 0.0)
     waited = time(slow, MIXTURE, "time_expert_parallel")
     beside = time(slow, MIXTURE, "time_expert_parallel", expert_overlap="yes")
     kernels = time(slow, MIXTURE, "time_forward") + time(slow, MIXTURE, "time_backward")
@@ -185,3 +187,27 @@ def test_kernels_of_a_stack_are_those_of_its_attention_library() -> None:
     found = {row.software: row for row in kernels_of_stacks(fitted)}
     assert {"torchtitan", "torch-fsdp"} <= set(found)
     assert all(row.value == 0.5 and row.notes for row in found.values())
+
+
+def test_fused_experts_take_their_activation_in(catalog: Catalog) -> None:
+    row = {"model": "Mixtral-8x7B-v0.1", "accelerator": H100, "num_accelerators": 8, "expert_parallel": 8}
+    shown = {kind: explain(plans({**row, "graphs": kind}), catalog)["operator"].tolist() for kind in ("none", "step")}
+    assert "activation" in shown["none"] and "activation" not in shown["step"]
+
+
+def test_biases_of_experts_are_kernels_of_their_own(catalog: Catalog) -> None:
+    """gpt-oss: 4 copies of 4,096 tokens by 3 x 2,880 elements, 28 bytes each forward and 36 backward."""
+    row = {"model": "gpt-oss-120b", "accelerator": H100, "num_accelerators": 64, "expert_parallel": 64}
+    operators = explain(plans({**row, "sequence_length": 4096}), catalog)
+    names = operators["operator"].tolist()
+    for name, size in (("expert biases", 28.0), ("expert bias gradients", 36.0)):
+        assert operators["traffic"][names.index(name)] == pytest.approx(4 * 4096 * 3 * 2880 * size, rel=1e-12)
+    assert "expert biases" not in explain(plans({**row, "graphs": "step"}), catalog)["operator"].tolist()
+
+
+def test_experts_are_split_over_tensor_ranks_where_a_stack_does_so(catalog: Catalog) -> None:
+    published = read_published(workbook("validation.xlsx"))[0]
+    ids = published.text["row_id"]
+    found = training_plans(published.take([ids.index("T00418"), ids.index("T00635")]), catalog).plans
+    assert found["expert_tensor_parallel"].tolist() == [4.0, 1.0]
+    assert found["tensor_parallel"].tolist() == [4.0, 4.0]

@@ -122,10 +122,17 @@ def validate(
         "xlperf calibrate                                 the constants in use, with their error",
         "xlperf calibrate --fit                           fitted anew, shown",
         "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
+        "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
         "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
     ),
 )
 @click.option("--fit", is_flag=True, help="Fit the constants; the same measurements give the same constants.")
+@click.option(
+    "--values-only",
+    is_flag=True,
+    help="With --fit: keep which constants training stacks have and fit their values; the search for which they need "
+    "takes most of the time.",
+)
 @click.option(
     "--measurements",
     metavar="WORKBOOK",
@@ -144,7 +151,12 @@ def validate(
 )
 @catalog_option
 def calibrate(
-    fit: bool, measurements: str | None, date: datetime.datetime | None, output: str | None, catalog: str | None
+    fit: bool,
+    values_only: bool,
+    measurements: str | None,
+    date: datetime.datetime | None,
+    output: str | None,
+    catalog: str | None,
 ) -> None:
     """Show the calibration sheet, or with --fit make it anew.
 
@@ -156,8 +168,8 @@ def calibrate(
     from xlperf.cli.terminal import text_table
     from xlperf.resources import workbook as shipped
 
-    if not fit and (measurements or date):
-        raise click.UsageError("--measurements and --date need --fit")
+    if not fit and (measurements or date or values_only):
+        raise click.UsageError("--measurements, --date and --values-only need --fit")
     if output is not None:
         check_output(output, (".xlsx", ".csv", ".parquet"), [name for name in (catalog, measurements) if name])
     known = load_catalog(catalog)
@@ -165,7 +177,8 @@ def calibrate(
     if fit:
         from xlperf.explore.fit import fitted_calibration
 
-        table = fitted_calibration(known, f"{date or datetime.datetime.now():%Y-%m-%d}", measurements, _announced)
+        day = f"{date or datetime.datetime.now():%Y-%m-%d}"
+        table = fitted_calibration(known, day, measurements, _announced, values_only)
     if output is None:
         shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
         click.echo(text_table(shown))

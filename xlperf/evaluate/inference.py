@@ -183,10 +183,15 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plans.filled("prompt_variation"),
         (plans.filled("expert_dispatch") == "nodes").astype(np.float64),
         plans.filled("two_batch_overlap"),
+        plans.filled("graphs"),
         codes,
     )
     stored = np.array([PRECISION_CODES[word] for word in weights.tolist()], dtype=np.int64)[codes]
     constants, extrapolated = _constants(catalog.calibration, joined, attention, stored, architecture)
+    slowdown = constants["serving_host"]["host_slowdown"]
+    if (plan.graphs == 0.0).any():
+        eager, _ = catalog.calibration.constants_of("serving_eager", joined.keys)
+        constants["serving_eager"] = _host_times(eager, slowdown)
     peak = joined.peak_for(attention)
     return ServingSetting(
         joined=joined,
@@ -194,7 +199,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plan=plan,
         architecture=architecture,
         kernels=launched_ahead(constants),
-        software=_host_times(constants["serving_software"], constants["serving_host"]["host_slowdown"]),
+        software=_host_times(constants["serving_software"], slowdown),
         load=constants["serving_load"],
         bands={family: constants[family] for family in _BANDS},
         extrapolated=extrapolated,
@@ -287,6 +292,15 @@ def _mode_rules(plans: Table, mode: str) -> list[Rule]:
     return {"static": [*pools, *varied, run], "continuous": pools, "disaggregated": [run]}[mode]
 
 
+def _dispatch(plans: Table, without: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of the exchange with experts, blank for some plans."""
+    found = {name: plans[name] for name in ("expert_dispatch", "two_batch_overlap") if name in plans}
+    return {
+        name: np.where(without, "" if values.dtype == object else np.nan, values).astype(values.dtype)
+        for name, values in found.items()
+    }
+
+
 def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
     """Plans of the decoding pool and of the prefill pool, and the requests in flight over both."""
     total = plans.number("num_accelerators")
@@ -306,11 +320,12 @@ def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[
     one = np.ones(len(plans))
     accelerator = np.where(given == "", plans.text("accelerator"), given).astype(object)
     shared = {**plans.columns, "concurrency": blank, "batch_size": one}
-    decoding = Table(plans.kind, {**shared, "num_accelerators": decode}, plans.place)
-    prefilling = Table(
-        plans.kind, {**shared, **other, "num_accelerators": prefill, "accelerator": accelerator}, plans.place
-    )
-    return decoding, prefilling, np.asarray(requests)
+    # How tokens are sent to experts says nothing for a pool that sends none while the other does.
+    here, there = (each["data_parallel_attention"] > 1.0 for each in (own, other))
+    decoding = {**shared, "num_accelerators": decode, **_dispatch(plans, ~here & there)}
+    prefilling = {**shared, **other, "num_accelerators": prefill, "accelerator": accelerator}
+    prefilling |= _dispatch(plans, ~there & here)
+    return Table(plans.kind, decoding, plans.place), Table(plans.kind, prefilling, plans.place), np.asarray(requests)
 
 
 def _evaluate(

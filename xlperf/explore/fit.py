@@ -14,7 +14,7 @@ from pathlib import Path
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError, nearest
-from xlperf.explore.cross_validation import refitted
+from xlperf.explore.cross_validation import SOURCES, refitted
 from xlperf.explore.fit_bands import with_checks
 from xlperf.explore.fit_engines import BUILT_ON
 from xlperf.explore.fit_kernels import fit_kernels
@@ -120,7 +120,9 @@ def read_measured(path: str | Path | None = None) -> Measured:
     return Measured(read_kernels(source), found["training"], found["inference"])
 
 
-def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None = None) -> list[FittedConstant]:
+def fit_all(
+    measured: Measured, catalog: Catalog, date: str, step: Step | None = None, values_only: bool = False
+) -> list[FittedConstant]:
     """Fit every constant of the calibration sheet.
 
     Parameters
@@ -128,12 +130,15 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None =
     measured : Measured
         Rows to fit on.
     catalog : Catalog
-        Accelerators, networks and models; its calibration is not used.
+        Accelerators, networks and models; its calibration is not used but for ``values_only``.
     date : str
         Date that the rows carry.
     step : callable, optional
         Called with the name of each fit before it starts: kernels, training,
         training together, memory, serving, bands.
+    values_only : bool, default False
+        Whether to take from the calibration of the catalog which constants training stacks have, and to start from
+        their values; which they need is the longest search of all.
 
     Returns
     -------
@@ -146,7 +151,11 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step | None =
     done += fit_kernels(measured.kernels, _with(catalog, done), date)
     done += kernels_of_stacks(done)
     say("training")
-    done += fit_training(measured.training, _with(catalog, done), date)
+    done += (
+        training_constants(catalog.tables["calibration"], date)
+        if values_only
+        else fit_training(measured.training, _with(catalog, done), date)
+    )
     say("training together")
     done = _together(done, measured.training, catalog)
     say("memory")
@@ -173,6 +182,47 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
         for use in package_rows("stack_kernels.csv")
         for row in fitted
         if (row.family, row.generation, row.software) == (use["family"], use["generation"], use["kernels"])
+    ]
+
+
+def training_constants(table: Table, date: str) -> list[FittedConstant]:
+    """Constants of a calibration sheet that were fitted on published training runs, memory and bands left out.
+
+    Parameters
+    ----------
+    table : Table
+        Calibration sheet.
+    date : str
+        Date that the rows get.
+    """
+    kept = [
+        row
+        for row, (source, family) in enumerate(zip(table.text("source"), table.text("family"), strict=True))
+        if str(source).startswith(SOURCES["training"]) and not str(family).endswith(("_band", "_memory"))
+    ]
+    value, count, error, year = (table.number(name) for name in ("value", "num_rows", "error", "year"))
+
+    def text(name: str, row: int) -> str:
+        return str(table.text(name)[row])
+
+    return [
+        FittedConstant(
+            text("family", row),
+            text("generation", row),
+            text("precision", row),
+            text("software", row),
+            text("constant", row),
+            float(value[row]),
+            text("fit_set", row),
+            int(count[row]),
+            float(error[row]),
+            date,
+            text("source", row),
+            float(year[row]),
+            text("kind", row),
+            text("notes", row),
+        )
+        for row in kept
     ]
 
 
@@ -222,7 +272,13 @@ def documented_constants(date: str) -> list[FittedConstant]:
     ]
 
 
-def fitted_calibration(catalog: Catalog, date: str, path: str | Path | None = None, step: Step | None = None) -> Table:
+def fitted_calibration(
+    catalog: Catalog,
+    date: str,
+    path: str | Path | None = None,
+    step: Step | None = None,
+    values_only: bool = False,
+) -> Table:
     """The calibration sheet fitted anew.
 
     Parameters
@@ -235,5 +291,7 @@ def fitted_calibration(catalog: Catalog, date: str, path: str | Path | None = No
         Workbook of measurements; default: the shipped ``validation.xlsx``.
     step : callable, optional
         Called with the name of each fit before it starts.
+    values_only : bool, default False
+        As for :func:`fit_all`.
     """
-    return calibration_table(fit_all(read_measured(path), catalog, date, step))
+    return calibration_table(fit_all(read_measured(path), catalog, date, step, values_only))

@@ -14,7 +14,6 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.precisions import STORED
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
@@ -138,20 +137,13 @@ class ServingRows:
 
     def errors(self, calibration: Sequence[FittedConstant], base: Catalog) -> Array:
         """Logarithm of predicted over measured time of each entry, NaN where there is no prediction."""
-        catalog = self.plans.catalog.with_tables([held_table(calibration, base)])
+        catalog = self.plans.catalog.with_tables(
+            [joined_tables(base.tables["calibration"], calibration_table(calibration))]
+        )
         records = compare(self.plans, evaluate(self.plans.plans, catalog))
         chosen = [records[int(entry)] for entry in self.entries.tolist()]
         predicted = [time_of(record, record.predicted) if record.covered else math.nan for record in chosen]
         return np.asarray(np.log(np.array(predicted) / self.times))
-
-
-def held_table(constants: Sequence[FittedConstant], catalog: Catalog) -> Table:
-    """The calibration of a catalog with other constants in place of its own of the same family and name."""
-    table = catalog.tables["calibration"]
-    names = {(row.family, row.constant) for row in constants}
-    pairs = list(zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True))
-    others = table.take(np.flatnonzero([pair not in names for pair in pairs]))
-    return joined_tables(others, calibration_table(list(constants)))
 
 
 def serving_rows(published: Published, catalog: Catalog) -> ServingRows:

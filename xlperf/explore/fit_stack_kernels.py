@@ -23,17 +23,17 @@ from xlperf.explore.fit_training import (
     misfit_of,
 )
 
-KernelKey = tuple[str, str, str]
-"""Family, constant and generation."""
+KernelKey = tuple[str, str, str, str]
+"""Family, constant, generation and precision."""
 KernelValues = Mapping[KernelKey, float]
 
-WIDE = "bf16"
+WIDE, NARROW = "bf16", "fp8"
 _KNOBS = (
-    (("attention", "compute_efficiency"), ("attention_backward", "compute_efficiency")),
-    (("vector", "memory_efficiency"),),
-    (("gemm", "compute_efficiency"),),
+    (("attention", "compute_efficiency", WIDE), ("attention_backward", "compute_efficiency", WIDE)),
+    (("vector", "memory_efficiency", ANY),),
+    (("gemm", "compute_efficiency", WIDE),),
 )
-_PRECISION = {"attention": WIDE, "attention_backward": WIDE, "vector": ANY, "gemm": WIDE}
+_NARROW_KNOB = (("gemm", "compute_efficiency", NARROW),)
 _MANY_ROWS = 40
 _ENOUGH_ROWS = 200
 _LEAST = 0.1
@@ -52,10 +52,10 @@ def kernel_constants(software: str, values: Values, kernels: KernelValues) -> li
     values : mapping
         (constant, generation) -> value of the family ``training_software``.
     kernels : mapping
-        (family, constant, generation) -> value.
+        (family, constant, generation, precision) -> value.
     """
     keys = [(FAMILY, name, kind, ANY, value) for (name, kind), value in values.items()]
-    keys += [(family, name, kind, _PRECISION[family], value) for (family, name, kind), value in kernels.items()]
+    keys += [(*key, value) for key, value in kernels.items()]
     return [
         FittedConstant(family, kind, precision, software, name, value, "", 0, math.nan, "", "")
         for family, name, kind, precision, value in keys
@@ -65,15 +65,19 @@ def kernel_constants(software: str, values: Values, kernels: KernelValues) -> li
 class _Search:
     """A point of the search: the stack's constants, then a factor per knob and generation."""
 
-    def __init__(self, rows: FitRows, software: str, keys: Sequence[Key], generations: Sequence[str]) -> None:
+    def __init__(
+        self, rows: FitRows, software: str, keys: Sequence[Key], generations: Sequence[str], narrow: Sequence[str]
+    ) -> None:
         self._software, self._keys = software, list(keys)
         self._knobs = [(kind, knob) for kind in generations for knob in _KNOBS]
+        self._knobs += [(kind, _NARROW_KNOB) for kind in narrow]
         calibration = rows.plans.catalog.calibration
         self._measured: dict[KernelKey, float] = {}
         for kind, knob in self._knobs:
-            for family, name in knob:
-                key = (np.array([kind]), np.array([_PRECISION[family]]), np.array([software]))
-                self._measured[family, name, kind] = float(calibration.constants(family, *key)[0][name][0, 0])
+            for family, name, precision in knob:
+                key = (np.array([kind]), np.array([precision]), np.array([software]))
+                value = float(calibration.constants(family, *key)[0][name][0, 0])
+                self._measured[family, name, kind, precision] = value
         declared = declared_constants()[FAMILY]
         factors = np.ones(len(self._knobs))
         self.low = np.array([*(declared[name].low for name, _ in self._keys), *(_LEAST * factors)])
@@ -85,7 +89,8 @@ class _Search:
         return np.array([*(values[key] for key in self._keys), *(_START for _ in self._knobs)])
 
     def point(self, values: Values, kernels: KernelValues) -> Array:
-        factors = [kernels[(*knob[0], kind)] / self._measured[(*knob[0], kind)] for kind, knob in self._knobs]
+        named = [(family, name, kind, precision) for kind, ((family, name, precision), *_) in self._knobs]
+        factors = [kernels[key] / self._measured[key] for key in named]
         return np.array([*(values[key] for key in self._keys), *factors])
 
     def values(self, point: Array) -> tuple[dict[Key, float], dict[KernelKey, float]]:
@@ -93,8 +98,9 @@ class _Search:
         values = {key: rounded(value) for key, value in zip(self._keys, point[:count].tolist(), strict=True)}
         kernels = {}
         for (kind, knob), factor in zip(self._knobs, point[count:].tolist(), strict=True):
-            for family, name in knob:
-                kernels[family, name, kind] = rounded(factor * self._measured[family, name, kind])
+            for family, name, precision in knob:
+                key = (family, name, kind, precision)
+                kernels[key] = rounded(factor * self._measured[key])
         return values, kernels
 
     def residuals(self, rows: FitRows, point: Array) -> Array:
@@ -116,14 +122,22 @@ def _generations(rows: FitRows) -> list[str]:
     return [kind for kind in sorted(set(rows.generation)) if rows.generation.count(kind) >= _MANY_ROWS]
 
 
+def _narrow(rows: FitRows, generations: Sequence[str]) -> list[str]:
+    """Generations with enough runs in FP8 of any kind."""
+    narrow = [NARROW in precision for precision in rows.plans.plans.filled("precision").tolist()]
+    kinds = [kind for kind, yes in zip(rows.generation, narrow, strict=True) if yes]
+    return [kind for kind in generations if kinds.count(kind) >= FEWEST_ROWS]
+
+
 def fit_kernels_of_stack(
     rows: FitRows, software: str, values: Values
 ) -> tuple[dict[Key, float], dict[KernelKey, float]]:
     """Fit how much slower than the measured kernels a stack's own are, where that pays.
 
-    A generation with forty rows or more gets a factor for the attention, one for the element-wise kernels and one for
-    the products in 16 bits, which long runs throttle. They are kept, with the constants of the stack fitted anew
-    beside them, where the misfit falls by a tenth; a slowdown of all kernels by generation then gives way.
+    A generation with forty rows or more gets a factor for the attention, one for the element-wise kernels, one for
+    the products in 16 bits, which long runs throttle, and with eight runs in FP8 one for those. They are kept, with
+    the constants of the stack fitted anew beside them, where the misfit falls by a tenth; a slowdown of all kernels by
+    generation then gives way.
 
     Parameters
     ----------
@@ -137,15 +151,15 @@ def fit_kernels_of_stack(
     Returns
     -------
     tuple of dict
-        The constants of the stack, and (family, constant, generation) -> value of its kernels; none where they do
-        not pay.
+        The constants of the stack, and (family, constant, generation, precision) -> value of its kernels; none where
+        they do not pay.
     """
     generations = _generations(rows)
     before = dict(values)
     if not generations:
         return before, {}
     keys = [key for key in values if key[1] == ANY]
-    search = _Search(rows, software, keys, generations)
+    search = _Search(rows, software, keys, generations, _narrow(rows, generations))
     point = search.start(values)
     some = rows.take(range(0, len(rows.row_ids), -(-len(rows.row_ids) // _ENOUGH_ROWS)))
     point = search.best(some, point, _EVALUATIONS, _FIRST_STEP)
@@ -167,8 +181,9 @@ def held_out_with_kernels(rows: FitRows, software: str, values: Values, kernels:
     values, kernels : mapping
         What :func:`fit_kernels_of_stack` found on all rows: the search starts there.
     """
-    generations = sorted({kind for _, _, kind in kernels})
-    search = _Search(rows, software, list(values), generations)
+    generations = sorted({kind for _, _, kind, _ in kernels})
+    narrow = sorted({kind for family, _, kind, precision in kernels if (family, precision) == ("gemm", NARROW)})
+    search = _Search(rows, software, list(values), generations, narrow)
     begin = search.point(values, kernels)
     folds = np.array([fold_of(family) for family in rows.family])
     found = np.full(len(rows.row_ids), math.nan)

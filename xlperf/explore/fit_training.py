@@ -347,7 +347,7 @@ def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
 def _with_ranks(rows: FitRows, software: str, best: dict[Key, float]) -> dict[Key, float]:
     """The constants with host time per tensor-parallel rank in place of one of them, where forty rows say it pays."""
     found = best
-    if len(rows.row_ids) < _MANY_ROWS:
+    if len(rows.row_ids) < _MANY_ROWS or not (rows.plans.plans.filled("tensor_parallel") > 1.0).any():
         return found
     options = [key for key in best if key[0] not in (_BY_GENERATION, "layer_overhead_time")]
     dropped = [None] if len(best) < MOST_CONSTANTS else options

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
+from xlperf.explore.possible import possible
 from xlperf.explore.published import Published, PublishedPlans, package_rows
 from xlperf.explore.published_models import ModelShelf
 from xlperf.explore.published_training import Refusal, plan_table, precision_choice
@@ -120,7 +121,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
         rows.append(plan)
         index.append(row)
         notes[row] = "; ".join(said)
-    return PublishedPlans(
+    plans = PublishedPlans(
         published,
         plan_table("inference", rows, published, index),
         np.array(index, dtype=np.int64),
@@ -129,6 +130,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
         notes,
         shelf.catalog(),
     )
+    return possible(plans) if rows else plans
 
 
 def _plan(
@@ -188,6 +190,10 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
             assert isinstance(value, float)
             plan[name] = max(float(round(value * float(share))), 1.0)
         said.append(f"lengths {share} of the stated ones on average ({why})")
+    dispatch, why = engine_default(engine, text, "expert_dispatch")
+    if dispatch and plan["mode"] == "static" and plan["expert_parallel"] != 1.0:
+        plan["expert_dispatch"], plan["two_batch_overlap"] = dispatch, 1.0
+        said.append(f"tokens go to {dispatch} once, behind half of a batch ({why})")
     copies = plan["data_parallel_attention"] != 1.0
     drafted, why = engine_default(engine, text, "draft_tokens_copies" if copies else "draft_tokens")
     if drafted:

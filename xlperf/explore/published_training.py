@@ -73,6 +73,7 @@ _PLAIN = {
 }
 _MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
 _FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
+_AS_TENSOR = "tensor"
 _PER_REPLICA = "per_replica"
 _ROUNDED = 0.1
 """Most that a printed global batch may be off a whole number of micro-batches. [-]"""
@@ -232,11 +233,11 @@ def _plan(
     where = tuple(text[name] for name in _MATCHED)
     plan["software"] = software_default(*where, "software")[0] or text["software"].casefold()
     where = (str(plan["software"]), *where[1:])
-    if math.isnan(_value(plan, "expert_parallel")):
-        ranks, reference, _ = software_default(*where, "expert_parallel")
-        if ranks:
-            plan["expert_parallel"] = float(ranks)
-            said.append(f"expert parallel not stated: {ranks} ({reference})")
+    for column in ("expert_parallel", "expert_tensor_parallel"):
+        ranks, reference, _ = software_default(*where, column)
+        if ranks and math.isnan(_value(plan, column)):
+            plan[column] = plan["tensor_parallel"] if ranks == _AS_TENSOR else float(ranks)
+            said.append(f"{column.replace('_', ' ')} not stated: {plan[column]:g} ({reference})")
     _degrees(plan, published, row)
     network = software_default(*where, "network")[0]
     if network.casefold() in shelf.networks:

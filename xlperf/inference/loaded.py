@@ -14,11 +14,11 @@ from xlperf.inference.load import (
     Service,
     Steady,
     closed_state,
-    run_rate,
     spread_quantiles,
     step_line,
 )
 from xlperf.inference.results import most_requests, serving_memory, serving_results
+from xlperf.inference.runs import run_rate
 from xlperf.inference.work import phase_times, serving_work
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_memory import usable_memory

@@ -373,24 +373,33 @@ def serving_work(
         served,
         served,
     )
-    work = work._replace(layer_launches=prefill * software["kernel_overhead_time"] * _kernels(work))
+    launches = prefill * software["kernel_overhead_time"] * _kernels(work)
+    if np.any(plan.graphs == 0.0):
+        eager = np.maximum(software["kernel_overhead_time"], kernels["serving_eager"]["launch_time"])
+        # The gaps between the kernels of a graph are part of what the host takes without one.
+        waited = eager * _kernels(work) - work.layer_overhead
+        launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
+    work = work._replace(layer_launches=launches)
     work = work._replace(parts=_parts(work))
-    if np.any(plan.two_batches > 0.0):
-        work = _overlapped(work, batching, phases)
+    if architecture.experts and np.any(plan.two_batches > 0.0):
+        work = _overlapped(work, batching, phases, kernels["serving_experts"]["exchange_share"])
     layers, passes, transfers = _critical_path(work, model, plan, batching, phases)
     return work._replace(layers=layers, passes=passes, transfers=transfers)
 
 
-def _overlapped(work: ServingWork, batching: _Batching, phases: tuple[int, ...]) -> ServingWork:
+def _overlapped(work: ServingWork, batching: _Batching, phases: tuple[int, ...], share: Array) -> ServingWork:
     """Exchanges with experts as far as the other half of the batch computes for a shorter time than they take.
 
-    What a pass costs once is not paid for each half.
+    In the prefill they take a share of the multiprocessors from what is computed meanwhile; in decoding the network's
+    adapters send by themselves. What a pass costs once is not paid for each half.
     """
     halves = side_by_side(batching.prefill_halves, batching.decode_halves)[:, list(phases)]
     exchanges, time = work.message_calls[:, 1, None], work.message_time.copy()
     whole = time[..., EXCHANGE]
     computed = total(work.parts[:, :, 0]) - exchanges * whole
-    seen = np.maximum(whole - divide(computed, exchanges + 0.0 * computed), 0.0)
+    beside = divide(computed, exchanges + 0.0 * computed)
+    taken = share * (np.array(phases) == PREFILL)
+    seen = np.maximum(whole - beside, 0.0) + taken * np.minimum(whole, beside)
     time[..., EXCHANGE] = np.where(halves > 1.0, seen, whole)
     work = work._replace(message_time=time, pass_overhead=work.pass_overhead / halves)
     return work._replace(parts=_parts(work))

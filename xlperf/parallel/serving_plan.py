@@ -100,6 +100,8 @@ class InferencePlan:
         it is sent to each of their ranks. [-]
     two_batches : Array
         1 where each batch is cut in two and one half computes while the other is sent to experts, 0 where not. [-]
+    graphs : Array
+        1 where a step of decoding is launched as a whole, 0 where the host launches each kernel. [-]
     """
 
     num_accelerators: Array
@@ -129,6 +131,7 @@ class InferencePlan:
     prompt_variation: Array = field(default_factory=_none)
     by_node: Array = field(default_factory=_none)
     two_batches: Array = field(default_factory=_none)
+    graphs: Array = field(default_factory=_one)
 
     @cached_property
     def attention_parallel(self) -> Array:
@@ -382,6 +385,7 @@ def inference_plan(
     prompt_variation: Numeric = 0.0,
     by_node: Numeric = 0.0,
     two_batches: Numeric = 0.0,
+    graphs: Numeric = 1.0,
     named: np.ndarray | None = None,
 ) -> InferencePlan:
     """Resolve the columns of inference plans into what the equations need.
@@ -434,6 +438,8 @@ def inference_plan(
         1 where tokens are sent to nodes once, 0 where to each rank of their experts. [-]
     two_batches : numeric, default 0
         1 where one half of a batch computes while the other is sent, 0 where not. [-]
+    graphs : numeric, default 1
+        1 where a step of decoding is launched as a whole, 0 where kernel by kernel. [-]
     named : np.ndarray, optional
         Which of the names of precisions each row has, where :func:`distinct_names` has found them already; default:
         there is one for each row.
@@ -483,4 +489,5 @@ def inference_plan(
         prompt_variation=array(prompt_variation) + 0.0 * batch,
         by_node=array(by_node) + 0.0 * batch,
         two_batches=array(two_batches) + 0.0 * batch,
+        graphs=array(graphs) + 0.0 * batch,
     )

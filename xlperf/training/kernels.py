@@ -271,7 +271,8 @@ def _vector_parts(setting: Setting) -> list[Part]:
         if setting.architecture.experts:
             _, copies, _ = routed_tokens(setting)
             ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-            inner = copies * ffn + tokens * model.shared_ffn_hidden_size / tensor
+            separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
+            inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
             slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
             sorted_twice = 1.0 + plan.dispatch_copies
             moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size

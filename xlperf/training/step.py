@@ -170,7 +170,7 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     if plan.expert_overlap.any():
         computed = layer_forward + layer_backward + again
         hidden = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
-        exchange = exchange - (1.0 - software["overlap_tax"]) * hidden
+        exchange = exchange - (1.0 - constants["experts"]["overlap_tax"]) * hidden
     return _Stage(
         forward=layer_forward + total(forward[..., _OUTSIDE]),
         backward=layer_backward + total(backward[..., _OUTSIDE]),

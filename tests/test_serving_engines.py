@@ -1,0 +1,207 @@
+"""What engines add to kernels: hosts, launches, finite runs, what stays wide; and settings of published runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf import load_catalog
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate, explain
+from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.explore.published import Published, published_rows
+from xlperf.explore.published_inference import inference_plans
+from xlperf.inference.load import Service
+from xlperf.inference.runs import run_rate
+from xlperf.parallel.serving_memory import usable_memory
+
+BASE = {
+    "model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,
+    "prompt_length": 1000, "output_length": 1000, "precision": "fp8",
+}  # fmt: skip
+GPT_OSS = {"model": "gpt-oss-120b", "num_accelerators": 1, "tensor_parallel": 1, "accelerator": "B200-SXM-180GB"}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def plans(*rows: dict[str, Any]) -> Table:
+    full = [{**BASE, **row} for row in rows]
+    names = sorted({name for row in full for name in row})
+    columns = {name: np.array([row.get(name, "") for row in full], dtype=object) for name in names}
+    return table_from_columns("inference", columns, lambda row, column: f"row {row} {column}")
+
+
+def changed(catalog: Catalog, family: str, name: str, value: float, generation: str = "hopper") -> Catalog:
+    """The catalog with one constant changed, for every software that could stand before it."""
+    software = sorted({*catalog.tables["calibration"].text("software").tolist(), "any", "tensorrt-llm"})
+    rows = [FittedConstant(family, generation, "any", one, name, value, "", 0, math.nan, "", "") for one in software]
+    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(rows))])
+
+
+def one(catalog: Catalog, result: str, **row: Any) -> float:
+    found = evaluate(plans(row), catalog)
+    assert found.text("reason")[0] == "" or not math.isnan(found.number(result)[0]), found.text("reason")[0]
+    return float(found.number(result)[0])
+
+
+def test_each_request_adds_its_time_on_the_host_to_every_step(catalog: Catalog) -> None:
+    slow, quick = (changed(catalog, "serving_software", "token_overhead_time", value) for value in (1e-4, 0.0))
+    host = catalog.calibration.constants("serving_host", *(np.array([w], dtype=object) for w in ("hopper", "fp8", "x")))
+    beside = float(host[0]["host_slowdown"][0, 0])
+    for batch in (1, 7, 64):
+        added = one(slow, "tpot", batch_size=batch) - one(quick, "tpot", batch_size=batch)
+        assert added == pytest.approx(beside * batch * 1e-4, rel=1e-9)
+
+
+def test_a_prefill_waits_for_the_launches_of_its_kernels_and_a_step_does_not(catalog: Catalog) -> None:
+    """80 layers of 12 kernels, 1 ms each: 4 products, attention, 2 norms, rotation, activation, 2 all-reduces."""
+    slow = changed(
+        changed(catalog, "serving_host", "host_slowdown", 1.0), "serving_software", "kernel_overhead_time", 1e-3
+    )
+    quick = changed(catalog, "serving_software", "kernel_overhead_time", 0.0)
+    assert one(slow, "prefill_time", batch_size=1) == pytest.approx(80 * 11 * 1e-3, rel=0.05)
+    assert one(slow, "prefill_time", batch_size=1) >= 80 * 11 * 1e-3
+    assert one(slow, "tpot", batch_size=1) == pytest.approx(one(quick, "tpot", batch_size=1), rel=1e-12)
+
+
+def test_hosts_of_a_generation_are_slow_for_all_engines(catalog: Catalog) -> None:
+    fast, slow = (changed(catalog, "serving_host", "host_slowdown", value) for value in (1.0, 2.0))
+    for software in ("vllm", "sglang", "tensorrt-llm"):
+        times = [one(each, "time_overhead", batch_size=4, software=software) for each in (fast, slow)]
+        assert times[1] == pytest.approx(2.0 * times[0], rel=1e-9)
+
+
+def test_attention_beside_experts_in_4_bits_stays_in_16(catalog: Catalog) -> None:
+    """gpt-oss-120b by hand: experts at 4.5 bits a weight, attention, router and tables at 16."""
+    hidden, layers, experts, head, vocabulary = 2880, 36, 128, 64, 201088
+    attention = hidden * (64 + 2 * 8) * head + 64 * head * hidden
+    wide = 2.0 * (layers * (attention + hidden * experts) + 2 * vocabulary * hidden)
+    narrow = 0.5625 * layers * experts * 3 * hidden * hidden
+    assert one(catalog, "memory_weights", **GPT_OSS, precision="fp4") == pytest.approx(wide + narrow, rel=0.01)
+    table = explain(plans({**GPT_OSS, "precision": "fp4", "batch_size": 1}), catalog)
+    row = (table.text("phase") == "decode") & (table.text("operator") == "qkv")
+    assert table.number("traffic")[row][0] == pytest.approx(2.0 * hidden * (64 + 16) * head, rel=0.01)
+
+
+def test_weights_of_a_dense_model_are_narrow_throughout(catalog: Catalog) -> None:
+    table = explain(plans({"precision": "fp4", "accelerator": "B200-SXM-180GB", "batch_size": 1}), catalog)
+    row = (table.text("phase") == "decode") & (table.text("operator") == "qkv")
+    assert table.number("traffic")[row][0] == pytest.approx(0.5625 * 8192 * (8192 + 2048) / 8, rel=0.01)
+
+
+def test_the_cache_has_a_share_of_what_the_weights_leave() -> None:
+    found = usable_memory(np.array([100.0, 100.0, 100.0]), 4.0, np.array([0.0, 90.0, 120.0]), 0.5)
+    assert found.tolist() == [48.0, 93.0, 108.0]
+
+
+def service(steps: float, base: float, slope: float, prefill: float) -> Service:
+    return Service(*(np.array([value]) for value in (prefill, prefill, base, slope, steps, 0.0)))
+
+
+@pytest.mark.parametrize(("requests", "seconds"), [(8, 8 * 0.1 + 10 * 2.6), (12, 12 * 0.1 + 10 * (2.6 + 1.8))])
+def test_a_run_by_hand(requests: float, seconds: float) -> None:
+    """A step takes 1 s and 0.2 s for each request; 8 run together for 10 steps, then the 4 that are left."""
+    found = run_rate(service(10.0, 1.0, 0.2, 0.1), np.array([8.0]), np.array([requests]), np.array([5.0]))
+    assert found[0] == pytest.approx(requests / seconds)
+    assert run_rate(service(10.0, 1.0, 0.2, 0.1), np.array([8.0]), np.array([math.nan]), np.array([5.0]))[0] == 5.0
+
+
+def test_a_run_without_end_is_the_steady_state(catalog: Catalog) -> None:
+    row = {"mode": "continuous", "concurrency": 64}
+    steady = one(catalog, "tokens_per_second", **row)
+    assert one(catalog, "tokens_per_second", **row, run_requests=64000) == pytest.approx(steady, rel=0.02)
+    odd = one(catalog, "tokens_per_second", **row, run_requests=65)
+    assert odd < 0.75 * steady, "one request more than a batch takes a wave of its own"
+    refused = evaluate(plans({"batch_size": 4, "run_requests": 8}), catalog)
+    assert "run requests needs mode continuous" in refused.text("reason")[0]
+
+
+def test_an_exchange_takes_multiprocessors_from_a_prefill_but_not_from_a_step(catalog: Catalog) -> None:
+    row = {
+        "model": "DeepSeek-V3", "num_accelerators": 32, "tensor_parallel": 32, "expert_parallel": 32,
+        "data_parallel_attention": 32, "batch_size": 256, "two_batch_overlap": "yes", "expert_dispatch": "nodes",
+    }  # fmt: skip
+    free, taken = (changed(catalog, "serving_experts", "exchange_share", value) for value in (0.0, 0.5))
+    assert one(taken, "prefill_time", **row) > 1.01 * one(free, "prefill_time", **row)
+    assert one(taken, "tpot", **row) == one(free, "tpot", **row)
+
+
+# Settings of published runs
+
+COLUMNS = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "ep", "dp_attn", "mode", "concurrency"]
+COLUMNS += ["isl", "osl", "precision", "framework", "notes", "tpot_ms", "tokens_per_s", "tokens_per_s_kind"]
+
+
+def published(**values: str) -> Published:
+    row = {
+        "row_id": "r", "source_id": "aic_silicon", "group": "serving", "model": "DeepSeek-R1", "gpu": "B200-SXM-180GB",
+        "n_gpus": "8", "tp": "8", "ep": "1", "dp_attn": "1", "mode": "serving agg", "concurrency": "64", "isl": "1024",
+        "osl": "1024", "precision": "fp4", "framework": "trtllm 1.2.0rc6.post2", "tpot_ms": "9",
+        "notes": "source_file=2026-04-06.csv; image=x:1.2.0rc6.post2; ",
+    }  # fmt: skip
+    row |= values
+    return published_rows(COLUMNS, [[row.get(name, "") for name in COLUMNS]], lambda row, column: f"row {row}")
+
+
+def plan_of(catalog: Catalog, **values: str) -> tuple[Table, str]:
+    found = inference_plans(published(**values), catalog)
+    assert len(found.plans) == 1, found.reasons
+    return found.plans, str(found.notes[0])
+
+
+def test_lengths_are_those_that_the_benchmark_draws(catalog: Catalog) -> None:
+    table, said = plan_of(catalog)
+    assert (table.number("prompt_length")[0], table.number("output_length")[0]) == (922.0, 922.0)
+    assert "0.9 of the stated ones" in said
+    other, _ = plan_of(catalog, notes="source_file=gap/data/h200_sxm/sglang/0.5/a.csv; ")
+    assert other.number("prompt_length")[0] == 1024.0
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "copies", "drafted"),
+    [
+        ("trtllm 1.2.0rc6.post2", "image=x:1.2.0rc6.post2; ", "1", 0.0),
+        ("trtllm 1.2.0rc6.post3", "image=x:1.2.0rc6.post3; ", "1", 3.0),
+        ("trtllm 1.2.0rc6.post3", "image=x:1.2.0rc6.post3; ", "8", 1.0),
+        ("trtllm 1.1.0rc2.post2", "measured=2026-01-14; image=x:1.1.0rc2.post2; ", "1", 3.0),
+        ("trtllm 1.1.0rc2.post2", "measured=2025-12-15; image=x:1.1.0rc2.post2; ", "1", 0.0),
+    ],
+)
+def test_tokens_are_drafted_as_the_recipe_of_the_image_has_it(
+    catalog: Catalog, framework: str, notes: str, copies: str, drafted: float
+) -> None:
+    table, said = plan_of(catalog, framework=framework, notes=f"source_file=2026-04-06.csv; {notes}", dp_attn=copies)
+    assert table.filled("draft_tokens")[0] == drafted
+    assert ("tokens drafted" in said) == (drafted > 0.0)
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpu", "cache"),
+    [("vllm 0.18.0", "H200-SXM-141GB", "bf16"), ("sglang 0.5.9", "H100-SXM-80GB", "bf16"),
+     ("vllm 0.18.0", "B200-SXM-180GB", ""), ("trtllm 1.0", "H200-SXM-141GB", "")],
+)  # fmt: skip
+def test_caches_are_as_engines_keep_them(catalog: Catalog, framework: str, gpu: str, cache: str) -> None:
+    table, _ = plan_of(catalog, framework=framework, gpu=gpu, precision="fp8", notes="source_file=2026-04-06.csv; ")
+    assert table.text("kv_precision")[0] == cache
+
+
+def test_runs_at_maximum_throughput_send_what_the_source_says(catalog: Catalog) -> None:
+    row = {
+        "source_id": "trtllm_v1.0", "group": "max-throughput", "model": "Qwen3-235B-A22B", "mode": "max throughput",
+        "concurrency": "", "isl": "1000", "osl": "2000", "framework": "TensorRT-LLM", "tpot_ms": "", "ep": "",
+        "dp_attn": "", "tokens_per_s": "1000", "tokens_per_s_kind": "output total", "notes": "offline",
+    }  # fmt: skip
+    table, said = plan_of(catalog, **row)
+    assert (table.number("run_requests")[0], table.number("concurrency")[0]) == (1500.0, 1500.0)
+    assert (table.number("expert_parallel")[0], table.number("data_parallel_attention")[0]) == (8.0, 8.0)
+    assert "perf-overview" in said
+    dense, _ = plan_of(catalog, **{**row, "model": "Llama3.1-405B"})
+    assert dense.filled("data_parallel_attention")[0] == 1.0
