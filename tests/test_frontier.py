@@ -128,6 +128,17 @@ def test_frontier_is_the_upper_hull_of_its_points(catalog: Catalog) -> None:
     assert user[-1] == every.results.number(USER).max()
 
 
+def test_only_plans_that_do_the_same_compete(catalog: Catalog) -> None:
+    """A small model beats a large one at everything but the task; so do short prompts."""
+    rows = [{}, {"model": "Meta-Llama-3.1-8B", "name": "small"}, {"prompt length": 100, "name": "short"}]
+    found = frontier(plans(*rows), catalog, values(concurrency=[1, 16]))
+    assert found.plans.text("name").tolist() == ["a", "a", "small", "small", "short", "short"]
+    alone = frontier(plans({}), catalog, values(concurrency=[1, 16]))
+    assert found.results.number(USER)[:2].tolist() == alone.results.number(USER).tolist()
+    block = call([[*CARD], *([{**CARD, **row}[name] for name in CARD] for row in rows)], [["concurrency", 1, 16]])
+    assert block[0][:5] == ["name", "model", "prompt length", "concurrency", "tokens per second per user (token/s)"]
+
+
 def test_points_are_those_of_evaluate(catalog: Catalog) -> None:
     best = frontier(plans({}), catalog, GRID)
     alone = evaluate(best.plans, catalog)

@@ -16,6 +16,7 @@ from xlperf.cli.app import cli
 from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.bands import band_ends, band_of_mode, full_cache
+from xlperf.evaluate.precisions import PRECISIONS
 from xlperf.explore.cross_validation import (
     FEWEST_ROWS,
     FOLDS,
@@ -35,7 +36,9 @@ from xlperf.explore.kernel_errors import KernelError, kernel_errors
 from xlperf.explore.kernel_rows import read_kernels
 from xlperf.explore.leave_out import not_published, rows_of
 from xlperf.explore.measurements import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
+from xlperf.explore.possible import prompt_share
 from xlperf.explore.published import Published, published_columns, published_rows
+from xlperf.explore.published_inference import inference_plans
 from xlperf.resources import workbook
 
 STACK = "somestack"
@@ -270,6 +273,31 @@ def test_a_fit_ends_with_errors_of_rows_held_out_and_with_bands() -> None:
     assert all(one.date == "2026-01-01" for one in bands)
     assert {one.generation: one.num_rows for one in bands} == {"any": 60, "hopper": 30, "blackwell": 30}
     assert [one.value for one in bands if one.constant == "step_low"] != [0.5]
+
+
+def test_a_row_that_would_beat_the_peak_is_refused_with_the_reason() -> None:
+    """Prompts of 15,000 tokens, 416 in flight, on two accelerators: three times their peak, so there were more."""
+    rows = measured().inference
+    plans = inference_plans(rows, shipped())
+    said = [str(reason) for reason in plans.reasons if "times the peak" in str(reason)]
+    assert len(said) == 1 and said[0].startswith("its own figures need 3.0 times the peak")
+    kept = plans.published.number["isl"][plans.index]
+    share = prompt_share(plans)
+    assert not (share > 1.0).any()
+    known = np.flatnonzero(~np.isnan(share))
+    assert len(known) > 1000
+    at = int(known[0])
+    row = plans.index[at]
+    figures = {name: float(rows.number[name][row]) for name in ("concurrency", "ttft_ms", "tpot_ms", "osl")}
+    rate = figures["concurrency"] / ((figures["ttft_ms"] + (figures["osl"] - 1.0) * figures["tpot_ms"]) / 1e3)
+    models, accelerators = plans.catalog.tables["models"], plans.catalog.tables["accelerators"]
+    model = models.text("model").tolist().index(plans.plans.text("model")[at])
+    gpu = accelerators.text("accelerator").tolist().index(plans.plans.text("accelerator")[at])
+    peak = accelerators.number(f"peak_flop_rate_{PRECISIONS[plans.plans.filled('precision')[at]].peak}")[gpu]
+    active = models.number("stated_active_parameters")[model]
+    size = models.number("stated_parameters")[model] if np.isnan(active) else active
+    by_hand = 2.0 * size * kept[at] * rate / (peak * plans.plans.number("num_accelerators")[at])
+    assert share[at] == pytest.approx(by_hand, rel=1e-9)
 
 
 # --- left out ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,19 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TOP_LEVEL = {"pyproject.toml", "README.md", "xlperf", "workbooks", "tests", "templates"}
 HEAVY = ("numpy", "pandas", "openpyxl", "xlwings", "pyarrow", "scipy")
-COMMANDS = ("report", "evaluate", "explain", "validate", "check", "show", "new", "calibrate", "install", "uninstall")
+COMMANDS = (
+    "report",
+    "evaluate",
+    "explain",
+    "frontier",
+    "validate",
+    "check",
+    "show",
+    "new",
+    "calibrate",
+    "install",
+    "uninstall",
+)
 SKIPS = re.compile(r"mark\.(skip|skipif|xfail)\b|pytest\.(skip|xfail|importorskip)\(|unittest\.skip")
 
 

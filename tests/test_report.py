@@ -18,6 +18,7 @@ from xlperf.errors import InputError, XlperfError
 from xlperf.excel.report import report_workbook
 from xlperf.excel.report_data import Plans, Report
 from xlperf.excel.report_findings import findings
+from xlperf.excel.report_limits import curves
 from xlperf.excel.style import (
     cell_value,
 )
@@ -253,6 +254,17 @@ def test_limits_of_the_best_plan_of_each_model_on_each_accelerator(book: Workboo
     charts = book["limits"]._charts  # type: ignore[attr-defined]
     assert len(charts) == 1
     assert len(charts[0].series) == len(rows)
+
+
+def test_limits_begin_with_plans_that_have_targets() -> None:
+    plans, results = samples.inference()
+    late = int(np.flatnonzero(results.number("fits") == 1.0)[-1])
+    targets = np.where(np.arange(len(plans)) == late, 0.02, np.nan)
+    asked = Table("inference", {**plans.columns, "tpot_target": targets})
+    drawn = curves(Plans(asked, results), samples.catalog(), samples.limits)
+    assert drawn[0].name == asked.text("name")[late]
+    assert len(drawn) <= 8
+    assert curves(None, samples.catalog(), samples.limits) == []
 
 
 def test_roofline_shows_every_operator_of_the_chosen_plans(book: Workbook) -> None:

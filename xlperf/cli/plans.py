@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
 
-BLOCK = 16_384  # rows that are evaluated and written at a time: bounds the memory of a table of any length
+BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memory of a table of any length
 
 
 @click.command(
@@ -198,13 +198,14 @@ def frontier(
     """Show what the inference plans of PLANS give at every load, and of it what nothing beats.
 
     More requests in flight give an accelerator more tokens per second, and each user fewer. Plans that are illegal,
-    do not fit, or miss their ttft target or tpot target are left out; the first line is the largest throughput.
+    do not fit, or miss their ttft target or tpot target are left out; the first line is the largest throughput. Plans
+    compete that serve one model with the same lengths.
     Exit code 1 where no point is left.
     """
     from xlperf.catalog.plans import read_plans
     from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
-    from xlperf.explore.frontier import SHOWN
+    from xlperf.explore.frontier import SHOWN, Frontier, told_apart
     from xlperf.explore.frontier import frontier as unbeaten_points
     from xlperf.explore.frontier import points as every_point
     from xlperf.explore.grid import read_values
@@ -222,7 +223,7 @@ def frontier(
         click.echo("no plan at no load is legal, fits in memory and keeps the targets", err=True)
         raise click.exceptions.Exit(1)
     if output is None:
-        names = ["name", *values, "concurrency"]
+        names = told_apart(Frontier(found, results), values, named=len(tables[0]) > 1)
         block = [part for part in parts(found) if part[0].name in names]
         click.echo(text_table([*block, *(part for part in parts(results) if part[0].name in SHOWN)]))
     elif Path(output).suffix.lower() == ".xlsx":

@@ -23,7 +23,7 @@ _SUBTITLES = {
     "inference": _PLANS,
     "step time": "Exposed time on the critical stage; parts add up to the step. Behind a plan stands its step time.",
     "inference time": "Parts of one decode step at the mean context. Behind a plan stands its time per token.",
-    "limits": "Best plan of each model on each accelerator with 1 request to full memory; more in flight to the left.",
+    "limits": "Plans with targets, best plans of models and accelerators; one request to full memory, right to left.",
     "memory": "Columns: what the fullest accelerator holds. Red line: what it has. GiB = 2^30 B.",
     "roofline": "Best plans of the leading accelerators. Left of a ridge memory limits, right of it arithmetic.",
     "token cost": "Owned, as the first row of servers with the accelerator; the network is that of the plan.",

@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 
 
 def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) -> list[Curve]:
-    """The best plan of each model on each accelerator, at every load.
+    """Plans with targets, then the best plan of each model on each accelerator, at every load.
 
     Parameters
     ----------
@@ -67,12 +67,14 @@ def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) 
         limits = points
     rate = group.number(ACCELERATOR)
     best: dict[tuple[str, str], int] = {}
-    for row in group.where(GOOD).tolist():
+    good = group.where(GOOD).tolist()
+    wanted = ~(np.isnan(group.plans.number("ttft_target")) & np.isnan(group.plans.number("tpot_target")))
+    for row in good:
         pair = (group.models[row], group.accelerators[row])
         if pair not in best or rate[row] > rate[best[pair]]:
             best[pair] = row
     found = []
-    for row in list(best.values())[:MOST_CURVES]:
+    for row in list(dict.fromkeys([*(row for row in good if wanted[row]), *best.values()]))[:MOST_CURVES]:
         plans, results = limits(group.plans.take([row]), catalog)
         if len(plans):
             found.append(Curve(short(group.names[row], 52), plans, results, group.results.take([row])))

@@ -273,7 +273,7 @@ class Session:
         return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
 
     def _frontier(self, plans: Plans, vary: Any, results: Any, catalog: Any) -> Block:
-        from xlperf.explore.frontier import SHOWN
+        from xlperf.explore.frontier import SHOWN, Frontier, told_apart
         from xlperf.explore.grid import read_values
 
         _, content = self._catalog(catalog)
@@ -285,9 +285,7 @@ class Session:
         found, reached = self._engine.frontier(table, content, values)
         if not len(found):
             raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
-        inputs = [name for name in found.columns if name in values or name == "concurrency"]
-        if len(table) > 1 and "name" in found.columns:
-            inputs.insert(0, "name")
+        inputs = told_apart(Frontier(found, reached), values, named=len(table) > 1)
         if any(not is_blank(cell) and cell != 0 for row in block_of(results) for cell in row):
             everywhere = replace(plans, header=tuple(name for name in found.columns))
             columns = chosen_columns(everywhere, results)

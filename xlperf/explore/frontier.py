@@ -144,6 +144,8 @@ def frontier(
 ) -> Frontier:
     """The points of a grid of which no other gives each user as many tokens per second and an accelerator more.
 
+    Plans compete that do the same: serve one model with prompts and outputs of one length.
+
     Parameters
     ----------
     plans : Table
@@ -161,7 +163,7 @@ def frontier(
     -------
     Frontier
         From the most tokens per second and accelerator to the most per user; the first is the largest throughput
-        under the targets of the plans.
+        under the targets of the plans. Plans that do something else follow, in the order of the grid.
 
     Raises
     ------
@@ -169,8 +171,45 @@ def frontier(
         As :func:`points`.
     """
     every = points(plans, catalog, values, num_points, progress)
-    rows = unbeaten(every.results)
-    return Frontier(every.plans.take(rows), every.results.take(rows))
+    rows = [group[unbeaten(every.results.take(group))] for group in _rivals(every.plans, catalog)]
+    index = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+    return Frontier(every.plans.take(index), every.results.take(index))
+
+
+def _rivals(plans: Table, catalog: Catalog) -> list[np.ndarray]:
+    """Rows that serve the same model with the same lengths, in the order of the first of each."""
+    models = catalog.rows("models", plans.text("model"), plans, "model").tolist()
+    lengths = zip(plans.number("prompt_length").tolist(), plans.number("output_length").tolist(), strict=True)
+    groups: dict[object, list[int]] = {}
+    for row, work in enumerate(zip(models, lengths, strict=True)):
+        groups.setdefault(work, []).append(row)
+    return [np.array(rows, dtype=np.int64) for rows in groups.values()]
+
+
+def told_apart(found: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
+    """Columns of the plans that a reader needs to tell the points of a frontier apart.
+
+    Parameters
+    ----------
+    found : Frontier
+        The points.
+    values : mapping of str to array
+        Columns of the grid.
+    named : bool
+        Whether the names of the plans differ.
+
+    Returns
+    -------
+    list of str
+        In the order of the sheet.
+    """
+    several = [
+        name
+        for name in ("model", "prompt_length", "output_length")
+        if name in found.plans and len(set(found.plans[name].tolist())) > 1
+    ]
+    wanted = {*several, *values, "concurrency", *(("name",) if named else ())}
+    return [name for name in found.plans.columns if name in wanted]
 
 
 def unbeaten(results: Table) -> np.ndarray:

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
+from xlperf.explore.possible import possible
 from xlperf.explore.published import Published, PublishedPlans, package_rows
 from xlperf.explore.published_models import ModelShelf
 from xlperf.explore.published_training import Refusal, plan_table, precision_choice
@@ -120,7 +121,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
         rows.append(plan)
         index.append(row)
         notes[row] = "; ".join(said)
-    return PublishedPlans(
+    plans = PublishedPlans(
         published,
         plan_table("inference", rows, published, index),
         np.array(index, dtype=np.int64),
@@ -129,6 +130,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
         notes,
         shelf.catalog(),
     )
+    return possible(plans) if rows else plans
 
 
 def _plan(

@@ -1,9 +1,11 @@
 """Time and memory of serving a model: a prefill, then decoding step by step with a growing cache.
 
-A replica holds its whole batch together (static batch). With pipeline parallelism the batch runs as micro-batches
-that follow each other through the stages; a step of decoding takes as long as the longer of a walk through all
-stages and one turn of all micro-batches on the slowest stage. All functions are vectorised over plans (rows,);
-phases are an axis of two: a pass of the prefill, a step of decoding.
+``results`` has a static batch, which a replica holds whole from the first prompt to the last token; ``loaded`` replicas
+under a stream of requests, ``pooled`` separate pools for prefill and decoding, ``targets`` the largest load under
+limits of time. With pipeline parallelism a batch runs as micro-batches that follow each other through the stages; a
+step of decoding takes as long as the longer of a walk through all stages and one turn of all micro-batches on the
+slowest stage. All functions are vectorised over plans (rows,); phases are an axis of two: a pass of the prefill, a step
+of decoding.
 """
 
 from xlperf.inference.bound import BOUNDS, serving_bound
