@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
 
-BLOCK = 16_384  # rows that are evaluated and written at a time: bounds the memory of a table of any length
+BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memory of a table of any length
 
 
 @click.command(

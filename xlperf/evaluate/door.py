@@ -15,7 +15,7 @@ from xlperf.evaluate.inference import evaluate_inference
 from xlperf.evaluate.join import refuse_auto
 from xlperf.evaluate.training import evaluate_training
 
-BLOCK = 32768
+BLOCK = 65_536
 """Rows that are looked up together; those of one architecture then go through the equations in pieces."""
 
 Progress = Callable[[int], None]

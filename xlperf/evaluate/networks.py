@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import combinations_with_replacement, product
 from math import isqrt, prod
 from weakref import WeakKeyDictionary
 
@@ -93,7 +93,9 @@ def block(
     small = [length for length in range(1, isqrt(places) + 1) if places % length == 0]
     divisors = sorted({*small, *(places // length for length in small)})
     best: tuple[tuple[int, int], tuple[int, ...]] | None = None
-    for leading in product(divisors, repeat=axes - 1):
+    # Without a machine the axes are alike: those of a block are looked for in rising order only.
+    tried = product(divisors, repeat=axes - 1) if machine else combinations_with_replacement(divisors, axes - 1)
+    for leading in tried:
         used = prod(leading)
         if used > places or places % used:
             continue

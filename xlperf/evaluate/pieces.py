@@ -11,7 +11,7 @@ from xlperf.catalog.table import Table
 from xlperf.evaluate.join import Named
 from xlperf.evaluate.networks import plain_networks
 
-PIECE = 2048
+PIECE = 4096
 """Plans of one code: the arrays of so many stay in the processor's cache."""
 
 Columns = dict[str, np.ndarray]

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from xlperf.arrays import Array
-from xlperf.catalog.calibration import Calibration, Keys
+from xlperf.catalog.calibration import Calibration, Keys, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import carbon_of_energy
@@ -136,7 +136,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         micro_batch_size=micro,
         sequence_length=_or_else(plans.number("sequence_length"), np.minimum(DEFAULT_SEQUENCE_LENGTH, longest)),
         recompute=_codes(plans, "recompute"),
-        recompute_modules=np.array([_modules(word) for word in plans.filled("recompute_modules").tolist()]),
+        recompute_modules=_modules_of(plans),
         recompute_layers=_or_else(plans.number("recompute_layers"), np.inf),
         recompute_group=plans.filled("recompute_group"),
         cross_entropy=_codes(plans, "cross_entropy"),
@@ -154,6 +154,15 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         element_size=joined.element_size,
         gradient_size=gradient_size,
     )
+
+
+def _modules_of(plans: Table) -> Array:
+    """Modules that each plan computes again, as bits."""
+    default = plans.schema.by_name["recompute_modules"].default
+    if "recompute_modules" not in plans:
+        return np.full(len(plans), _modules(default))
+    found = coded_words(plans["recompute_modules"].tolist())
+    return np.asarray(np.array([_modules(words or default) for words in found.words])[found.codes])
 
 
 @lru_cache(maxsize=1024)
@@ -180,9 +189,10 @@ def _strides(
     copies: Array,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Strides of the groups outside and inside the experts, for each row's dimension order."""
-    orders = plans.filled("dimension_order")
-    distinct = list(dict.fromkeys(orders.tolist()))
-    if len(distinct) == 1:
+    default = plans.schema.by_name["dimension_order"].default
+    named = coded_words(plans["dimension_order"].tolist()) if "dimension_order" in plans else None
+    distinct = [order or default for order in named.words] if named else [default]
+    if named is None or len(distinct) == 1:
         found = (
             group_strides(distinct[0], {"tp": tensor, "cp": context, "dp": replicas, "pp": stages}),
             group_strides(distinct[0], {"tp": expert_tensor, "ep": experts, "dp": copies, "pp": stages}),
@@ -191,8 +201,8 @@ def _strides(
         return {**dict.fromkeys(DIMENSIONS, one), **found[0]}, {**dict.fromkeys(DIMENSIONS, one), **found[1]}
     dense: dict[str, Array] = {name: np.ones_like(tensor) for name in DIMENSIONS}
     inner: dict[str, Array] = {name: np.ones_like(tensor) for name in DIMENSIONS}
-    for order in distinct:
-        rows = np.flatnonzero(orders == order)
+    for code, order in enumerate(distinct):
+        rows = np.flatnonzero(named.codes == code)
         outside = {"tp": tensor[rows], "cp": context[rows], "dp": replicas[rows], "pp": stages[rows]}
         inside = {"tp": expert_tensor[rows], "ep": experts[rows], "dp": copies[rows], "pp": stages[rows]}
         for strides, sizes in ((dense, outside), (inner, inside)):
@@ -210,8 +220,8 @@ def _is_order(order: str) -> bool:
 def _order_rules(plans: Table, plan: TrainingPlan) -> list[Rule]:
     rules = []
     if "dimension_order" in plans:
-        orders = plans.filled("dimension_order")
-        wrong = np.array([not _is_order(order) for order in orders.tolist()])
+        orders = plans["dimension_order"]
+        wrong = np.array([order != "" and not _is_order(order) for order in orders.tolist()], dtype=bool)
         sentence = f"dimension order {{}} must name {', '.join(DIMENSIONS)} once each, joined by hyphens"
         rules.append(Rule(wrong, sentence, (orders,)))
     rules.append(

@@ -491,29 +491,3 @@ def _sustained(fit: KernelFit) -> float:
     efficiency = values["compute_efficiency"]
     limit = 1.0 + values["energy_per_flop"] * float(np.median(device.peak_flop_rate / device.thermal_design_power))
     return efficiency / float(sustained_time(length, efficiency * limit * length, values["boost_time"]) / length)
-
-
-def summary(fits: Mapping[Key, KernelFit]) -> list[dict[str, object]]:
-    """Errors of every group: rows, rows held back, median and 90th percentile of both, all and the long ones.
-
-    Parameters
-    ----------
-    fits : mapping
-        As :func:`fitted_groups` returns.
-    """
-    found: list[dict[str, object]] = []
-    for (family, generation, precision, software), fit in fits.items():
-        error, held, long = np.abs(fit.error), fit.rows.held_back, fit.rows.time > LONG * factor("us")
-        line: dict[str, object] = {
-            "family": family,
-            "generation": generation,
-            "precision": precision,
-            "software": software,
-            "rows": len(error),
-            "held_back": int(held.sum()),
-        }
-        for name, chosen in (("held_back", held), ("held_back_long", held & long), ("fitted", ~held)):
-            line[f"{name}_median"] = float(np.median(error[chosen])) if chosen.any() else math.nan
-            line[f"{name}_p90"] = float(np.quantile(error[chosen], 0.9)) if chosen.any() else math.nan
-        found.append(line)
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
+from xlperf.explore.fit_kernels import KernelFit, Key
 from xlperf.explore.kernel_rows import KernelRows, Row, measurements, predicted_time
 from xlperf.units import factor
 
@@ -116,3 +118,29 @@ def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
 
     forward = constants("attention") if rows.family == "attention_backward" else None
     return predicted_time(rows, constants(rows.family), forward)
+
+
+def summary(fits: Mapping[Key, KernelFit]) -> list[dict[str, object]]:
+    """Errors of every group: rows, rows held back, median and 90th percentile of both, all and the long ones.
+
+    Parameters
+    ----------
+    fits : mapping
+        As :func:`fitted_groups` returns.
+    """
+    found: list[dict[str, object]] = []
+    for (family, generation, precision, software), fit in fits.items():
+        error, held, long = np.abs(fit.error), fit.rows.held_back, fit.rows.time > LONG * factor("us")
+        line: dict[str, object] = {
+            "family": family,
+            "generation": generation,
+            "precision": precision,
+            "software": software,
+            "rows": len(error),
+            "held_back": int(held.sum()),
+        }
+        for name, chosen in (("held_back", held), ("held_back_long", held & long), ("fitted", ~held)):
+            line[f"{name}_median"] = float(np.median(error[chosen])) if chosen.any() else math.nan
+            line[f"{name}_p90"] = float(np.quantile(error[chosen], 0.9)) if chosen.any() else math.nan
+        found.append(line)
+    return found

@@ -103,10 +103,11 @@ def _many_products_time(
         edge: share * (edge * element_size / device.l2_bandwidth)
         for edge in {height + width for height, width, _ in shapes}
     }
+    arithmetic = {area: 2.0 * area / peak for area in {height * width for height, width, _ in shapes}}
     outputs = m * n * batch / device.l2_bandwidth
     best: Array | None = None
     for height, width, splits in shapes:
-        time = 2.0 * height * width / peak + reading[height + width]
+        time = arithmetic[height * width] + reading[height + width]
         time = (time * (at_once / splits)) * k
         time += wave_time * splits
         waves = tall[height] * wide[width]

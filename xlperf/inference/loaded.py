@@ -24,12 +24,13 @@ from xlperf.network.tiers import Network
 from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
-from xlperf.workload.serving import BOTH_PHASES, DECODING
+from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
 MOST_OPEN = 256.0
 
 
+_MOSTLY = 0.7
 Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan, "Stream")
 
 
@@ -108,6 +109,16 @@ class Serving:
             phases,
         )
         return total(phase_times(work))
+
+    def prefill_unless(self, other: Serving, known: Array) -> Array:
+        """Times of a prefill; those of the plans that take as many prompts together elsewhere are known. [s]"""
+        rows = np.flatnonzero(self.plan.prompts_together != other.plan.prompts_together)
+        if len(rows) > _MOSTLY * len(known):
+            return self.times((PREFILL,))[:, 0]
+        found = known + 0.0
+        if len(rows):
+            found[rows] = self.take(rows).times((PREFILL,))[:, 0]
+        return found
 
 
 @dataclass(frozen=True)
@@ -333,10 +344,10 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     dict of str to Array
         Columns of inference_results, (rows,), with quantiles, queueing and running requests.
     """
-    service, steady, results, places, _ = operating(serving, stream)
+    service, steady, results, places, running = operating(serving, stream)
     replicas = np.maximum(serving.plan.num_replicas, 1.0)
     full = loaded_serving(serving, stream, places)
-    prefill, step = full.times().T
+    prefill, step = full.prefill_unless(running, service.prefill_time), full.times((DECODING,))[:, 0]
     parts = full.plan.prompts_together * np.minimum(full.plan.pipeline_parallel, places)
     filled = service._replace(
         prefill_time=prefill, prefill_share=prefill / parts, step_base=step, step_slope=0.0 * step

@@ -42,15 +42,16 @@ def _exchange(
     # A rank of several that share the heads sends its share of their tokens.
     own = tokens / plan.attention_parallel[:, None] * hidden
     sent = own * reached
-    direct = collective_time("all_to_all", sent * there, group, 1.0, network, kernels["all_to_all"])
-    direct = direct + collective_time("all_to_all", sent * back, group, 1.0, network, kernels["all_to_all"])
+    ways = np.concatenate([sent * there, sent * back], axis=-1)
+    directly = collective_time("all_to_all", ways, group, 1.0, network, kernels["all_to_all"])
+    direct = directly[:, : sent.shape[1]] + directly[:, sent.shape[1] :]
     spread = own * group
     shared = collective_time("all_gather", spread * there, group, 1.0, network, kernels["all_gather"])
     shared = shared + collective_time("reduce_scatter", spread * back, group, 1.0, network, kernels["reduce_scatter"])
     fastest = np.minimum(direct, shared)
     if np.any(plan.by_node > 0.0):
-        ways = [_by_node(model, network, plan, own * size, sent * size, kernels) for size in (there, back)]
-        crossed = ways[0] + ways[1]
+        crossing = [_by_node(model, network, plan, own * size, sent * size, kernels) for size in (there, back)]
+        crossed = crossing[0] + crossing[1]
         fastest = np.where(plan.by_node[:, None] > 0.0, np.minimum(fastest, crossed), fastest)
     return sent * (there + back), fastest
 

@@ -165,7 +165,7 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
     pools = pools_of(decoding, prefilling, stream, requests)
     service, steady = pools.service, pools.steady
     most = prompts_together(other, np.inf + 0.0 * requests, service.steps, stream.waiting_share)
-    prefill = prefilling.with_batch(most, most).times((PREFILL,))[:, 0]
+    prefill = prefilling.with_batch(most, most).prefill_unless(pools.prefilling, service.prefill_time)
     step = decoding.with_batch(pools.places, np.ones_like(most)).times((DECODING,))[:, 0]
     sent = prefillers * most * other.pipeline_parallel / prefill
     decoded = divide(decoders * pools.places, service.steps * step, np.inf)

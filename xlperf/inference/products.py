@@ -59,7 +59,10 @@ def _gemm_kernels(
     if wide_device is not None:
         wide = kernels["gemm_wide"]
         peak = np.where(narrow, device.peak_flop_rate, wide_device.peak_flop_rate)
-        constants = {name: np.where(narrow, constants[name], wide[name]) for name in constants}
+        constants = {
+            name: values if np.array_equal(values, wide[name]) else np.where(narrow, values, wide[name])
+            for name, values in constants.items()
+        }
         device = replace(device, peak_flop_rate=peak)
     if products.grouped.any():
         experts = kernels["serving_experts"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -188,12 +189,12 @@ class TrainingPlan:
     element_size: Array
     gradient_size: Array
 
-    @property
+    @cached_property
     def num_micro_batches(self) -> Array:
         """Micro-batches that one replica runs per step. [-]"""
         return np.asarray(self.global_batch_size / (self.data_parallel * self.micro_batch_size))
 
-    @property
+    @cached_property
     def tokens(self) -> Array:
         """Tokens of one micro-batch on one rank of the context. [-]"""
         return np.asarray(self.micro_batch_size * self.sequence_length / self.context_parallel)
@@ -203,23 +204,23 @@ class TrainingPlan:
         """1 where all forward passes run before the first backward pass. [-]"""
         return np.asarray(self.schedule == GPIPE, dtype=np.float64)
 
-    @property
+    @cached_property
     def shards(self) -> Array:
         """Ranks that hold the same weights outside the experts: replicas x context. [-]"""
         return np.asarray(self.data_parallel * self.context_parallel)
 
-    @property
+    @cached_property
     def expert_shards(self) -> Array:
         """Ranks that hold the same experts. [-]"""
         ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
         return np.asarray(ranks / (self.expert_parallel * self.expert_tensor_parallel))
 
-    @property
+    @cached_property
     def zero_shards(self) -> Array:
         """Ranks over which what ZeRO shards is split, outside the experts. [-]"""
         return np.asarray(np.minimum(self.zero_group, self.shards))
 
-    @property
+    @cached_property
     def expert_zero_shards(self) -> Array:
         """Ranks over which what ZeRO shards of the experts is split. [-]"""
         return np.asarray(np.minimum(self.zero_group, self.expert_shards))
@@ -234,18 +235,26 @@ class TrainingPlan:
         """Where narrow copies outlive the product that they were made for. [-]"""
         return np.asarray(self.quantized & (self.quantized_copies > 0))
 
-    @property
+    @cached_property
     def regathers(self) -> np.ndarray:
         """Where sharded weights are gathered for every micro-batch; a pipeline keeps them for the whole step. [-]"""
         return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel < 2))
 
     def again(self, module: str) -> Array:
         """1 where selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""
-        bit = 2.0 ** RECOMPUTE_MODULES.index(module)
-        asked = np.floor(self.recompute_modules / bit) % 2.0
-        return np.asarray(asked * (self.recompute == RECOMPUTE_SELECTIVE))
+        found = self._recomputed.get(module)
+        if found is None:
+            bit = 2.0 ** RECOMPUTE_MODULES.index(module)
+            asked = np.floor(self.recompute_modules / bit) % 2.0
+            found = self._recomputed[module] = asked * (self.recompute == RECOMPUTE_SELECTIVE)
+        return found
 
-    @property
+    @cached_property
+    def _recomputed(self) -> dict[str, Array]:
+        """What :meth:`again` has found."""
+        return {}
+
+    @cached_property
     def more_modules(self) -> np.ndarray:
         """Where selective recomputation covers more than the core of the attention. [-]"""
         return np.asarray((self.recompute == RECOMPUTE_SELECTIVE) & (self.recompute_modules != 1.0))

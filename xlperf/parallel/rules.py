@@ -49,14 +49,20 @@ def _said(rule: Rule, rows: np.ndarray) -> list[str]:
     """The sentence of a rule for some rows; equal values are put into words once."""
     if not rule.values:
         return [rule.sentence.format()] * len(rows)
-    known: dict[tuple[object, ...], str] = {}
-    words = []
-    for values in zip(*(column[rows].tolist() for column in rule.values), strict=True):
-        found = known.get(values)
-        if found is None:
-            found = known[values] = rule.sentence.format(*map(_plain, values))
-        words.append(found)
-    return words
+    columns = [_in_words(column[rows].tolist()) for column in rule.values]
+    parts = rule.sentence.split("{}")
+    if len(parts) == 2 and len(columns) == 1:
+        return [f"{parts[0]}{word}{parts[1]}" for word in columns[0]]
+    if len(parts) == 3 and len(columns) == 2:
+        first, middle, last = parts
+        return [f"{first}{one}{middle}{other}{last}" for one, other in zip(*columns, strict=True)]
+    return [rule.sentence.format(*words) for words in zip(*columns, strict=True)]
+
+
+def _in_words(values: list[object]) -> list[str]:
+    """Values of a column as a sentence says them; equal ones are put into words once."""
+    known = {value: _plain(value) for value in set(values)}
+    return [known[value] for value in values]
 
 
 def _plain(value: object) -> str:

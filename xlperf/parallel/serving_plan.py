@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -132,7 +133,7 @@ class InferencePlan:
     two_batches: Array = field(default_factory=_none)
     graphs: Array = field(default_factory=_one)
 
-    @property
+    @cached_property
     def attention_parallel(self) -> Array:
         """Ranks that share the heads of one copy of the attention layers. [-]"""
         return np.asarray(self.tensor_parallel / self.attention_replicas)
@@ -142,22 +143,22 @@ class InferencePlan:
         """Ranks that share each routed expert. [-]"""
         return np.asarray(self.tensor_parallel / self.expert_parallel)
 
-    @property
+    @cached_property
     def new_tokens(self) -> Array:
         """Tokens of a prompt that are not in the cache: the last one has to be computed. [-]"""
         return np.asarray(np.maximum(self.prompt_length * (1.0 - self.prefix_hit_rate), 1.0))
 
-    @property
+    @cached_property
     def tokens_per_step(self) -> Array:
         """Tokens that a sequence gains in a step of decoding, expected: the step's own and those accepted. [-]"""
         return accepted_tokens(self.draft_tokens, self.acceptance_rate)
 
-    @property
+    @cached_property
     def own_tokens(self) -> Array:
         """New tokens of a prompt on each of the ranks that share it. [-]"""
         return np.asarray(self.new_tokens / self.context_parallel)
 
-    @property
+    @cached_property
     def running_output(self) -> Array:
         r"""Mean output of the requests that run at a moment: long ones run longer, so that they are met more often.
 
@@ -175,22 +176,22 @@ class InferencePlan:
         """Ranks of one stage. [-]"""
         return np.asarray(self.tensor_parallel * self.context_parallel)
 
-    @property
+    @cached_property
     def replica_ranks(self) -> Array:
         """Ranks of one copy of the model. [-]"""
         return np.asarray(self.stage_ranks * self.pipeline_parallel)
 
-    @property
+    @cached_property
     def num_replicas(self) -> Array:
         """Copies of the model that serve side by side. [-]"""
         return np.asarray(self.num_accelerators / self.replica_ranks)
 
-    @property
+    @cached_property
     def num_micro_batches(self) -> Array:
         """Parts of the batch that follow each other through the stages. [-]"""
         return np.asarray(np.minimum(self.pipeline_parallel, self.batch_size))
 
-    @property
+    @cached_property
     def micro_batch_size(self) -> Array:
         """Sequences of the largest part. [-]"""
         return np.asarray(np.ceil(self.batch_size / self.num_micro_batches))
