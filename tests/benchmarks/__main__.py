@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python tests/benchmarks", description=__doc__)
     parser.add_argument("--calculon", metavar="FOLDER", type=Path, help="checkout of calculon to run beside xlperf")
     parser.add_argument("--cells", action="store_true", help="measure cells in LibreOffice too (takes a minute)")
-    parser.add_argument("--plans", metavar="N", type=int, default=32_768, help="plans of a table (default %(default)s)")
+    parser.add_argument("--plans", metavar="N", type=int, default=65_536, help="plans of a table (default %(default)s)")
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="repeats (default %(default)s)")
     parser.add_argument("--engine-only", action="store_true", help="leave out what starts processes of its own")
     return parser.parse_args()

@@ -267,18 +267,19 @@ def serving_gemms(
         Those of a layer, then the output projection, for the prefill, then for decoding. [-]
     """
     ranks, latent = shape.attention_parallel, architecture.latent_attention
-    halves, calls = [], []
+    parts: list[Gemms] = []
+    calls = []
     for phase in phases:
         tokens, routed, sampled = shape.of(phase)
-        parts = [
+        parts += [
             _attention_gemms(model, tokens, tokens if phase else shape.prefill_expanded, ranks, latent),
             mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"),
         ]
         if architecture.experts:
             parts.append(_expert_gemms(model, routed, shape, tokens))
-        halves.append(joined(*parts, logits_gemm(model, sampled, ranks)))
+        parts.append(logits_gemm(model, sampled, ranks))
         calls.append(_gemm_calls(model, architecture, phase == DECODING))
-    gemms = joined(*halves)
+    gemms = joined(*parts)
     narrow = np.array([name not in _WIDE for name in gemms.names])
     attention = np.array([name in _PLAIN or name in _LATENT for name in gemms.names])
     grouped = np.array([name.startswith("experts") for name in gemms.names])
