@@ -82,8 +82,12 @@ def show_rival(folder: Path | None, repeats: int) -> None:
     if folder is None:
         print("calculon: skipped, because no checkout was given (--calculon FOLDER)")
         return
+    try:
+        theirs = rival.calculon_side(folder, 20, repeats)
+    except (ImportError, OSError) as problem:
+        print(f"calculon: skipped, because {folder} could not be used: {problem}")
+        return
     ours = rival.xlperf_side(load_catalog(), 2048, repeats)
-    theirs = rival.calculon_side(folder, 20, repeats)
     print("Korthikanti configurations, one core, one process: step time [s] of xlperf and of calculon")
     for name in rival.names():
         print(f"  {name:<22} {ours.step_times[name]:>8.2f} {theirs.step_times[name]:>8.2f}")

@@ -3,7 +3,8 @@
 The configurations are those of table 5 of Korthikanti et al. (arXiv:2205.05198): four models on A100 with selective
 recomputation and sequence parallelism, and with full recomputation. calculon reads them from its own files; xlperf's
 are written here. Both sides take many variants that differ in the global batch, so that no plan is seen twice.
-calculon (https://github.com/calculon-ai/calculon) is not part of this project: give the folder of a checkout.
+calculon (https://github.com/calculon-ai/calculon) is not part of this project: give the folder of a checkout, in an
+environment that has its requirement psutil.
 """
 
 from __future__ import annotations
