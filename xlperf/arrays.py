@@ -39,7 +39,7 @@ def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) ->
     >>> divide([1.0, 1.0], [2.0, 0.0]).tolist()
     [0.5, 0.0]
     """
-    top, bottom = np.broadcast_arrays(array(numerator), array(denominator))
+    top, bottom = array(numerator), array(denominator)
     zero = bottom == 0
     quotient = np.asarray(top / np.where(zero, 1.0, bottom))
     return np.asarray(np.where(zero & ~np.isnan(top), where_zero, quotient), dtype=np.float64)
@@ -88,6 +88,8 @@ def side_by_side(*values: Numeric) -> Array:
     shape = arrays[0].shape
     if any(value.shape != shape for value in arrays):
         shape = np.broadcast(*arrays).shape
+    elif shape == (1,):
+        return np.concatenate(arrays)[None]
     out = np.empty((*shape, len(arrays)))
     for index, value in enumerate(arrays):
         out[..., index] = value

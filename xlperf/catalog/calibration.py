@@ -105,6 +105,9 @@ def coded_words(values: Sequence[str]) -> Words:
 def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
     """As :func:`calibration_keys`, of words that are coded already."""
     parts = (generation, precision, software)
+    if len(generation.codes) == 1:
+        first, second, third = (part.words[part.codes[0]] for part in parts)
+        return Keys(np.zeros(1, dtype=np.int64), ((_key(first), _precision(second), _key(third)),))
     pairs = generation.codes * len(precision.words) + precision.codes
     index = pairs * len(software.words) + software.codes
     present = np.zeros(math.prod(len(part.words) for part in parts), dtype=bool)

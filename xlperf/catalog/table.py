@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -17,6 +18,17 @@ def nowhere(row: int, column: str) -> str:
     line = "header" if row < 0 else f"row {row + 1}"
     words = " ".join(column.replace("_", " ").split())[:60]
     return f"{line}, {words}" if words else line
+
+
+@cache
+def _default(kind: str, column: str) -> str | float:
+    """Default of a column in the unit used inside; NaN or "" where it has none."""
+    declared = table_schema(kind).by_name[column]
+    if declared.is_text:
+        return declared.default
+    if declared.kind == "flag":
+        return {"yes": 1.0, "no": 0.0}.get(declared.default, float("nan"))
+    return float(declared.default or "nan") * unit_of(declared).factor
 
 
 @dataclass(frozen=True)
@@ -79,12 +91,8 @@ class Table:
         >>> Table("prices", {"price": np.array(["a"], dtype=object)}).filled("life") / 3600 / 8766
         array([4.])
         """
-        declared = self.schema.by_name[column]
-        if declared.is_text:
-            return self.text(column, declared.default)
-        if declared.kind == "flag":
-            return self.number(column, {"yes": 1.0, "no": 0.0}.get(declared.default, float("nan")))
-        return self.number(column, float(declared.default or "nan") * unit_of(declared).factor)
+        default = _default(self.kind, column)
+        return self.text(column, default) if isinstance(default, str) else self.number(column, default)
 
     def codes(self, column: str, numbers: Mapping[str, int]) -> np.ndarray:
         """Numbers that stand for the words of a text column, those of the schema's default where it is blank.
