@@ -262,12 +262,12 @@ def test_bands_differ_by_mode_and_by_what_decides_the_batch() -> None:
 
 
 def test_a_fit_ends_with_errors_of_rows_held_out_and_with_bands() -> None:
-    known = with_constants(kernel_slowdown=1.3)
+    known = shipped().with_tables([calibration_table([constant("kernel_slowdown", 1.3)])])
     constants = [constant("kernel_slowdown", 1.3), replace(constant("kernel_slowdown", 1.3), family="training_band",
                                                            constant="step_low", value=0.5)]  # fmt: skip
     found = with_checks(constants, [runs(known, number=60)], shipped(), "2026-01-01")
     assert found[0].constant == "kernel_slowdown" and "held out" in found[0].notes
-    assert found[0].error < 0.1, "default kernels, but this constant makes up for them"
+    assert found[0].error < 0.01
     bands = [one for one in found if one.family == "training_band"]
     assert {one.constant for one in bands} == {"step_low", "step_high"}
     assert all(one.date == "2026-01-01" for one in bands)
@@ -350,7 +350,7 @@ def test_kernels_held_back_are_within_what_is_asked_for() -> None:
     whole = [one for one in kernels() if not one.accelerator]
     assert {one.operation for one in whole} >= {"matrix product over 50 us", "flash attention", "all-reduce"}
     assert [one for one in whole if one.missed] == []
-    assert all(one.count > 20 for one in whole)
+    assert all(one.count > 10 for one in whole)
 
 
 def test_errors_by_accelerator_add_up_to_the_whole() -> None:
