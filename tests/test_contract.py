@@ -28,6 +28,7 @@ NOT_DRAWN = {
     "inference.loaded.places_of": "takes plans as a whole",
     "inference.loaded.decoding_line": "takes plans as a whole",
     "inference.loaded.streamed": "takes a stream of requests beside plans",
+    "inference.loaded.token_rates": "takes plans as a whole",
     "inference.loaded.operating": "takes a stream of requests beside plans",
     "inference.pooled.pools_of": "takes a stream of requests beside plans",
     "inference.targets.target_results": "takes a stream of requests beside plans",

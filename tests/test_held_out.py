@@ -389,7 +389,12 @@ def test_every_fitted_constant_has_an_error_rows_a_date_and_a_source() -> None:
         fitted += 1
         assert table.number("num_rows")[row] >= 1.0, table.place(row, "num_rows")
         assert str(table.text("fit_set")[row]), table.place(row, "fit_set")
-        few = table.number("num_rows")[row] < 2 * FEWEST_ROWS  # all of them may be in one fold
+        # All of them may be in one fold. Launches show in first tokens alone, which fewer rows have; an all-reduce of
+        # an engine shows in no row alone; a median of other constants has no rows of its own.
+        shared = str(table.text("notes")[row]) == "median of the others"
+        hidden = str(table.text("family")[row]) == "engine_all_reduce"
+        fewest = 5 if str(table.text("constant")[row]) == "kernel_overhead_time" else 2
+        few = shared or hidden or table.number("num_rows")[row] < fewest * FEWEST_ROWS
         assert table.number("error")[row] >= 0.0 or few, table.place(row, "error")
         assert str(table.text("date")[row]), table.place(row, "date")
     assert fitted > 200

@@ -72,7 +72,8 @@ def test_more_of_anything_takes_longer(catalog: Catalog, model: str) -> None:
         ("batch_size", (1, 2, 16, 64)),
     ):
         found = results(catalog, *({"model": model, column: value} for value in values))
-        assert rising(found.number("latency"), 0.001), column
+        # A short prompt waits for the host that launches its kernels: hardly longer ones take hardly longer.
+        assert rising(found.number("latency"), 0.0001), column
         assert rising(found.number("memory")), column
 
 

@@ -152,7 +152,7 @@ def test_a_ring_runs_the_attention_in_pieces(catalog: Catalog) -> None:
         merged = [name for name in operators.text("operator").tolist() if name == "merge of partial attention"]
         assert len(merged) == (method == "ring")
         cores[method] = float(operators.number("total_time")[chosen].sum())
-    assert 1.0 < cores["ring"] / cores["all-gather"] < 1.4, "the same work in smaller pieces"
+    assert 0.9 < cores["ring"] / cores["all-gather"] < 1.4, "the same work in smaller pieces, more even ones"
 
 
 def test_models_with_experts_have_a_band_of_their_own(catalog: Catalog) -> None:

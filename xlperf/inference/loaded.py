@@ -361,6 +361,32 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
     return streamed(serving, stream, service, steady, results, best, rate * replicas, one, one)
 
 
+def token_rates(plan: InferencePlan, rate: Array, share: Array) -> dict[str, Array]:
+    """Tokens per second of the part of a replica's time that is paid for prompts, and of that for outputs.
+
+    All time is paid, whether busy or not: it is shared out as the phases are.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        With all accelerators of the deployment, (rows,).
+    rate : Array
+        Requests per second of the deployment, (rows,). [request/s]
+    share : Array
+        Share of the time, or of the accelerators, that prefills, (rows,). [-]
+
+    Returns
+    -------
+    dict of str to Array
+        ``input_token_rate`` and ``output_token_rate``, (rows,). [token/s]
+    """
+    each = rate / plan.num_replicas
+    return {
+        "input_token_rate": divide(each * plan.prompt_length, share, np.inf),
+        "output_token_rate": divide(each * plan.output_length, 1.0 - share, np.inf),
+    }
+
+
 def streamed(
     serving: Serving,
     stream: Stream,
@@ -405,6 +431,7 @@ def streamed(
     first = steady.first_token + steady.queue_time
     latency = first + steady.decode_time
     per_token = np.where(tokens > 0.0, steady.decode_time / np.maximum(tokens, 1.0), np.nan)
+    decoding = service.steps * service.step_time(steady.running) / np.maximum(steady.running, 1.0)
     found = {
         **results,
         "ttft": first,
@@ -417,10 +444,7 @@ def streamed(
         "running_batch": steady.running,
         "max_request_rate": best,
         "decode_time": steady.decode_time,
-        "input_token_rate": plan.prompt_length / service.prefill_share,
-        "output_token_rate": divide(
-            steady.running * plan.output_length, service.steps * service.step_time(steady.running), np.inf
-        ),
+        **token_rates(plan, rate, service.prefill_share / (service.prefill_share + decoding)),
     }
     varied = stream.prompt_variation, plan.output_variation
     late = [

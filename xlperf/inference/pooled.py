@@ -17,6 +17,7 @@ from xlperf.inference.loaded import (
     places_of,
     prompts_together,
     streamed,
+    token_rates,
 )
 from xlperf.inference.results import serving_memory
 from xlperf.network.collectives import collective_time
@@ -174,4 +175,5 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
     found = streamed(
         both, stream, service, steady, pools.results, best, steady.rate, prefillers, np.zeros_like(prefillers)
     )
-    return {**found, "prefill_time": service.prefill_time}
+    paid = token_rates(both.plan, steady.rate, other.num_accelerators / both.plan.num_accelerators)
+    return {**found, **paid, "prefill_time": service.prefill_time}

@@ -375,7 +375,7 @@ def serving_work(
     )
     launches = prefill * software["kernel_overhead_time"] * _kernels(work)
     if np.any(plan.graphs == 0.0):
-        eager = np.maximum(software["kernel_overhead_time"], kernels["serving_eager"]["launch_time"])
+        eager = kernels["serving_eager"]["launch_time"]
         # The gaps between the kernels of a graph are part of what the host takes without one.
         waited = eager * _kernels(work) - work.layer_overhead
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
