@@ -48,10 +48,10 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     colour.tabColor = style.TEAL
     title(sheet, study.title, study.question)
     link(sheet["A3"], "summary", "to the summary")
-    for letter, width in zip("ABCD", (30, 34, 12, 96), strict=True):
+    for letter, width in zip("ABCD", (30, 52, 12, 90), strict=True):
         sheet.column_dimensions[letter].width = width
     row = _heading(sheet, _TOP, "Findings")
-    row = finding_rows(sheet, outcome.findings, row, 4, 140)
+    row = finding_rows(sheet, outcome.findings, row, 4, 150)
     row = _heading(sheet, row + 1, "Published")
     put(sheet.cell(row, 1), study.published, "xlperf text")
     sheet.merge_cells(start_row=row, start_column=1, end_row=row, end_column=4)
@@ -83,6 +83,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     words = f"To run it again with other numbers: xlperf new STUDY.xlsx --study {study.name}, edit, then "
     words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
     put(sheet.cell(row + 1, 1), words, "xlperf note")
+    sheet.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=4)
     page_setup(sheet)
 
 
