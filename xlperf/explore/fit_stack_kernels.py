@@ -136,8 +136,8 @@ def fit_kernels_of_stack(
 
     A generation with forty rows or more gets a factor for the attention, one for the element-wise kernels, one for
     the products in 16 bits, which long runs throttle, and with eight runs in FP8 one for those. They are kept, with
-    the constants of the stack fitted anew beside them, where the misfit falls by a tenth; the
-    slowdown of all kernels of such a generation then gives way.
+    the constants of the stack fitted anew beside them, where the misfit falls by a tenth; a slowdown of all kernels by
+    generation then gives way.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def fit_kernels_of_stack(
     before = dict(values)
     if not generations:
         return before, {}
-    keys = [key for key in values if key[1] not in generations]
+    keys = [key for key in values if key[1] == ANY]
     search = _Search(rows, software, keys, generations, _narrow(rows, generations))
     point = search.start(values)
     some = rows.take(range(0, len(rows.row_ids), -(-len(rows.row_ids) // _ENOUGH_ROWS)))
