@@ -362,3 +362,32 @@ def test_no_token_comes_sooner_than_its_bytes() -> None:
         if row[1] == "13B, batch 1":
             floor = 2 * 12.85e9 / (float(row[3] or 0) * 1e12) * 1e3
             assert float(row[6] or 0) > floor
+
+
+@pytest.mark.parametrize(("name", "kind"), [("recompute", "training"), ("dram", "inference")])
+def test_a_workbook_without_plans_is_said(name: str, kind: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.xlsx"
+    write_study(mine, study(name))
+    book = openpyxl.load_workbook(mine)
+    del book[kind]
+    book.save(mine)
+    with pytest.raises(InputError, match=f"^mine.xlsx: has no {kind} plans, which this study needs"):
+        study(name).analyse(read_inputs(study(name), mine))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_takes_plans_that_state_only_what_they_must(name: str, tmp_path: Path) -> None:
+    """Columns that a reader deletes take their defaults; what is left is computed or refused with a reason."""
+    mine = tmp_path / "mine.xlsx"
+    write_study(mine, study(name))
+    book = openpyxl.load_workbook(mine)
+    for kind in {"training", "inference"} & set(book.sheetnames):
+        found = book[kind]
+        found.tables.clear()
+        headers = [cell.value for cell in found[4]]
+        for word in ("tensor parallel", "recompute", "precision", "pipeline parallel"):
+            if word in headers:
+                found.delete_cols(headers.index(word) + 1)
+                headers.remove(word)
+    book.save(mine)
+    assert study(name).analyse(read_inputs(study(name), mine)).findings

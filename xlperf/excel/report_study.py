@@ -137,8 +137,8 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
     rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in source.rows]
     area = write_table(sheet, source.columns, rows, f"A{top}", table_name(f"study {source.name}"), fitted=True)
     sheet.freeze_panes = f"B{_TOP}" if deep else f"B{top + 1}"
-    for names in (source.shaded,) if source.shaded else ():
-        _shade(sheet, source, names, top)
+    if source.shaded:
+        _shade(sheet, source, source.shaded, top)
     left = _anchor(sheet, SIZE[0])
     for place, chart in enumerate(source.charts):
         down, across = divmod(place, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.chart import BarChart, LineChart, ScatterChart
@@ -26,7 +25,7 @@ _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "das
 SIZE = (22.0, 11.0)
 
 
-def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, colours: Sequence[str] = ()) -> Any:
+def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) -> Any:
     """A native chart of some columns of a table.
 
     Parameters
@@ -39,8 +38,6 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, co
         Where the table stands, from column A.
     top : int
         Row of its header.
-    colours : sequence of str
-        Colours of the series; a palette when not given.
 
     Returns
     -------
@@ -56,7 +53,6 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, co
     def header(name: str) -> Cells:
         return Cells(sheet, names.index(name) + 1, top, top)
 
-    shades = [*colours, *_PALETTE] if colours else _PALETTE
     drawn_values = [value for name in chart.y for value in source.values(name)]
     number = fitted_format(source.columns[names.index(chart.y[0])], drawn_values)
     if chart.kind in ("bars", "columns"):
@@ -65,7 +61,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, co
         _frame(drawn, chart.title, *SIZE)
         for place, name in enumerate(chart.y):
             series = _series(header(name), cells(chart.x), cells(name))
-            shade = colour(name, place) if name.startswith(("time_", "memory_")) else shades[place % len(shades)]
+            shade = colour(name, place) if name.startswith(("time_", "memory_")) else _PALETTE[place % len(_PALETTE)]
             series.graphicalProperties = GraphicalProperties(solidFill=shade, ln=LineProperties(noFill=True))
             series.invertIfNegative = False
             drawn.series.append(series)
@@ -94,7 +90,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, co
         _frame(drawn, chart.title, *SIZE)
         for place, name in enumerate(chart.y):
             series = _series(header(name), cells(chart.x), cells(name))
-            _drawn(series, shades[place % len(shades)], _MARKERS[place % len(_MARKERS)], True)
+            _drawn(series, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], True)
             drawn.series.append(series)
         longest = max((len(str(value)) for value in values), default=0)
         steep = longest * len(values) > 90
@@ -116,7 +112,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int, co
             xVal=AxDataSource(numRef=cells(chart.x).numbers()),
             yVal=NumDataSource(numRef=cells(name).numbers()),
         )
-        _drawn(points, shades[place % len(shades)], _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
+        _drawn(points, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
         drawn.series.append(points)
     _axis(drawn.x_axis, chart.x_title, "General" if chart.log_x else None, lines=True)
     _axis(drawn.y_axis, chart.y_title, number, lines=True)

@@ -146,7 +146,7 @@ def _speed(results: Table) -> np.ndarray:
 
 
 def _analyse(inputs: Inputs) -> Outcome:
-    plans, catalog = inputs.plans["training"], inputs.catalog
+    plans, catalog = inputs.table("training"), inputs.catalog
     names = [str(name) for name in plans.text("name")]
     starts, ends = (_positions(names, inputs, setting) for setting in ("old_plans", "new_plans"))
     factors = [factor for factor in inputs.words("order") if factor in _FACTORS]
@@ -306,9 +306,9 @@ def _variants(
     rows: list[tuple[Value, ...]] = []
     reaching: list[str] = []
     for (words, _), speed in zip(changes, old, strict=True):
-        gains = [float(value / speed) for value in new]
-        rows.append((words, *gains))
-        for end, gain in zip(ends, gains, strict=True):
+        own = [float(value / speed) for value in new]
+        rows.append((words, *own))
+        for end, gain in zip(ends, own, strict=True):
             if abs(gain / target - 1) < 0.1:
                 reaching.append(f"{plans['name'][end]} against {words} ({gain:.1f})")
     ends_named = [f"gain_of_{str(plans['name'][end]).replace(' ', '_').replace(',', '')}" for end in ends]
@@ -320,7 +320,10 @@ def _variants(
         shaded=ends_named,
     )
     if not reaching:
-        best = max(gain for row in rows for gain in row[1:] if isinstance(gain, float) and gain == gain)
+        gains = [gain for row in rows for gain in row[1:] if isinstance(gain, float) and gain == gain]
+        if not gains:
+            return sheet, Finding("Claim", "No plan of the old and of the new machine could be computed.", "warning")
+        best = max(gains)
         return sheet, Finding(
             "Claim",
             f"No change of the baseline tried comes within 10 % of {target:g} times; the most is {best:.1f}.",

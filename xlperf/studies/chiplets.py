@@ -13,6 +13,7 @@ from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError, nearest
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.designs import evaluate_designs
+from xlperf.studies.derived import for_each
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -77,7 +78,7 @@ def _analyse(inputs: Inputs) -> Outcome:
     plans: list[tuple[Table, Table]] = []
     for kind in ("training", "inference"):
         if kind in inputs.plans:
-            table = _for_each(inputs.plans[kind], devices)
+            table = for_each(inputs.plans[kind], devices)
             plans.append((table, evaluate(table, wider)))
     sheet = _sheet(kept, names, designs, results, compute, plans)
     maps = _map(inputs, kept, shown(results, "unit_cost") / compute)
@@ -145,7 +146,7 @@ def _designs(inputs: Inputs, cases: Sequence[_Case]) -> tuple[Table, list[_Case]
 def _devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, price: np.ndarray) -> tuple[Catalog, list[str]]:
     """The reference accelerator with its peak rates in the share of the compute area, and its capex by its price."""
     catalog = inputs.catalog
-    plans = next(iter(inputs.plans.values()))
+    plans = inputs.table("inference" if "inference" in inputs.plans else "training")
     row = int(catalog.rows("accelerators", plans["accelerator"][:1], plans, "accelerator")[0])
     reference = catalog.tables["accelerators"].take([row] * len(names))
     scale = compute / inputs.number("reference_area")
@@ -168,17 +169,6 @@ def _devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, price: n
         terms["rental_price"] = np.full(len(names), np.nan)
     tables = [Table("accelerators", columns), Table("prices", terms)]
     return with_rows(catalog, tables), list(names)
-
-
-def _for_each(plans: Table, devices: Sequence[str]) -> Table:
-    """Every plan on every device."""
-    rows = np.repeat(np.arange(len(plans)), len(devices))
-    table = plans.take(rows)
-    columns = dict(table.columns)
-    columns["accelerator"] = np.array(list(devices) * len(plans), dtype=object)
-    named = [f"{name}: {device}" for name in plans.text("name") for device in devices]
-    columns["name"] = np.array(named, dtype=object)
-    return Table(plans.kind, columns)
 
 
 def _sheet(

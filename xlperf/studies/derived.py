@@ -72,3 +72,19 @@ def derived(catalog: Catalog, names: Sequence[str]) -> Table:
     table = accelerators_of(catalog).table
     position = {str(name): row for row, name in enumerate(table.text("accelerator"))}
     return table.take([position[name] for name in names])
+
+
+def for_each(plans: Table, names: Sequence[str]) -> Table:
+    """Every plan on every accelerator, accelerators of a plan side by side.
+
+    Parameters
+    ----------
+    plans : Table
+    names : sequence of str
+        Accelerators.
+    """
+    columns = dict(plans.take(np.repeat(np.arange(len(plans)), len(names))).columns)
+    columns["accelerator"] = np.array(list(names) * len(plans), dtype=object)
+    named = [f"{plan}: {name}" for plan in plans.text("name") for name in names]
+    columns["name"] = np.array(named, dtype=object)
+    return Table(plans.kind, columns)

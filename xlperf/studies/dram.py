@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
-from xlperf.studies.derived import derived, device_row, with_devices
+from xlperf.studies.derived import derived, device_row, for_each, with_devices
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -56,7 +56,7 @@ def _rows() -> Mapping[str, Rows]:
 
 
 def _analyse(inputs: Inputs) -> Outcome:
-    plans = inputs.plans["inference"]
+    plans = inputs.table("inference")
     place = f"{inputs.origin} [study]"
     base = device_row(inputs.catalog, inputs.text("device"), place)
     memories = inputs.words("memories")
@@ -70,7 +70,7 @@ def _analyse(inputs: Inputs) -> Outcome:
     labels = [*memories, *(f"{memories[-1]} x {step:g}" for step in steps)]
     table = derived(catalog, names)
     bandwidth = table["memory_bandwidth"] / UNITS["TB/s"].factor
-    every = _for_each(plans, names)
+    every = for_each(plans, names)
     results = evaluate(every, catalog)
     count = len(names)
     kinds = [str(name) for name in plans.text("name")]
@@ -135,16 +135,6 @@ def _further(catalog: Catalog, last: str, steps: Sequence[float]) -> tuple[Catal
     columns["memory_bandwidth"] = columns["memory_bandwidth"] * np.array(steps)
     columns["device"] = np.full(len(names), "", dtype=object)
     return with_rows(catalog, [Table("accelerators", columns)]), names
-
-
-def _for_each(plans: Table, names: Sequence[str]) -> Table:
-    """Every plan on every accelerator."""
-    rows = np.repeat(np.arange(len(plans)), len(names))
-    columns = dict(plans.take(rows).columns)
-    columns["accelerator"] = np.array(list(names) * len(plans), dtype=object)
-    named = [f"{plan}: {name}" for plan in plans.text("name") for name in names]
-    columns["name"] = np.array(named, dtype=object)
-    return Table(plans.kind, columns)
 
 
 def _lines(kinds: Sequence[str], labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray) -> StudySheet:

@@ -40,7 +40,7 @@ def _rows() -> Mapping[str, Rows]:
 
 
 def _analyse(inputs: Inputs) -> Outcome:
-    plans = inputs.plans["training"]
+    plans = inputs.table("training")
     results = evaluate(plans, inputs.catalog)
     attention = plans.text("attention", "flash")
     skip = ("name", "attention")

@@ -50,7 +50,7 @@ def _rows() -> Mapping[str, Rows]:
 
 
 def _analyse(inputs: Inputs) -> Outcome:
-    plans = inputs.plans["inference"]
+    plans = inputs.table("inference")
     results = evaluate(plans, inputs.catalog)
     legal = [row for row in range(len(plans)) if np.isfinite(results["tpot"][row])]
     names = [str(name) for name in plans.text("name")]
@@ -142,16 +142,8 @@ def _times(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
         "Time of the products and the attention of one layer.",
         [own_column("plan", kind="name"), *(own_column(name, "us", "Time of one call") for name in series)],
         wide(order(str(key) for key, _ in found), series, found),
-        [
-            Chart("bars", f"One layer, {phase}", "plan", series, y_title="us", stacked=True, rows=span)
-            for phase, span in _spans(order(str(key) for key, _ in found))
-        ],
+        [Chart("bars", "One layer, prefill and decode", "plan", series, y_title="us", stacked=True)],
     )
-
-
-def _spans(keys: Sequence[str]) -> list[tuple[str, tuple[int, int]]]:
-    """All rows as one span: phases of a machine stand beside each other."""
-    return [("prefill and decode", (0, len(keys)))]
 
 
 def _batches(

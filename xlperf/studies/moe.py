@@ -107,7 +107,7 @@ def _rows() -> Mapping[str, Rows]:
 
 def _analyse(inputs: Inputs) -> Outcome:
     catalog = inputs.catalog
-    training, inference = inputs.plans["training"], inputs.plans["inference"]
+    training, inference = inputs.table("training"), inputs.table("inference")
     trained, served = evaluate(training, catalog), evaluate(inference, catalog)
     models = order(training.text("model"))
     rate = trained["tokens_per_second_per_accelerator"]
@@ -231,6 +231,8 @@ def _width_findings(widths: StudySheet) -> Iterator[Finding]:
     for i, name in enumerate(names):
         if name.startswith("rate_"):
             column = [(float(row[i] or 0), float(row[0] or 0)) for row in widths.rows if row[i] is not None]
+            if not column:
+                continue
             best, at = max(column)
             words = (
                 f"{name.removeprefix('rate_')}: expert parallel {at:.0f} trains fastest, {best:.0f} tokens per second"

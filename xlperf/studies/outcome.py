@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
+from xlperf.errors import Fault, InputError
 
 Value = float | str | bool | None
 Rows = Sequence[Mapping[str, object]]
@@ -126,6 +127,18 @@ class Inputs:
     plans: Mapping[str, Table]
     settings: Mapping[str, float | str | tuple[str, ...] | tuple[float, ...]]
     origin: str = ""
+
+    def table(self, kind: str) -> Table:
+        """Plans of a kind that the study needs.
+
+        Raises
+        ------
+        InputError
+            When the workbook has none.
+        """
+        if kind not in self.plans:
+            raise InputError(Fault(self.origin, f"has no {kind} plans, which this study needs; fill the sheet {kind}"))
+        return self.plans[kind]
 
     def number(self, name: str) -> float:
         """A setting that is a number."""

@@ -63,7 +63,7 @@ def _rows() -> Mapping[str, Rows]:
 
 
 def _analyse(inputs: Inputs) -> Outcome:
-    plans = inputs.plans["training"]
+    plans = inputs.table("training")
     results = evaluate(plans, inputs.catalog)
     names = [str(name) for name in plans.text("name")]
     columns = results_of("training").by_name
@@ -128,6 +128,10 @@ def _findings(plans: Table, results: Table) -> Iterator[Finding]:
                 f"to {100 * max(slower[mode]):.1f} %)."
             )
             yield Finding(f"{mode.capitalize()} recompute", words, "good" if mode == "selective" else "plain")
+    if not saved["selective"] and not saved["full"]:
+        yield Finding(
+            "Nothing to compare", "No two plans that can be differ in recompute alone; see reasons.", "warning"
+        )
     if rescued:
         yield Finding("Fits again", f"{rescued} plans fit in memory with selective recompute and do not without.")
 

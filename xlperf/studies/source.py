@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,13 @@ def read_inputs(
         raise InputError(faults)
     if full:
         settings = {**settings, **study.full}
-    return Inputs(known, {table.kind: table for table in plans if len(table)}, settings, source.name)
+    return Inputs(known, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
+
+
+def _whole(table: Table) -> Table:
+    """A table with every column of its schema, blank where its source has none."""
+    columns = {column.name: _filled(table, column.name, column.is_text) for column in table.schema.columns}
+    return replace(table, columns=columns)
 
 
 def with_rows(catalog: Catalog, tables: Iterable[Table]) -> Catalog:

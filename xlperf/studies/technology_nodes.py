@@ -143,7 +143,7 @@ def _best(plans: Table, catalog: Catalog, names: Sequence[str]) -> tuple[np.ndar
 
 
 def _analyse(inputs: Inputs) -> Outcome:
-    plan = inputs.plans["training"].take([0])
+    plan = inputs.table("training").take([0])
     plans = _grid(inputs, plan)
     catalog, cases, names = _devices(inputs)
     times, chosen = _best(plans, catalog, names)

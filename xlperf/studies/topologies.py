@@ -112,7 +112,7 @@ def _rows() -> Mapping[str, Rows]:
 
 
 def _analyse(inputs: Inputs) -> Outcome:
-    plans = inputs.plans["training"]
+    plans = inputs.table("training")
     results = evaluate(plans, inputs.catalog)
     networks = [str(name) for name in plans.text("network")]
     skip = ("name", "network")
@@ -120,7 +120,7 @@ def _analyse(inputs: Inputs) -> Outcome:
     kinds = order(key)
     labels = {kind: _label(str(plans["name"][key.index(kind)])) for kind in kinds}
     step = results["step_time"]
-    best = {kind: np.nanmin([step[i] for i in range(len(plans)) if key[i] == kind]) for kind in kinds}
+    best = {kind: np.fmin.reduce([step[i] for i in range(len(plans)) if key[i] == kind]) for kind in kinds}
     fields = results.schema.by_name
     rows: list[tuple[Value, ...]] = [
         (
@@ -168,7 +168,7 @@ def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
     catalog = inputs.catalog
     count, size = inputs.number("collective_accelerators"), inputs.number("collective_size") * UNITS["MB"].factor
     found: dict[tuple[Value, str], float] = {}
-    index = catalog.network_index(np.array(networks, dtype=object), inputs.plans["training"], "network")
+    index = catalog.network_index(np.array(networks, dtype=object), inputs.table("training"), "network")
     for name, row in zip(networks, index, strict=True):
         network, _ = network_of(catalog, np.array([row]), np.array([count]))
         for operation in ("all_reduce", "all_to_all"):
