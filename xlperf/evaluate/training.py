@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -278,7 +278,7 @@ def _asked_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
 def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
     """Options of recomputation that contradict each other or the model; only those that a sheet gives are looked at."""
     rules = []
-    none, some, full = (plan.recompute == mode for mode in (0.0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
+    none, selective, full = (plan.recompute == mode for mode in (0.0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
     if "recompute_modules" in plans:
         asked = plans.text("recompute_modules")
         rules = [
@@ -287,7 +287,7 @@ def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rul
                 f"recompute modules {{}} must be of {', '.join(RECOMPUTE_MODULES)}, with spaces between",
                 (asked,),
             ),
-            Rule((asked != "") & ~some, "recompute modules {} need recompute selective", (asked,)),
+            Rule((asked != "") & ~selective, "recompute modules {} need recompute selective", (asked,)),
             Rule(
                 (plan.again("moe") > 0) & (model.num_experts <= 0),
                 "the model has no experts to recompute",
@@ -403,7 +403,7 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
     """Extrapolated families of rows whose step really uses them."""
-    shown = [(family, mask) for family, mask in extrapolated if mask.any()]
+    shown = [(family, mask) for family, mask in extrapolated if some(mask)]
     if not shown:
         return []
     tensor, shards, split = plan.tensor_parallel > 1, plan.shards > 1, plan.sequence_parallel > 0
@@ -461,7 +461,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     )
     notes = [capacity_rule, longer, *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)]
     add_notes(reason, notes)
-    if illegal.any():
+    if some(illegal):
         for name, values in results.items():
             if name != "memory_capacity":
                 results[name] = np.where(illegal, np.nan, values)

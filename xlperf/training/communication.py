@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
+from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side, some
 from xlperf.network.collectives import collective_time
 from xlperf.parallel.plan import ALL_GATHER, OVERLAPS_ALL, PRIMARY, RING, ULYSSES
 from xlperf.training.kernels import routed_tokens
@@ -136,7 +136,7 @@ def communication_of(
     weights = parameters * plan.element_size - narrow_parameters * saved
     expert_weights_size = expert_parameters * (plan.element_size - saved)
     frozen = (plan.adapter_rank > 0) & (plan.zero_stage < 3)  # only what is trained has to be gathered
-    if frozen.any():
+    if some(frozen):
         weights = np.where(frozen, trained_parameters * plan.element_size, weights)
         expert_weights_size = np.where(frozen, 0.0, expert_weights_size)
     weights_call = (weights / calls, sharded_ranks, stride)
@@ -168,7 +168,7 @@ def communication_of(
         share = np.where(across > 1.0, np.minimum(share, plan.dispatch_nodes / np.maximum(model.top_k, 1.0)), share)
         share = np.where(plan.dispatch_copies > 0, 1.0, share)
         padded = ~np.isnan(plan.expert_capacity)  # buffers of one size for each expert
-        if padded.any():
+        if some(padded):
             share = np.where(padded, plan.expert_capacity, share)
         exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div, side_by_side, total
+from xlperf.arrays import Array, ceil_div, side_by_side, some, total
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
 from xlperf.parallel.plan import ALL_GATHER, FUSED, GRAPH_OF_STEP, LAYOUTS, PLAIN, PRIMARY, RING
 from xlperf.training.adapters import PLACES as ADAPTED
@@ -72,7 +72,7 @@ class _Collected:
         constants = setting.constants["gemm_wide" if wide else "gemm"]
         output = np.concatenate(self.output, axis=-1)
         time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
-        if not wide and setting.plan.wide_layers.any():
+        if not wide and some(setting.plan.wide_layers):
             share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
             other = (setting.wide_device, setting.constants["gemm_wide"])
             element = setting.plan.element_size[:, None]
@@ -80,11 +80,11 @@ class _Collected:
             time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
-        if (setting.plan.adapter_rank > 0).any():
+        if some(setting.plan.adapter_rank > 0):
             frozen = frozen_products(whole.names, setting.plan)
             calls, time = np.where(frozen, 0.0, calls), np.where(frozen, 0.0, time)
         grouped = np.array([name.startswith("experts") for name in whole.names])
-        if grouped.any():
+        if some(grouped):
             time = np.where(grouped, setting.constants["experts"]["product_slowdown"] * time, time)
         found, start = [], 0
         for (phase, place, count), gemms in zip(self.marks, self.gemms, strict=True):
@@ -115,11 +115,11 @@ def _core_parts(setting: Setting) -> list[Part]:
     parts_of_ring = np.where(ringed, plan.context_parallel, 1.0)
     sequences = plan.micro_batch_size / (plan.context_parallel / parts_of_ring)
     uneven = plan.context_balance < 1
-    if uneven.any():  # the rank with the last part of the sequence sees all keys before it
+    if some(uneven):  # the rank with the last part of the sequence sees all keys before it
         gathered = uneven & (plan.context_parallel > 1) & (plan.context_method == ALL_GATHER)
         sequences = np.where(gathered, sequences * (2.0 - 1.0 / plan.context_parallel), sequences)
     shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, ones, ones)]
-    if ringed.any():
+    if some(ringed):
         piece = length / plan.context_parallel
         seen = np.where(uneven, piece, 0.5 * piece)
         shapes.append(("core", sequences, piece, seen, 0.0 * ones, np.where(ringed, parts_of_ring - 1.0, 0.0)))
@@ -192,13 +192,13 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         narrow.add_with_gradients("moe", shared, element, gradient)
         wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
     adapters: list[Part] = []
-    if (plan.adapter_rank > 0).any():
+    if some(plan.adapter_rank > 0):
         for place, gemms in narrow.forward[: len(ADAPTED)]:
             wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
             adapters += _adapter_parts(setting, place, gemms)
-    if plan.mtp_layers.any():
+    if some(plan.mtp_layers):
         narrow.add_with_gradients("mtp", mtp_gemm(model, tokens, tensor), element, gradient)
-    if bool((plan.flash_attention < 1).any()):
+    if some(plan.flash_attention < 1):
         present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(tokens), 2))
         scores = attention_gemms(model, plan.micro_batch_size / plan.context_parallel, plan.sequence_length, tensor)
         scores = scores._replace(batch=scores.batch * present)
@@ -224,7 +224,7 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     not kept is cast anew for each product, in the layout that it takes.
     """
     plan = setting.plan
-    if not plan.quantized.any():
+    if not some(plan.quantized):
         return []
     element, size = plan.element_size[:, None], plan.product_size[:, None]
     read = plan.cast_reads[:, None] * element
@@ -279,13 +279,13 @@ def _vector_parts(setting: Setting) -> list[Part]:
             mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
             groups.append((phase, "moe", mixture))
             biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
-            if biased.any():
+            if some(biased):
                 groups.append((phase, "moe", expert_bias_vectors(model, biased * copies, ffn, element, WORD, backward)))
-        if plan.mtp_layers.any():
+        if some(plan.mtp_layers):
             split = np.where(sequence > 0, tensor, 1.0)
             groups.append((phase, "mtp", mtp_vectors(model, tokens, split, element, backward)))
     merged = np.where(plan.context_method == RING, plan.context_parallel - 1.0, 0.0)
-    if merged.any():
+    if some(merged):
         output = tokens * ceil_div(model.num_attention_heads, tensor) * model.v_head_size
         traffic = (merged * output * (2.0 * WORD + element))[:, None]
         groups.append(("forward", "attention", Vectors(("merge of partial attention",), traffic)))
