@@ -74,7 +74,8 @@ _CODES = {
 
 
 def _or_else(values: Array, fallback: Array | float) -> Array:
-    return np.where(np.isnan(values), fallback, values)
+    blank = np.isnan(values)
+    return np.where(blank, fallback, values) if some(blank) else values
 
 
 def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
@@ -183,7 +184,7 @@ def _modules(words: str) -> float:
 
 
 def _codes(plans: Table, column: str) -> Array:
-    return np.asarray(plans.codes(column, _CODES[column]), dtype=np.float64)
+    return plans.codes(column, _CODES[column]).astype(np.float64)
 
 
 def _strides(
@@ -395,8 +396,8 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
 
-    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        return _evaluate(some, catalog, rows, architecture_of(code))
+    def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        return _evaluate(piece, catalog, rows, architecture_of(code))
 
     return in_pieces(plans, catalog, named, codes, evaluated)
 
@@ -449,17 +450,16 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         results["step_cost"] = run_cost(joined.cost_rate, plan.num_accelerators, results["step_time"])
         results["tokens_per_dollar"] = rate_per_cost(rate, plan.num_accelerators, joined.cost_rate)
         results |= run_results(plans, plan, joined, results, power)
-    capacity_rule = Rule(
-        ~illegal & (results["fits"] < 1),
-        "needs {} GiB of {} GiB",
-        (gibibytes(results["memory_reserved"]), gibibytes(capacity)),
-    )
+    too_large = ~illegal & (results["fits"] < 1)
     longer = Rule(
         ~illegal & (plan.sequence_length > joined.max_sequence_length),
         "sequence length {} is beyond the model's {}",
         (plan.sequence_length, joined.max_sequence_length),
     )
-    notes = [capacity_rule, longer, *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)]
+    notes = [longer, *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)]
+    if some(too_large):
+        sizes = gibibytes(results["memory_reserved"]), gibibytes(capacity)
+        notes.insert(0, Rule(too_large, "needs {} GiB of {} GiB", sizes))
     add_notes(reason, notes)
     if some(illegal):
         for name, values in results.items():

@@ -287,7 +287,7 @@ def collective_time(
         size, group = np.broadcast_arrays(size, group)
     members = members_by_tier(group, stride, network)
     # Tiers above the innermost that no group spans have no part in the time.
-    spanned = [0, *(tier for tier in range(1, len(members)) if not (members[tier] == 1.0).all())]
+    spanned = [0, *(tier for tier in range(1, len(members)) if some(members[tier] != 1.0))]
     shapes: dict[int, TierShape] = {}
     if some(network.topology > FAT_TREE):
         shapes = {tier: tier_shape(operation, members[tier], array(stride), network, tier) for tier in spanned}

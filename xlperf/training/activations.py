@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div, some
+from xlperf.arrays import Array, some
 from xlperf.parallel.memory import attention_activation_size, expert_activation_size, mlp_activation_size
 from xlperf.parallel.plan import ADAPT_ALL, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ULYSSES
 from xlperf.training.kernels import routed_tokens
@@ -95,8 +95,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
     """
     model, plan = setting.model, setting.plan
     tensor, sequence, element = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
-    heads = ceil_div(model.num_attention_heads, tensor)
-    scores = (1.0 - plan.flash_attention) * heads * plan.tokens * plan.sequence_length
+    scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
     width = model.num_attention_heads * model.v_head_size
     compressed = tensor * (2.0 * model.q_lora_rank + 2.0 * model.kv_lora_rank + model.qk_rope_head_size)
     expanded = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)

@@ -13,7 +13,6 @@ from xlperf.parallel.plan import DUALPIPE, FUSED, LAYOUTS, PLAIN, PRIMARY, RECOM
 from xlperf.training.activations import LayerActivations, layer_activations
 from xlperf.training.adapters import AdapterParameters, adapter_parameters
 from xlperf.training.setting import MASK, WORD, Setting
-from xlperf.training.stages import stages_of
 from xlperf.workload.model import Model
 from xlperf.workload.parameters import attention_matrix_parameters, layer_small_parameters, router_parameters
 from xlperf.workload.transformer import expert_parameters
@@ -66,12 +65,13 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         hidden * (model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_size),
         0.0,
     )
-    attention = (attention_matrix_parameters(model) - compressed) / tensor + compressed + layer_small_parameters(model)
+    small, router = layer_small_parameters(model), router_parameters(model)
+    attention = (attention_matrix_parameters(model) - compressed) / tensor + compressed + small
     table = ceil_div(model.vocab_size, tensor) * hidden
     return RankParameters(
         attention=attention,
         mlp=expert_parameters(hidden, model.ffn_hidden_size, gated) / tensor,
-        shared=expert_parameters(hidden, model.shared_ffn_hidden_size, gated) / tensor + router_parameters(model),
+        shared=expert_parameters(hidden, model.shared_ffn_hidden_size, gated) / tensor + router,
         experts=model.num_experts
         / plan.expert_parallel
         * expert_parameters(hidden, model.expert_ffn_hidden_size, gated)
@@ -79,11 +79,11 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         embedding=table + model.learned_positions * hidden,
         head=np.where((model.tied_embeddings > 0) & (plan.pipeline_parallel < 2), 0.0, table),
         mtp=2.0 * hidden**2 / tensor + 3.0 * (1.0 + model.layer_norm) * hidden,
-        small=layer_small_parameters(model),
-        router=router_parameters(model),
+        small=small,
+        router=router,
         adapters=adapter_parameters(model, plan, tensor)
         if some(plan.adapter_rank > 0)
-        else AdapterParameters(np.zeros_like(table), np.zeros_like(table)),
+        else AdapterParameters(np.zeros(table.shape), np.zeros(table.shape)),
     )
 
 
@@ -112,7 +112,7 @@ def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> A
     leading = model.moe_layer_step <= 1
     later = np.where(leading, np.minimum(layers, model.num_moe_layers), share)
     start = np.where(leading, layers - np.minimum(model.num_dense_layers, layers), share)
-    alone = np.clip(2.0 - stages, 0.0, 1.0)
+    alone = np.minimum(np.maximum(2.0 - stages, 0.0), 1.0)
     return np.asarray(alone * share + (1.0 - alone) * (start if first else later))
 
 
@@ -135,7 +135,7 @@ def _kept(plan: TrainingPlan, size: LayerActivations, layers: Array, mixtures: A
     dense, mixture, dense_whole, mixture_whole = (values[:, None] for values in size)
     kept = (layers - mixtures) * dense + mixtures * mixture
     if not some(plan.recompute > 0):
-        return kept, np.zeros_like(kept)
+        return kept, np.zeros(kept.shape)
     share = np.where(plan.recompute[:, None] > 0, np.minimum(plan.recompute_layers[:, None] / layers, 1.0), 1.0)
     plain = (layers - mixtures) * dense_whole + mixtures * mixture_whole
     group = np.where(plan.recompute == RECOMPUTE_FULL, plan.recompute_group, 1.0)[:, None]
@@ -169,14 +169,14 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     model, plan = setting.model, setting.plan
     stages = plan.pipeline_parallel
     single = stages < 2
-    first, full, last = stages_of(model, plan)
+    first, full, last = setting.stages
     layers = side_by_side(first, full, last)
     mixtures = side_by_side(
         mixture_layers(model, first, stages, first=True),
         mixture_layers(model, full, stages, first=False),
         mixture_layers(model, last, stages, first=False),
     )
-    zero = np.zeros_like(full)
+    zero = np.zeros(full.shape)
     outside = side_by_side(held.embedding + np.where(single, held.head, 0.0), zero, held.head)
     mtp = plan.mtp_layers
     if some(mtp):  # on the last stage, with a copy of the embedding but where its ranks have the first stage too
@@ -274,7 +274,7 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     activations = activations + passing
     stage_total = weights + gradients + optimizer + activations
     present = side_by_side(zero, np.where(stages > 2, 0.0, -np.inf), np.where(single, -np.inf, 0.0))
-    worst = np.argmax(np.nan_to_num(stage_total, nan=0.0) + present, axis=-1)
+    worst = np.argmax(np.where(np.isnan(stage_total), 0.0, stage_total) + present, axis=-1)
     rows = np.arange(len(worst))
     memory = stage_total[rows, worst]
     software = setting.constants["training_memory"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, side_by_side, some, total
+from xlperf.arrays import Array, ones, side_by_side, some, total
 from xlperf.hardware.kernels import vector_time
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.pipeline import (
@@ -33,7 +33,6 @@ from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import RankParameters, memory_of, mixture_layers, rank_parameters
 from xlperf.training.recompute import selected_share
 from xlperf.training.setting import WORD, Part, Setting
-from xlperf.training.stages import stages_of
 from xlperf.workload.model import Model
 from xlperf.workload.parameters import layer_matrices, matrix_parameters
 from xlperf.workload.transformer import attention_flop, expert_parameters, training_flop_per_token
@@ -137,7 +136,7 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     software = constants["training_software"]
     ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
     host = (layers - mixtures) * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
-    apart = np.zeros_like(host)
+    apart = np.zeros(host.shape)
     if some(plan.graphs):
         host = np.where(plan.graphs[:, None] > 0, 0.0, host)
     if setting.architecture.experts:
@@ -186,14 +185,15 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
 def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
     plan = setting.plan
     stages, chunks = plan.pipeline_parallel, plan.virtual_pipeline
-    whole = stage.time + transfer
+    plain = pipeline_bubble_time(stage.time + transfer, stages, chunks)
+    if not some(plan.schedule >= ZERO_BUBBLE):
+        return plain
     share = 0.5 * (stage.tensor + stage.context + stage.expert + transfer)
     forward = stage.forward + share
     backward = stage.backward + stage.again + stage.waiting + share
     weights = np.minimum(stage.weight_gradients, backward)
     filled = zero_bubble_time(forward, backward - weights, weights, stages)
     both = dualpipe_bubble_time(forward + backward, backward, weights, stages)
-    plain = pipeline_bubble_time(whole, stages, chunks)
     return np.where(plan.schedule == ZERO_BUBBLE, filled, np.where(plan.schedule == DUALPIPE, both, plain))
 
 
@@ -295,7 +295,7 @@ def step(setting: Setting) -> Step:
     model, plan = setting.model, setting.plan
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     parts = kernel_parts(setting)
-    start_layers, full_layers, last_layers = stages_of(model, plan)
+    start_layers, full_layers, last_layers = setting.stages
     full_layers = np.where(full_layers > 0, full_layers, np.maximum(start_layers, last_layers))
     full_mixtures = mixture_layers(model, full_layers, stages, first=False)
     last_mixtures = mixture_layers(model, last_layers, stages, first=False)
@@ -330,14 +330,14 @@ def step(setting: Setting) -> Step:
     communication = communication_of(setting, parameters, experts, narrow, trained, trained_experts)
     blocks = _blocks(setting, parts, communication)
 
-    ones, none = np.ones_like(single), np.zeros_like(single)
+    one, none = ones(single), np.zeros(single.shape)
     ahead = side_by_side(single * mtp, mtp, none)
     counts = _counts(
         model,
         side_by_side(first_layers + single * mtp, last_layers + mtp, full_layers),
         side_by_side(first_mixtures + single * mtp_mixtures, last_mixtures + mtp_mixtures, full_mixtures),
-        side_by_side(single, ones, none) + ahead,
-        side_by_side(ones, single, none) + ahead,
+        side_by_side(single, one, none) + ahead,
+        side_by_side(one, single, none) + ahead,
         ahead,
     )
     paired = plan.schedule == DUALPIPE
