@@ -454,7 +454,7 @@ def test_check_says_what_is_doubtful(tmp_path: Path) -> None:
         "accelerators": 2, "networks": 3, "models": 2, "prices": 2, "calibration": 2, "training": 3,
     }  # fmt: skip
     assert found.lines() == [
-        "study.xlsx [Inferences]: doubtful: the sheet is not read; did you mean inference?",
+        "study.xlsx [Inferences]: doubtful: the sheet is not read; if inference is meant, give it that name",
         'study.xlsx [accelerators!I2]: doubtful: "H100" has no source',
         'study.xlsx [accelerators!J3]: doubtful: "A100" has no year',
         'study.xlsx [prices!C2]: doubtful: the price of "H100" is of 2019, more than 3 years ago',
