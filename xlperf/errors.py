@@ -5,7 +5,6 @@ Bad input is reported in one line per fault: where it stands, what was found, wh
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -77,6 +76,8 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     >>> nearest("H100", ["A100", "H100-SXM-80GB", "DGX-H100"])
     'did you mean H100-SXM-80GB, DGX-H100, A100?'
     """
+    import difflib
+
     names = list(known)
     folded: dict[str, str] = {}
     for candidate in names:

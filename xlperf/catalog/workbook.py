@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -209,6 +208,8 @@ def unread_sheets(book: Workbook) -> list[Fault]:
     ...     unread_sheets(shipped)
     []
     """
+    import difflib
+
     missing = [kind for kind in (*EVERY_TABLE, *PLAN_TABLES) if book.sheet(kind) is None]
     faults = []
     for sheet in book.sheets:

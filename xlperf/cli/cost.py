@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
+_PLANS = ("training", "inference")
 _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "inference": "plan"}
 
 
@@ -97,7 +97,7 @@ def cost(
         raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
     table = read_designs(designs, sheet)
     _refuse_options(table.kind, {"--placed": placed, "--upstream": upstream}, ("chiplets",))
-    _refuse_options(table.kind, {"--owner": owner is not None}, PLAN_TABLES)
+    _refuse_options(table.kind, {"--owner": owner is not None}, _PLANS)
     _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
     known = catalog_of(catalog, designs)
     if tornado is not None:
@@ -109,7 +109,7 @@ def cost(
         return
     if table.kind == "servers":
         results = evaluate_servers(table, case)
-    elif table.kind in PLAN_TABLES:
+    elif table.kind in _PLANS:
         from xlperf.evaluate.ownership import evaluate_ownership
 
         names = known.tables["servers"].text("server").tolist()

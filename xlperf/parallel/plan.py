@@ -35,7 +35,7 @@ RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "late
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainingPlan:
     """Columns of training plans, one entry per plan; every field has shape (rows,).
 

@@ -47,7 +47,7 @@ class Part(NamedTuple):
         return total(self.calls[:, index] * self.time[:, index]) if index else 0.0 * self.total_time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """What a step depends on: model, device, network, plan and calibration.
 
