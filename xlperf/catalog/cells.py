@@ -121,9 +121,9 @@ def _within(field: Field, inside: float) -> bool:
 
 
 def _beyond(field: Field, inside: Any) -> Any:
-    """Whether a value, or each of an array, is so large or so small that what follows from it is no number."""
+    """Whether a value, or each of an array, is so large, or so near to a 0 that is refused, that no number follows."""
     size = abs(inside)
-    return (size > (_MOST_COUNTED if field.whole else _LARGEST)) | ((size < _SMALLEST) & (size > 0.0))
+    return (size > (_MOST_COUNTED if field.whole else _LARGEST)) | (field.exclusive & (size < _SMALLEST))
 
 
 def _flag(field: Field, value: object) -> float:
