@@ -5,7 +5,6 @@ Bad input is reported in one line per fault: where it stands, what was found, wh
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +69,8 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     str
         A clause that starts with ``did you mean`` or ``known:``.
     """
+    import difflib
+
     names = list(known)
     folded: dict[str, str] = {}
     for candidate in names:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
+_PLANS = ("training", "inference")
 _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "inference": "plan"}
 
 
@@ -98,7 +98,7 @@ def cost(
         raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
     table = read_designs(designs, sheet)
     _refuse_options(table.kind, {"--placed": placed, "--upstream": upstream}, ("chiplets",))
-    _refuse_options(table.kind, {"--owner": owner is not None}, PLAN_TABLES)
+    _refuse_options(table.kind, {"--owner": owner is not None}, _PLANS)
     _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
     own = designs if Path(designs).suffix.lower() in (".xlsx", ".xlsm") else None
     known = load_catalog(catalog or own)
@@ -111,7 +111,7 @@ def cost(
         return
     if table.kind == "servers":
         results = evaluate_servers(table, case)
-    elif table.kind in PLAN_TABLES:
+    elif table.kind in _PLANS:
         from xlperf.evaluate.ownership import evaluate_ownership
 
         results = evaluate_ownership(table, known, owner or "", case)
