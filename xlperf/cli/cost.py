@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
-from xlperf.errors import Fault, InputError
+from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
+from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -87,7 +87,6 @@ def cost(
     "model": plans of training or inference; results are what they cost an owner by part, from the wafer to the power,
     with the network counted from the topology of the plan.
     """
-    from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.plans import read_designs
     from xlperf.cli.results import SUFFIXES
     from xlperf.evaluate.designs import evaluate_designs
@@ -100,8 +99,7 @@ def cost(
     _refuse_options(table.kind, {"--placed": placed, "--upstream": upstream}, ("chiplets",))
     _refuse_options(table.kind, {"--owner": owner is not None}, _PLANS)
     _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
-    own = designs if Path(designs).suffix.lower() in (".xlsx", ".xlsm") else None
-    known = load_catalog(catalog or own)
+    known = catalog_of(catalog, designs)
     if tornado is not None:
         from xlperf.explore.cost_sensitivity import cost_sensitivity
 
@@ -114,6 +112,9 @@ def cost(
     elif table.kind in _PLANS:
         from xlperf.evaluate.ownership import evaluate_ownership
 
+        names = known.tables["servers"].text("server").tolist()
+        if owner is not None and not any(owner.strip().casefold() in name.casefold() for name in names):
+            raise InputError(Fault("--owner", f'no server has "{owner}" in its name; {nearest(owner, names)}'))
         results = evaluate_ownership(table, known, owner or "", case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
