@@ -110,7 +110,6 @@ def layer_activations(setting: Setting) -> LayerActivations:
     exchanged = (plan.context_method == ULYSSES) & (plan.context_parallel > 1)
     if some(exchanged):  # the output is kept on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * width / tensor * element, 0.0)
-    kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
     dense = mlp_activation_size(
         plan.tokens, model.hidden_size, model.ffn_hidden_size, model.gated_mlp, model.dropout, *common
     )
@@ -145,7 +144,9 @@ def layer_activations(setting: Setting) -> LayerActivations:
 
     stream = plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
     full, selective = plan.recompute == RECOMPUTE_FULL, plan.recompute == RECOMPUTE_SELECTIVE
-    attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)
+    if some(scores):
+        kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
+        attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)
     if some(plan.more_modules):
         norm, activation = plan.again("norm"), plan.again("activation")
         again_mlp, again_moe = plan.again("mlp"), plan.again("moe")

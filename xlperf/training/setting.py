@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from xlperf.arrays import Array, ceil_div, total
@@ -49,8 +49,20 @@ class Part(NamedTuple):
         """Time of one pass of the operators whose name ends so; all of them for "", (rows,). [s]"""
         if not ending:
             return self.total_time
-        index = [position for position, name in enumerate(self.names) if name.endswith(ending)]
-        return total(self.calls[:, index] * self.time[:, index]) if index else 0.0 * self.total_time
+        chosen = _ending(self.names, ending)
+        if chosen is None:
+            return 0.0 * self.total_time
+        return total(self.calls[:, chosen] * self.time[:, chosen])
+
+
+@lru_cache(maxsize=256)
+def _ending(names: tuple[str, ...], ending: str) -> slice | list[int] | None:
+    """Columns of the names that end so."""
+    index = [position for position, name in enumerate(names) if name.endswith(ending)]
+    if not index:
+        return None
+    whole = slice(index[0], index[-1] + 1)
+    return whole if len(index) == whole.stop - whole.start else index
 
 
 @dataclass(frozen=True, eq=False)
