@@ -40,7 +40,7 @@ def some(values: npt.NDArray[Any]) -> bool:
     >>> some(np.array([False, True])), some(np.zeros(2))
     (True, False)
     """
-    return bool(np.count_nonzero(values))
+    return bool(values.item() if values.size == 1 else np.count_nonzero(values))
 
 
 def ones(values: npt.NDArray[Any]) -> Array:

@@ -151,27 +151,6 @@ def _standard_scores(setting: Setting) -> Array:
     return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
 
 
-def routed_tokens(setting: Setting) -> tuple[Array, Array, Array]:
-    """Tokens that a rank routes, copies of tokens that its experts see, and experts that it holds.
-
-    Parameters
-    ----------
-    setting : Setting
-        Model and plan, (rows,). [-]
-
-    Returns
-    -------
-    tuple of Array
-        Tokens, copies over all experts of the fullest rank, experts of a rank, each (rows,). [-]
-    """
-    model, plan = setting.model, setting.plan
-    routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-    experts = model.num_experts / plan.expert_parallel
-    filled = np.where(np.isnan(plan.expert_capacity), plan.expert_imbalance, plan.expert_capacity)
-    copies = routed * model.top_k * plan.expert_tensor_parallel * filled
-    return routed, copies, experts
-
-
 def _gemm_parts(setting: Setting) -> list[Part]:
     model, plan = setting.model, setting.plan
     tokens, tensor, element, gradient = plan.tokens, plan.tensor_parallel, plan.element_size, plan.gradient_size
@@ -181,13 +160,15 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     narrow.add_with_gradients("mlp", mlp_gemms(model, tokens, model.ffn_hidden_size / tensor, "mlp"), element, gradient)
     wide.add_with_gradients("head", logits_gemm(model, tokens, tensor), element, gradient)
     if setting.architecture.experts:
-        routed, copies, experts = routed_tokens(setting)
+        routed, copies, experts = setting.routed
         ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
         narrow.add_with_gradients("moe", expert_gemms(model, copies / experts, experts, ffn), element, gradient)
-        shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
-        present = np.broadcast_to(np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)[:, None], shared.n.shape)
-        shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
-        narrow.add_with_gradients("moe", shared, element, gradient)
+        if some(model.shared_ffn_hidden_size):
+            shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
+            present = np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)
+            present = side_by_side(present, present)
+            shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
+            narrow.add_with_gradients("moe", shared, element, gradient)
         wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
     adapters: list[Part] = []
     if some(plan.adapter_rank > 0):
@@ -256,6 +237,15 @@ def _vector_parts(setting: Setting) -> list[Part]:
     groups: list[tuple[str, str, Vectors]] = []
     dense_inner = tokens * model.ffn_hidden_size / tensor
     none = np.zeros(tokens.shape)
+    if setting.architecture.experts:
+        _, copies, _ = setting.routed
+        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
+        inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
+        slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
+        sorted_twice = 1.0 + plan.dispatch_copies
+        moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
+        biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
     for phase in ("forward", "backward"):
         backward = phase == "backward"
         found = attention_vectors(model, tokens, scores, tensor, sequence, element, MASK, latent, backward)
@@ -264,16 +254,8 @@ def _vector_parts(setting: Setting) -> list[Part]:
         dense = mlp_vectors(model, tokens, dense_inner, none, tensor, sequence, element, MASK, backward)
         groups.append((phase, "mlp", dense))
         if setting.architecture.experts:
-            _, copies, _ = routed_tokens(setting)
-            ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-            separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
-            inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
-            slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
-            sorted_twice = 1.0 + plan.dispatch_copies
-            moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
             mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
             groups.append((phase, "moe", mixture))
-            biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
             if some(biased):
                 groups.append((phase, "moe", expert_bias_vectors(model, biased * copies, ffn, element, WORD, backward)))
         if some(plan.mtp_layers):

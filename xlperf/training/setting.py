@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from xlperf.arrays import Array, ceil_div, total
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
@@ -96,3 +98,13 @@ class Setting:
     def key_heads(self) -> Array:
         """Heads of keys and values on a rank, latent attention apart, (rows,). [-]"""
         return ceil_div(self.model.num_query_groups, self.plan.tensor_parallel)
+
+    @cached_property
+    def routed(self) -> tuple[Array, Array, Array]:
+        """Tokens that a rank routes, their copies over all experts of the fullest rank, and experts of a rank. [-]"""
+        model, plan = self.model, self.plan
+        routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
+        experts = model.num_experts / plan.expert_parallel
+        filled = np.where(np.isnan(plan.expert_capacity), plan.expert_imbalance, plan.expert_capacity)
+        copies = routed * model.top_k * plan.expert_tensor_parallel * filled
+        return routed, copies, experts
