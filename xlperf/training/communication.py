@@ -85,8 +85,10 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     places, chosen = array(num_places), array(top_k)
     missed = np.ones(np.broadcast(places, chosen).shape)
     others = 1.0 - 1.0 / places
-    for count in range(int(np.nanmax(chosen, initial=0.0))):
-        missed = np.where(chosen > count, missed * others, missed)
+    most = np.fmax.reduce(chosen, axis=None, initial=0.0)
+    least = np.fmin.reduce(chosen, axis=None, initial=most)
+    for count in range(int(most)):
+        missed = np.where(chosen > count, missed * others, missed) if count >= least else missed * others
     return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))
 
 

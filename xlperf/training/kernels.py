@@ -213,19 +213,27 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     once = kept & ~(plan.regathers & (plan.quantized_copies < PRIMARY))[:, None]
     again = np.where(kept, 0.0, 1.0)
     layouts = np.where(plan.adapter_rank[:, None] > 0, 1.0, LAYOUTS)  # frozen weights need no gradient
+    gemms = joined(*(gemms for _, gemms in narrow.forward))
+    inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
+    weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
+    made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
+    forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
+    backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
+    backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
+    found, start = [], 0
+    for place, own in narrow.forward:
+        cut = slice(start, start + len(own.names))
+        found.append(("forward", place, "casts", total(forward[:, cut])))
+        found.append(("backward", place, "casts of gradients", total(backward[:, cut])))
+        start = cut.stop
+    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in found)), 0.0)
+    time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
+    calls = np.where(moved > 0.0, 1.0, 0.0)
     parts = []
-    for place, gemms in narrow.forward:
-        inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
-        weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
-        made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
-        forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
-        backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
-        backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
-        for phase, name, traffic in (("forward", "casts", forward), ("backward", "casts of gradients", backward)):
-            moved = np.maximum(share[:, 0] * total(traffic), 0.0)[:, None]
-            time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
-            calls = np.where(moved > 0.0, 1.0, 0.0)
-            parts.append(Part(phase, "vector", (f"{place} {name}",), place, calls, time, None, moved, wide=True))
+    for column, (phase, place, name, _) in enumerate(found):
+        cut = slice(column, column + 1)
+        names = (f"{place} {name}",)
+        parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
     return parts
 
 
