@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, most_option, progress
+from xlperf.cli.common import (
+    STANDARD,
+    catalog_of,
+    catalog_option,
+    check_output,
+    examples,
+    most_option,
+    note_unread,
+    progress,
+)
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
@@ -52,7 +61,7 @@ def report(workbook: str | None, output: str, study: str | None, full: bool, mos
     source = workbook or str(shipped())
     check_output(output, (".xlsx",), (source,))
     tables = read_plans(source)
-    known = catalog_of(catalog, source, tables)
+    known = catalog_for(catalog, source, tables)
     computed = [pair for table in tables for pair in _evaluated(table, known, len(table), most)]
     write_report(output, known, *map(list, zip(*computed, strict=True)), date=datetime.date.today())
     click.echo(f"{output}: {_counted(tables)}")
@@ -75,6 +84,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     if full and not chosen.full:
         raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
     check_output(output, (".xlsx",), (workbook or str(study_workbook(chosen.name)),))
+    note_unread(catalog, workbook)
     inputs = read_inputs(chosen, workbook, catalog, full)
     outcome = chosen.analyse(inputs)
     write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
@@ -114,7 +124,7 @@ def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str
 
     check_output(output, SUFFIXES, (plans,))
     tables = read_plans(plans, sheet=sheet)
-    known = catalog_of(catalog, plans, tables)
+    known = catalog_for(catalog, plans, tables)
     if Path(output).suffix.lower() == ".xlsx":
         whole = [(table.kind, list(pair)) for table in tables for pair in _evaluated(table, known, len(table), most)]
         write_workbook(output, whole)
@@ -128,7 +138,7 @@ def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str
 @click.command(
     short_help="Show the operators of one plan with FLOP, bytes, time and what bounds them.",
     epilog=examples(
-        "xlperf explain study.xlsx --name 'llama-3.1-70b on 64 H100'",
+        "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
         "xlperf explain study.xlsx --sheet inference --row 3",
         "xlperf explain plans.csv -o operators.csv",
     ),
@@ -142,10 +152,14 @@ def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str
 def explain(
     plans: str, row: int | None, name: str | None, sheet: str | None, output: str | None, catalog: str | None
 ) -> None:
-    """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step."""
+    """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step.
+
+    Exit code 1, with the reason, where the plan cannot be.
+    """
     from xlperf.catalog.plans import read_plans
     from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
+    from xlperf.evaluate import evaluate as evaluated
     from xlperf.evaluate import explain as explained
 
     if output is not None:
@@ -154,9 +168,13 @@ def explain(
         raise click.UsageError("give --row or --name, not both")
     tables = read_plans(plans, sheet=sheet)
     table, index = picked(tables, plans, row, name)
-    one = table.take([index])
-    known = catalog_of(catalog, plans, [one])
-    operators = explained(without_auto(one, known), known)
+    plan = table.take([index])
+    known = catalog_for(catalog, plans, [plan])
+    plan = without_auto(plan, known)
+    operators = explained(plan, known)
+    if not len(operators):
+        click.echo(f"{table.place(index, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
+        raise click.exceptions.Exit(1)
     if output is None:
         click.echo(text_table(parts(operators)))
     elif Path(output).suffix.lower() == ".xlsx":
@@ -223,7 +241,7 @@ def frontier(
     if not tables:
         raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))
     values = read_values("inference", [vary_line(text) for text in vary], "--vary", from_text=True)
-    known = catalog_of(catalog, plans, tables)
+    known = catalog_for(catalog, plans, tables)
     with progress(0, "points computed") as done:
         found, results = (every_point if every else unbeaten_points)(tables[0], known, values, points, done)
     if not len(found):
@@ -248,16 +266,11 @@ def vary_line(text: str) -> tuple[str, list[str]]:
     return name, values.split(",")
 
 
-def catalog_of(given: str | None, plans: str, tables: list[Table]) -> Catalog:
-    """The catalog that was asked for, else that of the workbook of the plans, else the shipped one.
-
-    Names that it lacks are refused for all plans at once, before any is evaluated.
-    """
-    from xlperf.catalog.catalog import load_catalog
+def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
+    """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated."""
     from xlperf.catalog.check import name_faults
 
-    own = plans if Path(plans).suffix.lower() in (".xlsx", ".xlsm") else None
-    catalog = load_catalog(given or own)
+    catalog = catalog_of(given, plans)
     faults = name_faults(tables, catalog)
     if faults:
         raise InputError(faults)
@@ -315,12 +328,16 @@ def picked(tables: list[Table], plans: str, row: int | None, name: str | None) -
             raise InputError(Fault(plans, problem))
         return table, index
     known: list[str] = []
+    found: list[tuple[Table, int]] = []
     for table in tables:
         names = [str(value) for value in table.text("name").tolist()]
         known += names
-        for index, found in enumerate(names):
-            if found.casefold() == name.casefold():
-                return table, index
+        found += [(table, index) for index, own in enumerate(names) if own.casefold() == name.strip().casefold()]
+    if len(found) > 1:
+        places = " and ".join(own.place(index, "name") for own, index in found[:2])
+        raise InputError(Fault(plans, f'{len(found)} plans are named "{name}", at {places}; give --sheet and --row'))
+    if found:
+        return found[0]
     raise InputError(Fault(plans, f'no plan is named "{name}"; {nearest(name, filter(None, known))}'))
 
 

@@ -93,7 +93,7 @@ def search(
     Exit code 1 where nothing fits and keeps the limits; the line says what comes nearest.
     """
     from xlperf.catalog.plans import read_plans
-    from xlperf.cli.plans import catalog_of, picked
+    from xlperf.cli.plans import catalog_for, picked
     from xlperf.cli.results import SUFFIXES
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import search as best
@@ -114,7 +114,7 @@ def search(
     if len(kinds) > 1 and output is not None and Path(output).suffix.lower() != ".xlsx":
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
     bounds = {kind: limits_of(kind, limits, "--limit") for kind in kinds}
-    known = catalog_of(catalog, plans, [one for one, _ in rows])
+    known = catalog_for(catalog, plans, [one for one, _ in rows])
     answers = []
     with progress(0, "plans tried") as done:
         for one, values in rows:

@@ -32,7 +32,7 @@ from xlperf.parallel.rules import Rule
 from xlperf.workload.model import Architecture, Model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Joined:
     """Plans with what they refer to; arrays of shape (rows,) but for the network's and the device's."""
 
@@ -192,7 +192,7 @@ def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
     array of int64
         For :func:`architecture_of`.
     """
-    return np.asarray(catalog_arrays(catalog).architecture[named.models])
+    return np.asarray(catalog_arrays(catalog, named.accelerators).architecture[named.models])
 
 
 def architecture_of(code: int) -> Architecture:
@@ -236,9 +236,9 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     Joined
         Arrays for the equations, and the rules that only the catalog can judge.
     """
-    arrays = catalog_arrays(catalog)
     num_rows = len(plans)
     model_rows, rows, asked = named or named_rows(plans, catalog)
+    arrays = catalog_arrays(catalog, rows)
     codes = plans.codes("precision", PRECISION_CODES)
     wide_codes = WIDE_CODES[codes]
     product_size, element_size = PRODUCT_SIZES[codes], ELEMENT_SIZES[codes]

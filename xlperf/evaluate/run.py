@@ -56,7 +56,7 @@ def run_results(
         return dict.fromkeys(COLUMNS, np.full(len(plans), np.nan))
     steps = run.num_steps(plans.number("training_tokens"), plan.global_batch_size, plan.sequence_length)
     asked = np.where(np.isnan(steps), np.nan, 1.0)
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD)
+    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     parameters = parameter_count(joined.model) + np.where(plan.mtp_layers > 0, mtp_parameters(joined.model), 0.0)
     frozen = plan.adapter_rank > 0
     if frozen.any():

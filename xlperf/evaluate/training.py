@@ -32,6 +32,7 @@ from xlperf.parallel.plan import (
     DIMENSIONS,
     GRAPHS,
     INTERLEAVED,
+    PRIMARY,
     QUANTIZED_COPIES,
     RECOMPUTE_FULL,
     RECOMPUTE_MODULES,
@@ -44,6 +45,7 @@ from xlperf.parallel.plan import (
 )
 from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.training import Setting, step
+from xlperf.training.setting import WORD
 from xlperf.training.stages import stage_rules
 from xlperf.workload.model import Architecture, Model
 
@@ -60,6 +62,9 @@ _CODES = {
     "attention": {"standard": 0, "flash": 1},
     "optimizer": {"sgd": 0, "adam": 1},
     "adapter_modules": {word: code for code, word in enumerate(ADAPTER_MODULES)},
+    "moment_precision": {"fp32": 4, "bf16": 2, "fp8": 1},  # bytes
+    "master_weights": {"fp32": 4, "remainder": 2, "none": 0},  # bytes
+    "activation_storage": {"wide": 0, "fp8": 1},
     "quantized_copies": {word: code for code, word in enumerate(QUANTIZED_COPIES)},
     "dispatch_precision": {"bf16": 0, "fp8": 1},
     "token_dispatch": {"once": 0, "copies": 1},
@@ -153,6 +158,9 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         wide_layers=plans.filled("wide_layers"),
         element_size=joined.element_size,
         gradient_size=gradient_size,
+        moment_size=_codes(plans, "moment_precision"),
+        master_size=_codes(plans, "master_weights"),
+        stores_narrow=_codes(plans, "activation_storage"),
     )
 
 
@@ -251,6 +259,13 @@ def _asked_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
         copies = plans.text("quantized_copies")
         sentence = "quantized copies {} need products in FP8, INT8 or FP4"
         rules.append(Rule((copies != "") & ~plan.quantized, sentence, (copies,)))
+    if "master_weights" in plans:
+        split = (plan.master_size > 0.0) & (plan.master_size < WORD)
+        primary = plan.quantized & (plan.quantized_copies == PRIMARY)
+        sentence = (
+            "master weights remainder need 16-bit weights beside them: not fp32, tf32 or quantized copies primary"
+        )
+        rules.append(Rule(split & (primary | (plan.element_size >= WORD)), sentence))
     if "wide_layers" in plans:
         wide = plan.wide_layers
         rules += [

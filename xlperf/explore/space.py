@@ -232,7 +232,7 @@ def space_of(base: Table, asked: Mapping[str, np.ndarray | None], catalog: Catal
         Where a model is not known, or the base has more rows than there may be.
     """
     rows = catalog.rows("models", base.text("model"), base, "model")
-    arrays = catalog_arrays(catalog)
+    arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
     space = Space(base, asked, Model(*arrays.model[:, rows]), arrays.max_sequence_length[rows], most)
     space.count(len(base))
     return space

@@ -10,7 +10,7 @@ from xlperf.arrays import Array, ceil_div
 from xlperf.parallel.memory import attention_activation_size, expert_activation_size, mlp_activation_size
 from xlperf.parallel.plan import ADAPT_ALL, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ULYSSES
 from xlperf.training.kernels import routed_tokens
-from xlperf.training.setting import MASK, Setting
+from xlperf.training.setting import MASK, STORED, STORED_OUTPUT, Setting
 
 
 class LayerActivations(NamedTuple):
@@ -66,7 +66,8 @@ def _narrow_inputs(setting: Setting) -> _Inputs | None:
     stream = plan.tokens * model.hidden_size / np.where(plan.sequence_parallel > 0, tensor, 1.0)
     norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
     output = plan.tokens * model.num_attention_heads * model.v_head_size / tensor
-    attention = products * (norm * saved * stream + share * narrow * output)
+    beside = np.where(plan.stores_narrow > 0, 0.0, share * narrow)
+    attention = products * (norm * saved * stream + beside * output)
     inner = plan.tokens * model.ffn_hidden_size / tensor
     dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
     if not setting.architecture.experts:
@@ -131,6 +132,13 @@ def layer_activations(setting: Setting) -> LayerActivations:
     if narrow is not None:
         attention, dense = attention + narrow.attention, dense + narrow.dense
         mixture = mixture + narrow.mixture
+    output_size = before_size = element  # of the output of attention; of what an activation function reads
+    if plan.stores_narrow.any():
+        stored = plan.stores_narrow > 0
+        output_size, before_size = np.where(stored, STORED_OUTPUT, element), np.where(stored, STORED, element)
+        up = (1.0 + model.gated_mlp) * (element - before_size)
+        attention = attention - plan.tokens * width / tensor * (element - output_size)
+        dense, mixture = dense - up * inner, mixture - up * expert_inner
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
     whole, mixture_whole = unfused * (attention + dense), unfused * (attention + mixture)
     if not (plan.recompute > 0).any():
@@ -146,10 +154,10 @@ def layer_activations(setting: Setting) -> LayerActivations:
         attention = attention - norm * stream - np.where(latent, plan.again("latent") * expansion, 0.0)
         dense = np.where(again_mlp > 0, stream, dense - norm * stream - activation * inner * element)
         mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
-        output = stream + plan.tokens * width / tensor * element
+        output = stream + plan.tokens * width / tensor * output_size
         products = plan.again("products") > 0
         half = 0.5 * element * plan.tokens * (projected / tensor + 2.0 * model.hidden_size)
-        up = 0.5 * element * (1.0 + model.gated_mlp)
+        up = 0.5 * before_size * (1.0 + model.gated_mlp)
         attention = np.where(products, output + half, attention)
         dense, mixture = np.where(products, up * inner, dense), np.where(products, up * expert_inner, mixture)
     return LayerActivations(

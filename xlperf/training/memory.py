@@ -220,10 +220,10 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     activations = layer_kept + np.maximum(working, extra)
 
     element, gradient = plan.element_size[:, None], plan.gradient_size[:, None]
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD)
+    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     stage = plan.zero_stage[:, None]
-    sharded_weights = plan.zero_stage > 2  # kept in FP32: they are the optimizer's master copy
-    state = np.where(sharded_weights, (1.0 + plan.adam) * WORD, state)[:, None]
+    sharded_weights = (plan.zero_stage > 2) & (plan.master_size > 0)  # kept in FP32: they are the master copy
+    state = np.where(sharded_weights, (1.0 + plan.adam) * plan.moment_size, state)[:, None]
     frozen = (plan.adapter_rank > 0)[:, None]
     masters = sharded_weights[:, None] & ~frozen
     resting = np.where(masters, np.maximum(element, WORD), element)

@@ -17,6 +17,10 @@ WORD = 4.0
 """Bytes of an FP32 element: logits, master weights, moments. [B]"""
 MASK = 1.0
 """Bytes of an element of a dropout mask. [B]"""
+STORED = 1.0 + WORD / 128.0
+"""Bytes of an input of an activation function that waits in FP8, with an FP32 scale for each 128. [B]"""
+STORED_OUTPUT = 1.5 + WORD / 128.0
+"""Bytes of an element of the output of attention that waits in 12 bits (E5M6), with its share of a scale. [B]"""
 
 Constants = Mapping[str, Mapping[str, Array]]
 
@@ -47,7 +51,7 @@ class Part(NamedTuple):
         return total(self.calls[:, index] * self.time[:, index]) if index else 0.0 * self.total_time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """What a step depends on: model, device, network, plan and calibration.
 

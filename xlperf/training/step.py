@@ -358,7 +358,7 @@ def step(setting: Setting) -> Step:
 
     owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD)
+    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
     sharded = (plan.zero_stage > 1) & (stages < 2)
     cleared = plan.gradient_size * (
