@@ -261,7 +261,11 @@ class Session:
             "devices": self._engine.evaluate_devices,
         }[kind]
         outcome = self._outcomes.of(key, designs, lambda table: compute(table, content))
-        return outcome.column(result)
+        cells = outcome.column(result)
+        if result == "reason" and kind == "chiplets":
+            return [cell.message if isinstance(cell, CellError) else _words(cell, row)
+                    for cell, row in zip(cells, outcome.rows, strict=True)]  # fmt: skip
+        return cells
 
     def _values(self, result: str, plans: Plans, catalog: Any) -> list[Any]:
         result = STAND_INS.get((plans.kind, result), result)
