@@ -117,7 +117,7 @@ def refuse_auto(plans: Table) -> None:
     """
     faults = [
         Fault(
-            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: write a value, nothing expands it yet"
+            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: a search has to choose a value first"
         )
         for column, mask in plans.auto.items()
         for row in np.flatnonzero(mask)
