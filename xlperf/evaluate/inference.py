@@ -36,7 +36,6 @@ from xlperf.inference import (
 from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
-    InferencePlan,
     attention_precision,
     cache_precision,
     distinct_names,
@@ -63,6 +62,7 @@ _MODES = ("static", "continuous", "disaggregated")
 _RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
+_OF_SETTING = ("serving_software", "serving_load", "serving_host", "serving_attention", *_BANDS)
 _EXTRA = ("input_token_rate", "output_token_rate")
 
 
@@ -108,7 +108,7 @@ def _constants(
         ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
-        (("serving_software", "serving_load", "serving_host", "serving_attention", *_BANDS), joined.keys),
+        (_OF_SETTING, joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
@@ -194,7 +194,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         joined.wide_device,
         joined.network,
         plan,
-        launched_ahead(constants),
+        launched_ahead({family: values for family, values in constants.items() if family not in _OF_SETTING}),
         _host_times(constants["serving_software"], slowdown),
         joined.reserved_memory,
         architecture,

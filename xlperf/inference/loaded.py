@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, divide
+from xlperf.arrays import Array, array, divide
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import (
     Service,
@@ -114,7 +114,9 @@ def demand_of(plan: InferencePlan, prefilling: InferencePlan, waiting_share: Arr
 
 
 def half_of(batch: Array) -> Array:
-    """The smaller batch that the time of a step with one more request is found from.
+    r"""The smaller batch that the time of a step with one more request is found from.
+
+    .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
 
     Parameters
     ----------
@@ -126,7 +128,7 @@ def half_of(batch: Array) -> Array:
     Array
         Half of them, whole, 1 or more, (rows,). [-]
     """
-    return np.asarray(np.maximum(np.floor(0.5 * batch), 1.0))
+    return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))
 
 
 class Operation(NamedTuple):

@@ -225,13 +225,9 @@ def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, A
     service, steady, batch, _, best = pool_state(pools.load, requests, detailed=True)
     running = pools.load.halves.step(batch)
     loaded = replace(plan, batch_size=running.batch)
-    results = batch_results(
-        loaded, pools.room.with_batch(loaded), service.prefill_time, running.parts, running.bound
-    )
+    results = batch_results(loaded, pools.room.with_batch(loaded), service.prefill_time, running.parts, running.bound)
     whole = replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
-    found = streamed(
-        whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers)
-    )
+    found = streamed(whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
     paid = token_rates(whole, steady.rate, other.num_accelerators / whole.num_accelerators)
     return {**found, **paid, "prefill_time": service.prefill_time}
