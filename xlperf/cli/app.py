@@ -20,6 +20,7 @@ from xlperf.cli.devices import device
 from xlperf.cli.hosts import install, uninstall
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
+from xlperf.cli.search import search
 from xlperf.cli.sheets import check, new, show
 from xlperf.errors import HostError, InputError
 
@@ -59,6 +60,7 @@ for _command in (
     optimise,
     explain,
     frontier,
+    search,
     new,
     check,
     show,

@@ -24,6 +24,14 @@ catalog_option = click.option(
     "is the shipped one.",
 )
 
+most_option = click.option(
+    "--most",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Plans that the cells with auto of one row may stand for; more are refused.",
+)
+
 
 def examples(*lines: str) -> str:
     r"""Epilog of a command's help: example lines, kept as they are.

@@ -119,7 +119,7 @@ def cost(
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, upstream, done)
-    _write(output, table.kind, [table, results])
+    _write(output, table.kind, [_without(table, results), results])
     if output != STANDARD:
         click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
 
@@ -131,6 +131,12 @@ def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -
         if is_given and kind not in kinds:
             meant = " and ".join(dict.fromkeys(words[own] for own in kinds))
             raise InputError(Fault(name, f"is for {meant}, these are {words[kind]}"))
+
+
+def _without(table: Table, results: Table) -> Table:
+    """A table less the columns that its results have too: names stand once, with the value that was used."""
+    columns = {name: values for name, values in table.columns.items() if name not in results}
+    return type(table)(table.kind, columns, table.place)
 
 
 def _write(output: str, sheet: str, tables: list[Table]) -> None:

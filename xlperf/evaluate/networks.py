@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.network.tiers import Network
 from xlperf.network.topology import FAT_TREE
@@ -250,7 +250,7 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
     names = np.array(catalog.networks, dtype=object)
     reach = layouts.reach[index]
     lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
-    if layouts.on_axes[index].any():
+    if some(layouts.on_axes[index]):
         lengths, num_rings = _blocks(layouts, tiers["size"], index, accelerators)
     network = Network(
         size=tiers["size"][index],

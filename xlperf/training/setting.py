@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from xlperf.arrays import Array, total
+from xlperf.arrays import Array, ceil_div, total
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import TrainingPlan
+from xlperf.training.stages import StageLayers, stages_of
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 
@@ -67,3 +69,18 @@ class Setting:
     plan: TrainingPlan
     constants: Constants
     architecture: Architecture
+
+    @cached_property
+    def stages(self) -> StageLayers:
+        """Layers of the kinds of stages. [-]"""
+        return stages_of(self.model, self.plan)
+
+    @cached_property
+    def heads(self) -> Array:
+        """Heads of queries on a rank, (rows,). [-]"""
+        return ceil_div(self.model.num_attention_heads, self.plan.tensor_parallel)
+
+    @cached_property
+    def key_heads(self) -> Array:
+        """Heads of keys and values on a rank, latent attention apart, (rows,). [-]"""
+        return ceil_div(self.model.num_query_groups, self.plan.tensor_parallel)
