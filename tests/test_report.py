@@ -24,7 +24,6 @@ from xlperf.excel.style import (
 )
 
 
-
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("report") / "report.xlsx"

@@ -51,8 +51,8 @@ CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
     ),
 }
 CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
-    kind: (*names[:after], "tokens_per_second", *names[after:])
-    for (kind, names), after in zip(LIVE_RESULTS.items(), (1, 2), strict=True)
+    kind: (*LIVE_RESULTS[kind][:times], "tokens_per_second", *LIVE_RESULTS[kind][times:])
+    for kind, times in (("training", 1), ("inference", 2))
 }
 """Results of a card: those beside the plans of its sheet, and the tokens of all accelerators."""
 _WORDS = (
