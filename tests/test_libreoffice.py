@@ -14,6 +14,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import openpyxl
 import pytest
 from openpyxl.worksheet.formula import ArrayFormula
@@ -22,12 +23,15 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.plans import read_plans
 from xlperf.catalog.schema import results_of, split_header
+from xlperf.catalog.table import Table
 from xlperf.errors import HostError
-from xlperf.evaluate import evaluate
+from xlperf.evaluate import evaluate, evaluate_designs, evaluate_servers
+from xlperf.excel.build import read_tables, workbook_package
 from xlperf.excel.functions import functions
 from xlperf.excel.install import host_environment, install, uninstall
 from xlperf.excel.outcomes import shown_column
 from xlperf.resources import workbook
+from xlperf.units import YEAR
 
 DRIVER = Path(__file__).with_name("libreoffice_driver.py")
 ERROR_CODES = {"#N/A": 32767, "#VALUE!": 519, "#REF!": 524, "#NAME?": 525}
@@ -261,6 +265,43 @@ def test_an_edit_of_a_bandwidth_moves_the_cells_that_depend_on_it(office, shippe
     rows[place][position] *= 2
     edited = load_catalog(shipped).with_tables([table_from_rows("accelerators", rows[0], rows[1:])])
     compare_plans(office, shipped, edited)
+
+
+def test_edits_of_a_package_and_a_server_move_the_costs_that_depend_on_them(office, tmp_path):
+    tables = read_tables(workbook())
+    path = tmp_path / "costs.xlsx"
+    path.write_bytes(workbook_package(tables))
+    office.open(path)
+    book = openpyxl.load_workbook(path)
+
+    def column(kind, name):
+        area = book[kind].tables[kind].ref
+        cells = office.values(kind, area)
+        place = next(number for number, text in enumerate(cells[0]) if split_header(text)[0] == name)
+        letter = openpyxl.utils.get_column_letter(place + 1)
+        return {row[0]: (row[place], f"{letter}{number}") for number, row in enumerate(cells[1:], start=5)}
+
+    def costs():
+        return [{name: value for name, (value, _) in column(kind, result).items()}
+                for kind, result in (("chiplets", "unit_cost"), ("servers", "cost_rate"))]  # fmt: skip
+
+    before = costs()
+    price, cell = column("packages", "carrier_wafer_price")["CoWoS-S"]
+    office("enter", sheet="packages", area=cell, value=2 * price)
+    server, (life, cell) = next(iter(column("servers", "life").items()))
+    office("enter", sheet="servers", area=cell, value=life + 1)
+    after = costs()
+    packages, servers, designs = (tables[kind] for kind in ("packages", "servers", "chiplets"))
+    doubled = np.where(packages["package"] == "CoWoS-S", 2.0, 1.0) * packages["carrier_wafer_price"]
+    longer = np.where(servers["server"] == server, YEAR, 0.0) + servers["life"]
+    edited = load_catalog(path).with_tables([Table("packages", packages.columns | {"carrier_wafer_price": doubled})])
+    units = shown_column(evaluate_designs(designs, edited), "unit_cost")
+    hours = shown_column(evaluate_servers(Table("servers", servers.columns | {"life": longer})), "cost_rate")
+    wanted = [dict(zip(designs["chiplet"], units, strict=True)), dict(zip(servers["server"], hours, strict=True))]
+    moved = [{name for name in now if now[name] != old[name]} for now, old in zip(after, before, strict=True)]
+    assert moved == [{name for name, package in zip(designs["chiplet"], designs["package"], strict=True)
+                      if package == "CoWoS-S"}, {server}]  # fmt: skip
+    assert after == wanted
 
 
 def test_card_table_and_spill_in_one_sheet(office, sheet, catalog, row):

@@ -85,7 +85,8 @@ def cost(
     unit cost and price. "server": servers with the columns of the sheet servers (accelerator price, server price,
     server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour. A column
     "model": plans of training or inference; results are what they cost an owner by part, from the wafer to the power,
-    with the network counted from the topology of the plan.
+    with the network counted from the topology of the plan. Columns with results of an earlier run are left out when
+    they are read, so that a file of results can be edited and computed again.
     """
     from xlperf.catalog.plans import read_designs
     from xlperf.cli.results import SUFFIXES
