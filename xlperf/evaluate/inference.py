@@ -31,6 +31,7 @@ from xlperf.inference import (
     pools_of,
     target_results,
 )
+from xlperf.inference.runs import first_of_run
 from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
@@ -126,9 +127,12 @@ def _constants(
     return found, extrapolated
 
 
-def _host_times(software: Mapping[str, Array], slowdown: Array) -> dict[str, Array]:
+def _host_times(software: Mapping[str, Array], slowdown: Array, launching: Array | None = None) -> dict[str, Array]:
     """Times of the software on the processors that stand beside the accelerators."""
-    return {name: values * slowdown if name.endswith("_time") else values for name, values in software.items()}
+    found = {name: values * slowdown if name.endswith("_time") else values for name, values in software.items()}
+    if launching is not None:
+        found["kernel_overhead_time"] = software["kernel_overhead_time"] * launching
+    return found
 
 
 def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> ServingSetting:
@@ -199,7 +203,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         plan=plan,
         architecture=architecture,
         kernels=launched_ahead(constants),
-        software=_host_times(constants["serving_software"], slowdown),
+        software=_host_times(constants["serving_software"], slowdown, constants["serving_host"]["launch_slowdown"]),
         load=constants["serving_load"],
         bands={family: constants[family] for family in _BANDS},
         extrapolated=extrapolated,
@@ -236,14 +240,22 @@ def _kind(code: int) -> tuple[Architecture, str]:
     return architecture_of(code // len(_MODES)), _MODES[code % len(_MODES)]
 
 
-def _stream(plans: Table, setting: ServingSetting) -> Stream:
+def _stream(plans: Table, setting: ServingSetting, pool_requests: Array | None = None) -> Stream:
+    """Requests; ``pool_requests`` are in flight over separate pools."""
+    share, run = setting.load["waiting_share"][:, 0], plans.number("run_requests")
+    if pool_requests is not None:
+        first = first_of_run(run, pool_requests)
+        share = first + (1.0 - first) * share
     return Stream(
         plans.number("request_rate"),
         plans.filled("prompt_variation"),
         plans.number("ttft_target"),
         plans.number("tpot_target"),
-        setting.load["waiting_share"][:, 0],
-        plans.number("run_requests"),
+        share,
+        run,
+        plans.filled("polling_steps"),
+        plans.filled("gathering_steps"),
+        plans.filled("prefill_first"),
     )
 
 
@@ -269,7 +281,7 @@ def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
         decoding, prefilling, requests = _pools(plans, catalog, architecture)
         setting = serving_setting(decoding, catalog, named, architecture)
         first = serving_setting(prefilling, catalog, named_rows(prefilling, catalog), architecture)
-        pools = pools_of(setting.serving, first.serving, _stream(plans, setting), requests)
+        pools = pools_of(setting.serving, first.serving, _stream(plans, setting, requests), requests)
         return pools.prefilling, pools.decoding
     setting = serving_setting(plans, catalog, named, architecture)
     serving = setting.serving
@@ -288,8 +300,8 @@ def _mode_rules(plans: Table, mode: str) -> list[Rule]:
         Rule(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
         for name in ("prompt", "output")
     ]
-    run = Rule(~np.isnan(plans.number("run_requests")), "run requests needs mode continuous")
-    return {"static": [*pools, *varied, run], "continuous": pools, "disaggregated": [run]}[mode]
+    run = Rule(~np.isnan(plans.number("run_requests")), "run requests needs mode continuous or disaggregated")
+    return {"static": [*pools, *varied, run], "continuous": pools, "disaggregated": []}[mode]
 
 
 def _dispatch(plans: Table, without: np.ndarray) -> dict[str, np.ndarray]:
@@ -333,6 +345,7 @@ def _evaluate(
 ) -> dict[str, np.ndarray]:
     rules: list[Rule] = []
     whole = plans.number("num_accelerators")
+    requests = whole
     if mode == "disaggregated":
         decoding, prefilling, requests = _pools(plans, catalog, architecture)
         setting = serving_setting(decoding, catalog, named, architecture)
@@ -351,7 +364,7 @@ def _evaluate(
     else:
         setting = serving_setting(plans, catalog, named, architecture)
     joined, plan = setting.joined, setting.plan
-    stream = _stream(plans, setting)
+    stream = _stream(plans, setting, requests if mode == "disaggregated" else None)
     with np.errstate(all="ignore"):
         if mode == "disaggregated":
             results = pooled_results(setting.serving, first.serving, stream, requests)

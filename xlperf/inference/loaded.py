@@ -10,6 +10,7 @@ import numpy as np
 
 from xlperf.arrays import Array, divide, total
 from xlperf.hardware.device import Device
+from xlperf.inference.arrivals import prompts_together, turn
 from xlperf.inference.load import (
     Service,
     Steady,
@@ -18,7 +19,7 @@ from xlperf.inference.load import (
     step_line,
 )
 from xlperf.inference.results import most_requests, serving_memory, serving_results
-from xlperf.inference.runs import run_rate
+from xlperf.inference.runs import first_of_run, run_rate, run_state, staying_together
 from xlperf.inference.work import phase_times, serving_work
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_memory import usable_memory
@@ -126,7 +127,8 @@ class Stream:
     """Requests, (rows,).
 
     Rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none), share of those in
-    flight whose prefills are waited for, requests of a run (NaN: without end).
+    flight whose prefills are waited for, requests of a run (NaN: without end), steps between two looks at what has
+    come, steps that prompts wait for others at most, 1 where prompts go before all decoding.
     """
 
     request_rate: Array
@@ -135,6 +137,9 @@ class Stream:
     token_target: Array
     waiting_share: Array
     run_requests: Array
+    polling_steps: Array
+    gathering_steps: Array
+    prefill_first: Array
 
     def take(self, rows: np.ndarray) -> Stream:
         """Those of some of the plans."""
@@ -160,30 +165,6 @@ def places_of(serving: Serving) -> Array:
     return most_requests(serving.plan, memory, usable)
 
 
-def prompts_together(plan: InferencePlan, requests: Array, steps: Array, share: Array) -> Array:
-    """Prompts that are prefilled together: those that come during a step, or in a burst.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Lengths, tokens of a pass, (rows,).
-    requests : Array
-        Requests in flight on a replica, (rows,). [-]
-    steps : Array
-        Steps of decoding that a request takes, (rows,). [-]
-    share : Array
-        Share of the requests in flight that come together, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Whole number, 1 or more, and no more than a pass takes, (rows,). [-]
-    """
-    most = plan.attention_replicas * np.maximum(np.floor(plan.prefill_tokens / plan.own_tokens), 1.0)
-    coming = np.maximum(requests / np.maximum(steps, 1.0), share * requests)
-    return np.maximum(np.minimum(np.floor(coming), most), 1.0)
-
-
 def loaded_serving(serving: Serving, stream: Stream, requests: Array) -> Serving:
     """Replicas with a number of requests that are decoded together, and the prompts that are prefilled together then.
 
@@ -203,7 +184,8 @@ def loaded_serving(serving: Serving, stream: Stream, requests: Array) -> Serving
     """
     plan = serving.plan
     steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    return serving.with_batch(requests, prompts_together(plan, requests, steps, stream.waiting_share))
+    window, _ = turn(plan, requests, steps, stream.polling_steps, stream.gathering_steps)
+    return serving.with_batch(requests, prompts_together(plan, requests, steps, stream.waiting_share, window))
 
 
 def decoding_line(loaded: Serving, steps: Array, per_token: Array) -> tuple[Array, Array]:
@@ -254,7 +236,8 @@ def service_of(loaded: Serving, stream: Stream, prefill_time: Array, per_token: 
     base, slope = decoding_line(loaded, steps, per_token)
     # Prompts follow each other through the stages.
     parts = plan.prompts_together * np.maximum(np.minimum(plan.pipeline_parallel, plan.batch_size), 1.0)
-    return Service(prefill_time, prefill_time / parts, base, slope, steps, stream.waiting_share)
+    _, wait = turn(plan, plan.batch_size, steps, stream.polling_steps, stream.gathering_steps)
+    return Service(prefill_time, prefill_time / parts, base, slope, steps, stream.waiting_share, wait)
 
 
 def quick_service(serving: Serving, stream: Stream, requests: Array) -> Service:
@@ -277,6 +260,30 @@ def quick_service(serving: Serving, stream: Stream, requests: Array) -> Service:
     loaded = loaded_serving(serving, stream, requests)
     prefill, step = loaded.times().T
     return service_of(loaded, stream, prefill, step / serving.plan.tokens_per_step)
+
+
+def burst_of(running: Serving, service: Service) -> Service:
+    """What a replica needs for a request while all requests in flight come at once.
+
+    Parameters
+    ----------
+    running : Serving
+        Replicas with the batch that they decode, (rows,).
+    service : Service
+        Times of a replica with it, (rows,).
+
+    Returns
+    -------
+    Service
+        With the prefill of as many prompts as a pass takes, (rows,).
+    """
+    plan = running.plan
+    prompts = prompts_together(plan, plan.batch_size, service.steps, np.ones_like(plan.batch_size), 1.0)
+    full = running.with_batch(plan.batch_size, prompts)
+    prefill = full.prefill_unless(running, service.prefill_time)
+    parts = prompts * np.maximum(np.minimum(plan.pipeline_parallel, plan.batch_size), 1.0)
+    share = np.ones_like(prefill)
+    return service._replace(prefill_time=prefill, prefill_share=prefill / parts, waiting_share=share)
 
 
 class Operation(NamedTuple):
@@ -323,6 +330,11 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     results = running.results()
     service = service_of(running, stream, results["ttft"], results["tpot"])
     steady = closed_state(service, requests, places)
+    if not np.isnan(stream.run_requests).all():
+        burst = burst_of(running, service)
+        first = first_of_run(stream.run_requests / replicas, requests)
+        together = staying_together(service.steps, stream.prefill_first, plan.output_variation)
+        steady = run_state(closed_state(burst, requests, places), steady, first, together, stream.run_requests)
     if arriving.any():
         opened = service.open_state(rate, stream.prompt_variation, room)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.arrays import Array, divide
+from xlperf.inference.arrivals import prompts_together
 from xlperf.inference.load import Service, Steady, pooled_state
 from xlperf.inference.loaded import (
     MOST_OPEN,
@@ -15,7 +16,6 @@ from xlperf.inference.loaded import (
     Stream,
     decoding_line,
     places_of,
-    prompts_together,
     streamed,
     token_rates,
 )
