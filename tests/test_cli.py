@@ -469,5 +469,5 @@ def test_parquet_without_pyarrow_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = command("evaluate", plans, "-o", plans.parent / "out.parquet")
-    assert (done.code, done.err) == (2, "pyarrow: is not installed, Parquet needs it: pip install 'xlperf[parquet]'\n")
+    assert (done.code, done.err) == (2, "pyarrow: is not installed, Parquet needs it: pip install pyarrow\n")
     assert _only(plans.parent) == ["plans.csv"]

@@ -65,8 +65,10 @@ def test_training_of_deepseek_v3() -> None:
                 pipeline_parallel=16, pipeline_schedule="dualpipe", expert_parallel=64, zero_stage=1,
                 expert_overlap="yes", dispatch_precision="fp8", dispatch_nodes=4, global_batch_size=15360,
                 micro_batch_size=1, sequence_length=4096, precision="fp8-block", recompute="selective",
-                recompute_modules="norm latent", train_mtp="yes", training_tokens=14.8)  # fmt: skip
+                recompute_modules="norm latent activation", activation_storage="fp8", moment_precision="bf16",
+                train_mtp="yes", training_tokens=14.8)  # fmt: skip
     results = evaluate(plan, load_catalog())
+    assert results["memory_reserved"][0] < results["memory_capacity"][0]
     seconds = float(results["run_steps"][0] * results["step_time"][0]) * 2048.0
     assert seconds / HOUR == pytest.approx(2.664e6, rel=0.25)
     cost = float(results["run_cost"][0] / results["accelerator_hour_cost"][0]) * HOURLY

@@ -54,7 +54,7 @@ def test_auto_is_refused_where_nothing_expands_it(catalog: Catalog) -> None:
     with pytest.raises(InputError) as caught:
         evaluate(plans, catalog)
     assert str(caught.value) == (
-        "plans.csv [line 2, tensor_parallel]: tensor parallel is auto: write a value, nothing expands it yet"
+        "plans.csv [line 2, tensor_parallel]: tensor parallel is auto: a search has to choose a value first"
     )
 
 

@@ -53,7 +53,7 @@ def test_korthikanti_2022_figure_1_weights_and_optimizer(catalog: Catalog) -> No
               "megatron-1T": (8, 64, 32.96)}  # fmt: skip
     models, _ = catalog_models(catalog)
     names = catalog.tables["models"].text("model").tolist()
-    each = 2.0 + 4.0 + float(optimizer_element_size(1.0, 2.0, 4.0))
+    each = 2.0 + 4.0 + float(optimizer_element_size(1.0, 2.0, 4.0, 4.0, 4.0))
     assert each == 18.0
     mlp = expert_parameters(models.hidden_size, models.ffn_hidden_size, models.gated_mlp)
     layer = attention_matrix_parameters(models) + mlp

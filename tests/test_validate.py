@@ -195,8 +195,19 @@ def test_what_a_source_means_by_fp8(shipped: Published, catalog: Catalog) -> Non
     assert bridge.plans["quantized_copies"][0] == "primary"
     deepseek = training_plans(one(shipped, "T02763"), catalog)
     assert (deepseek.plans["precision"][0], deepseek.plans["quantized_copies"][0]) == ("fp8-block", "")
+    assert deepseek.plans["recompute_modules"][0] == "norm latent activation"
+    assert (deepseek.plans["moment_precision"][0], deepseek.plans["activation_storage"][0]) == ("bf16", "fp8")
     older = training_plans(one(shipped, "T00465"), catalog)
     assert (older.plans["precision"][0], older.plans["quantized_copies"][0]) == ("fp8", "primary")
+
+
+def test_llm_foundry_adds_gradients_in_16_bits_where_its_precision_is_bf16(
+    shipped: Published, catalog: Catalog
+) -> None:
+    """MP Mode of its tables: PURE for bf16, DEFAULT (FP32 reductions) for amp_bf16; its loss is a fused kernel."""
+    pure, mixed = (training_plans(one(shipped, row), catalog).plans for row in ("T00817", "T00694"))
+    assert (pure["gradient_precision"][0], mixed["gradient_precision"][0]) == ("bf16", "")
+    assert pure["cross_entropy"][0] == mixed["cross_entropy"][0] == "fused"
 
 
 def test_unstated_choices_are_the_softwares_default_and_said(training: Published, catalog: Catalog) -> None:
@@ -256,7 +267,7 @@ def test_mixture_of_experts_is_never_made_up_as_dense(training: Published, catal
 
 def test_modules_that_a_source_recomputes_are_named(training: Published, catalog: Catalog) -> None:
     plan = training_plans(one(training, "T02763"), catalog).plans
-    assert (plan["recompute"][0], plan["recompute_modules"][0]) == ("selective", "norm latent")
+    assert (plan["recompute"][0], plan["recompute_modules"][0]) == ("selective", "norm latent activation")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +326,7 @@ def test_interleave_without_stages_is_left_out_and_said(shipped: Published, cata
 def test_what_a_paper_says_of_its_run_is_taken(shipped: Published, catalog: Catalog) -> None:
     deepseek = plan_of(one(shipped, "T02763"), catalog)
     assert (deepseek["pipeline_schedule"], deepseek["dispatch_precision"]) == ("dualpipe", "fp8")
-    assert (deepseek["attention"], deepseek["recompute_modules"]) == ("flash", "norm latent")
+    assert (deepseek["attention"], deepseek["recompute_modules"]) == ("flash", "norm latent activation")
     assert (deepseek["expert_overlap"], deepseek["dispatch_nodes"]) == (1.0, 4.0)
     palm = plan_of(one(shipped, "T02756"), catalog)
     assert (palm["zero_stage"], palm["zero_group_size"], palm["micro_batch_size"]) == (3.0, 256.0, 4.0)

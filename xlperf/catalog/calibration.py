@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +52,7 @@ class Constant:
 def declared_constants() -> dict[str, dict[str, Constant]]:
     """Every constant that equations use: family -> name -> declaration."""
     families: dict[str, dict[str, Constant]] = {}
-    with files("xlperf.catalog").joinpath("constants.csv").open(encoding="utf-8") as stream:
+    with Path(__file__).with_name("constants.csv").open(encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
             factor = UNITS[row["unit"]].factor
             default, low, high = (float(row[part]) * factor for part in ("default", "low", "high"))

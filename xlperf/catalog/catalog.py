@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, 
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import shown
 from xlperf.errors import Fault, InputError, nearest
+
+if TYPE_CHECKING:
+    import hashlib
 
 _BLANK, _UNKNOWN = -1, -2
 
@@ -84,6 +87,8 @@ class Catalog:
         The same for a file and for the same rows sent by a spreadsheet host, in whatever order and with whatever
         spelling of headers, flags and choices.
         """
+        import hashlib
+
         digest = hashlib.sha256()
         for kind in EVERY_TABLE:
             if kind in CATALOG_TABLES or len(self.tables[kind]):

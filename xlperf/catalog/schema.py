@@ -10,7 +10,7 @@ import csv
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from xlperf.units import UNITS, Unit
 
@@ -113,7 +113,7 @@ class TableSchema:
 def schema() -> dict[str, TableSchema]:
     """All tables by name, results apart (``training_results``, ``inference_results``)."""
     rows: dict[str, list[Column]] = {}
-    lines = files("xlperf.catalog").joinpath("schema.csv").read_text(encoding="utf-8").splitlines()
+    lines = Path(__file__).with_name("schema.csv").read_text(encoding="utf-8").splitlines()
     for row in csv.DictReader(lines):
         column = Column(
             table=row["table"],

@@ -147,7 +147,10 @@ class Workbook:
 
         for kind, target in self.package.relations(self._parts[sheet]).values():
             if kind == "table" and self.package.has(target):
-                self.package.parse(target, start)
+                try:
+                    self.package.parse(target, start)
+                except ValueError:
+                    raise self.package.damaged(target) from None
         return found
 
     @cached_property

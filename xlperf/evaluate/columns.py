@@ -8,13 +8,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.cost.tco import accelerator_cost_rate
-from xlperf.evaluate.devices import accelerators_of
 from xlperf.evaluate.precisions import PRECISIONS
 from xlperf.units import YEAR, factor
 from xlperf.workload.model import Model
@@ -40,7 +39,7 @@ DEVICE_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CatalogArrays:
     """Columns of a whole catalog, made once and then taken from by row.
 
@@ -68,7 +67,19 @@ class CatalogArrays:
     unbuilt: np.ndarray | None
 
 
-_cache: WeakKeyDictionary[Catalog, CatalogArrays] = WeakKeyDictionary()
+class _Known:
+    """What is known of a catalog: which of its accelerators follow from devices, and its arrays with and without them.
+
+    Devices go through equations of their own, which a plan on other accelerators need not wait for.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        names = catalog.tables["accelerators"].text("device")
+        self.derived = np.array([name != "" for name in names.tolist()], dtype=bool)
+        self.arrays: dict[bool, CatalogArrays] = {}
+
+
+_cache: WeakKeyDictionary[Catalog, _Known] = WeakKeyDictionary()
 
 
 def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
@@ -150,24 +161,40 @@ def _layer_kinds(models: Table) -> tuple[Array, Array, Array, np.ndarray]:
     return local, chunked, windows, reasons
 
 
-def catalog_arrays(catalog: Catalog) -> CatalogArrays:
+def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
     """Columns of a catalog, made when they are first asked for.
 
     Parameters
     ----------
     catalog : Catalog
         Accelerators, models and prices.
+    accelerators : np.ndarray
+        Rows of the accelerators that are looked at: what follows from devices is there where one of these does.
 
     Returns
     -------
     CatalogArrays
         In the units used inside.
     """
-    found = _cache.get(catalog)
-    if found is not None:
-        return found
+    known = _cache.get(catalog)
+    if known is None:
+        known = _cache[catalog] = _Known(catalog)
+    derived = some(known.derived[accelerators])
+    found = known.arrays.get(derived)
+    if found is None:
+        found = known.arrays[derived] = _arrays(catalog, derived)
+    return found
+
+
+def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     models, prices = catalog.tables["models"], catalog.tables["prices"]
-    accelerators, device_capex, device_power, unbuilt, _ = accelerators_of(catalog)
+    accelerators = catalog.tables["accelerators"]
+    device_capex = device_power = np.full(len(accelerators), np.nan)
+    unbuilt = np.full(len(accelerators), "", dtype=object)
+    if derived:
+        from xlperf.evaluate.devices import accelerators_of
+
+        accelerators, device_capex, device_power, unbuilt, _ = accelerators_of(catalog)
     model, unmodelled = _model_columns(models)
     units = accelerators.number("num_multiprocessors")
     clocked = units * accelerators.number("clock_rate")
@@ -219,7 +246,7 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
         "num_multiprocessors": units,
         "thermal_design_power": power,
     }
-    arrays = CatalogArrays(
+    return CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),
         unmodelled=unmodelled,
         is_unmodelled=np.array([text != "" for text in unmodelled.tolist()], dtype=bool),
@@ -237,11 +264,9 @@ def catalog_arrays(catalog: Catalog) -> CatalogArrays:
         power_usage_effectiveness=effectiveness,
         carbon_intensity=price("carbon_intensity"),
         link_bandwidth=accelerators.number("link_bandwidth"),
-        linked=bool((~np.isnan(accelerators.number("link_bandwidth"))).any()),
+        linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
         unbuilt=unbuilt if any(unbuilt.tolist()) else None,
     )
-    _cache[catalog] = arrays
-    return arrays
 
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
@@ -257,5 +282,5 @@ def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
     tuple of Model and np.ndarray
         One entry per row of the sheet, and what of each is not modelled as a dense decoder ("" where all is).
     """
-    arrays = catalog_arrays(catalog)
+    arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
     return Model(*arrays.model), arrays.unmodelled

@@ -32,7 +32,7 @@ from xlperf.parallel.rules import Rule
 from xlperf.workload.model import Architecture, Model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Joined:
     """Plans with what they refer to; arrays of shape (rows,) but for the network's and the device's."""
 
@@ -117,7 +117,7 @@ def refuse_auto(plans: Table) -> None:
     """
     faults = [
         Fault(
-            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: write a value, nothing expands it yet"
+            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: a search has to choose a value first"
         )
         for column, mask in plans.auto.items()
         for row in np.flatnonzero(mask)
@@ -192,7 +192,7 @@ def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
     array of int64
         For :func:`architecture_of`.
     """
-    return np.asarray(catalog_arrays(catalog).architecture[named.models])
+    return np.asarray(catalog_arrays(catalog, named.accelerators).architecture[named.models])
 
 
 def architecture_of(code: int) -> Architecture:
@@ -236,9 +236,8 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     Joined
         Arrays for the equations, and the rules that only the catalog can judge.
     """
-    arrays = catalog_arrays(catalog)
-    num_rows = len(plans)
     model_rows, rows, asked = named or named_rows(plans, catalog)
+    arrays = catalog_arrays(catalog, rows)
     codes = plans.codes("precision", PRECISION_CODES)
     wide_codes = WIDE_CODES[codes]
     product_size, element_size = PRODUCT_SIZES[codes], ELEMENT_SIZES[codes]
@@ -295,7 +294,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         product_size=product_size,
         element_size=element_size,
         casts=CASTS[:, codes],
-        reserved_memory=np.broadcast_to(arrays.reserved_memory[rows], num_rows),
+        reserved_memory=arrays.reserved_memory[rows],
         max_sequence_length=arrays.max_sequence_length[model_rows],
         cost_rate=arrays.cost_rate[rows],
         server_power=arrays.server_power[rows],

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations_with_replacement, product
 from math import isqrt, prod
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.network.tiers import Network
 from xlperf.network.topology import FAT_TREE
@@ -23,7 +23,7 @@ _REARRANGED = re.compile(r"([123])\s*D(?:\s+of\s+(\d+))?", re.IGNORECASE)
 _LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Layouts:
     """Shapes of the tiers of all networks, (networks, tiers); ``lengths`` has the axes first.
 
@@ -50,6 +50,19 @@ class _Layouts:
 
 
 _cache: WeakKeyDictionary[Catalog, _Layouts] = WeakKeyDictionary()
+
+
+def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[tuple[int, ...]]:
+    """Factors of a whole number, so many at a time, each at least ``least`` and in rising order if so asked."""
+    if count == 1:
+        if whole >= least:
+            yield (whole,)
+        return
+    small = [factor for factor in range(1, isqrt(whole) + 1) if whole % factor == 0]
+    for factor in small if rising else sorted({*small, *(whole // factor for factor in small)}):
+        if factor >= least:
+            for others in _products(whole // factor, count - 1, rising, factor if rising else 1):
+                yield (factor, *others)
 
 
 @lru_cache(maxsize=4096)
@@ -90,16 +103,9 @@ def block(
     limits = machine or (places,) * axes
     if machine and places == prod(machine):
         return machine, axes if rings else 0
-    small = [length for length in range(1, isqrt(places) + 1) if places % length == 0]
-    divisors = sorted({*small, *(places // length for length in small)})
     best: tuple[tuple[int, int], tuple[int, ...]] | None = None
     # Without a machine the axes are alike: those of a block are looked for in rising order only.
-    tried = product(divisors, repeat=axes - 1) if machine else combinations_with_replacement(divisors, axes - 1)
-    for leading in tried:
-        used = prod(leading)
-        if used > places or places % used:
-            continue
-        lengths = (*leading, places // used)
+    for lengths in _products(places, axes, rising=not machine):
         if any(length > limit for length, limit in zip(lengths, limits, strict=True)):
             continue
         joined = sum(length == limit for length, limit in zip(lengths, machine, strict=True)) if machine else 0
@@ -182,8 +188,8 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
         raise ValueError(
             f'has dimensions "{text}": write lengths as 4x4x4, or 3D of 4 where cubes of 4 are wired to fit each plan'
         )
-    lengths = tuple(int(part) for part in re.findall(r"\d+", text))
-    if int(np.prod(lengths, dtype=np.int64)) != count:
+    lengths = tuple(int(part) for part in text.casefold().split("x"))
+    if prod(lengths) != count:
         raise ValueError(f"has dimensions {text}, but joins {count}")
     if (topology == "ring" and len(lengths) != 1) or (topology == "dragonfly" and len(lengths) != _AXES):
         raise ValueError(f"is a {topology}, which does not have {len(lengths)} dimensions")
@@ -244,7 +250,7 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
     names = np.array(catalog.networks, dtype=object)
     reach = layouts.reach[index]
     lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
-    if layouts.on_axes[index].any():
+    if some(layouts.on_axes[index]):
         lengths, num_rings = _blocks(layouts, tiers["size"], index, accelerators)
     network = Network(
         size=tiers["size"][index],

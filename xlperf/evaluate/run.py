@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import carbon_of_energy
 from xlperf.evaluate.join import Joined
@@ -56,10 +56,10 @@ def run_results(
         return dict.fromkeys(COLUMNS, np.full(len(plans), np.nan))
     steps = run.num_steps(plans.number("training_tokens"), plan.global_batch_size, plan.sequence_length)
     asked = np.where(np.isnan(steps), np.nan, 1.0)
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD)
+    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     parameters = parameter_count(joined.model) + np.where(plan.mtp_layers > 0, mtp_parameters(joined.model), 0.0)
     frozen = plan.adapter_rank > 0
-    if frozen.any():
+    if some(frozen):
         model = joined.model
         layer = adapter_parameters(model, plan, np.ones_like(model.num_layers))
         adapters = model.num_layers * layer.attention + model.num_dense_layers * layer.mlp

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -32,6 +32,7 @@ from xlperf.parallel.plan import (
     DIMENSIONS,
     GRAPHS,
     INTERLEAVED,
+    PRIMARY,
     QUANTIZED_COPIES,
     RECOMPUTE_FULL,
     RECOMPUTE_MODULES,
@@ -44,6 +45,7 @@ from xlperf.parallel.plan import (
 )
 from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.training import Setting, step
+from xlperf.training.setting import WORD
 from xlperf.training.stages import stage_rules
 from xlperf.workload.model import Architecture, Model
 
@@ -60,6 +62,9 @@ _CODES = {
     "attention": {"standard": 0, "flash": 1},
     "optimizer": {"sgd": 0, "adam": 1},
     "adapter_modules": {word: code for code, word in enumerate(ADAPTER_MODULES)},
+    "moment_precision": {"fp32": 4, "bf16": 2, "fp8": 1},  # bytes
+    "master_weights": {"fp32": 4, "remainder": 2, "none": 0},  # bytes
+    "activation_storage": {"wide": 0, "fp8": 1},
     "quantized_copies": {word: code for code, word in enumerate(QUANTIZED_COPIES)},
     "dispatch_precision": {"bf16": 0, "fp8": 1},
     "token_dispatch": {"once": 0, "copies": 1},
@@ -69,7 +74,8 @@ _CODES = {
 
 
 def _or_else(values: Array, fallback: Array | float) -> Array:
-    return np.where(np.isnan(values), fallback, values)
+    blank = np.isnan(values)
+    return np.where(blank, fallback, values) if some(blank) else values
 
 
 def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
@@ -153,6 +159,9 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         wide_layers=plans.filled("wide_layers"),
         element_size=joined.element_size,
         gradient_size=gradient_size,
+        moment_size=_codes(plans, "moment_precision"),
+        master_size=_codes(plans, "master_weights"),
+        stores_narrow=_codes(plans, "activation_storage"),
     )
 
 
@@ -175,7 +184,7 @@ def _modules(words: str) -> float:
 
 
 def _codes(plans: Table, column: str) -> Array:
-    return np.asarray(plans.codes(column, _CODES[column]), dtype=np.float64)
+    return plans.codes(column, _CODES[column]).astype(np.float64)
 
 
 def _strides(
@@ -251,6 +260,13 @@ def _asked_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
         copies = plans.text("quantized_copies")
         sentence = "quantized copies {} need products in FP8, INT8 or FP4"
         rules.append(Rule((copies != "") & ~plan.quantized, sentence, (copies,)))
+    if "master_weights" in plans:
+        split = (plan.master_size > 0.0) & (plan.master_size < WORD)
+        primary = plan.quantized & (plan.quantized_copies == PRIMARY)
+        sentence = (
+            "master weights remainder need 16-bit weights beside them: not fp32, tf32 or quantized copies primary"
+        )
+        rules.append(Rule(split & (primary | (plan.element_size >= WORD)), sentence))
     if "wide_layers" in plans:
         wide = plan.wide_layers
         rules += [
@@ -263,7 +279,7 @@ def _asked_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
 def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
     """Options of recomputation that contradict each other or the model; only those that a sheet gives are looked at."""
     rules = []
-    none, some, full = (plan.recompute == mode for mode in (0.0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
+    none, selective, full = (plan.recompute == mode for mode in (0.0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
     if "recompute_modules" in plans:
         asked = plans.text("recompute_modules")
         rules = [
@@ -272,7 +288,7 @@ def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rul
                 f"recompute modules {{}} must be of {', '.join(RECOMPUTE_MODULES)}, with spaces between",
                 (asked,),
             ),
-            Rule((asked != "") & ~some, "recompute modules {} need recompute selective", (asked,)),
+            Rule((asked != "") & ~selective, "recompute modules {} need recompute selective", (asked,)),
             Rule(
                 (plan.again("moe") > 0) & (model.num_experts <= 0),
                 "the model has no experts to recompute",
@@ -380,15 +396,15 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
 
-    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        return _evaluate(some, catalog, rows, architecture_of(code))
+    def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        return _evaluate(piece, catalog, rows, architecture_of(code))
 
     return in_pieces(plans, catalog, named, codes, evaluated)
 
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
     """Extrapolated families of rows whose step really uses them."""
-    shown = [(family, mask) for family, mask in extrapolated if mask.any()]
+    shown = [(family, mask) for family, mask in extrapolated if some(mask)]
     if not shown:
         return []
     tensor, shards, split = plan.tensor_parallel > 1, plan.shards > 1, plan.sequence_parallel > 0
@@ -434,19 +450,18 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         results["step_cost"] = run_cost(joined.cost_rate, plan.num_accelerators, results["step_time"])
         results["tokens_per_dollar"] = rate_per_cost(rate, plan.num_accelerators, joined.cost_rate)
         results |= run_results(plans, plan, joined, results, power)
-    capacity_rule = Rule(
-        ~illegal & (results["fits"] < 1),
-        "needs {} GiB of {} GiB",
-        (gibibytes(results["memory_reserved"]), gibibytes(capacity)),
-    )
+    too_large = ~illegal & (results["fits"] < 1)
     longer = Rule(
         ~illegal & (plan.sequence_length > joined.max_sequence_length),
         "sequence length {} is beyond the model's {}",
         (plan.sequence_length, joined.max_sequence_length),
     )
-    notes = [capacity_rule, longer, *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)]
+    notes = [longer, *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)]
+    if some(too_large):
+        sizes = gibibytes(results["memory_reserved"]), gibibytes(capacity)
+        notes.insert(0, Rule(too_large, "needs {} GiB of {} GiB", sizes))
     add_notes(reason, notes)
-    if illegal.any():
+    if some(illegal):
         for name, values in results.items():
             if name != "memory_capacity":
                 results[name] = np.where(illegal, np.nan, values)

@@ -93,7 +93,7 @@ def card(kind: str) -> list[list[Any]]:
 
 
 def catalog_kinds(tables: Iterable[str]) -> list[str]:
-    """Sheets whose content the catalog cell names: with devices also what these are derived from.
+    """Sheets whose content the catalog cell names: with devices and designs also what these are made from.
 
     Parameters
     ----------
@@ -106,8 +106,9 @@ def catalog_kinds(tables: Iterable[str]) -> list[str]:
         Kinds, in the order of the formula.
     """
     present = set(tables)
-    behind = (*TECHNOLOGY_TABLES, "process_nodes", "packages") if "devices" in present else ()
-    return [*CATALOG_TABLES, *(kind for kind in behind if kind in present)]
+    behind = TECHNOLOGY_TABLES if "devices" in present else ()
+    made = ("process_nodes", "packages") if present & {"devices", "chiplets"} else ()
+    return [*CATALOG_TABLES, *(kind for kind in (*behind, *made) if kind in present)]
 
 
 def front_sheet(

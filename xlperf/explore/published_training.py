@@ -55,6 +55,8 @@ _DEFAULTED = (
     "dispatch_nodes",
     "expert_overlap",
     "tensor_overlap",
+    "moment_precision",
+    "activation_storage",
 )
 _NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes"))
 _PLAIN = {
@@ -243,7 +245,7 @@ def _plan(
     if network.casefold() in shelf.networks:
         plan["network"] = network
     plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
-    _recipe(plan, where, said)
+    _recipe(plan, text, where, said)
     plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
     plan["attention"] = software_default(*where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
@@ -254,7 +256,7 @@ def _plan(
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
     if math.isnan(shelf.number(model, "num_mtp_layers")):
         plan.pop("train_mtp", None)
-    plan["recompute_modules"] = _MODULES.get(text["recompute"].casefold(), plan.get("recompute_modules", ""))
+    plan["recompute_modules"] = plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), "")
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""
     _sharding(plan, text, where)
@@ -286,8 +288,8 @@ def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str])
         said.append(f"global batch {batch:g} is no whole number of micro-batches: {whole:g}")
 
 
-def _recipe(plan: dict[str, object], where: tuple[str, ...], said: list[str]) -> None:
-    """What a source makes of plain FP8, what it keeps narrow, and which layers it leaves wide."""
+def _recipe(plan: dict[str, object], text: dict[str, str], where: tuple[str, ...], said: list[str]) -> None:
+    """What a source makes of plain FP8, what it keeps narrow, how it adds gradients, which layers it leaves wide."""
     printed = str(plan["precision"])
     value, reference, _ = software_default(*where, f"precision of {printed}")
     if value:
@@ -297,6 +299,9 @@ def _recipe(plan: dict[str, object], where: tuple[str, ...], said: list[str]) ->
     copies = software_default(*where, f"quantized_copies of {recipe}")[0]
     if copies:
         plan["quantized_copies"] = copies
+    gradients = software_default(*where, f"gradient_precision of {text['precision'].casefold()}")[0]
+    if gradients:
+        plan["gradient_precision"] = gradients
     wide = software_default(*where, f"wide_layers of {recipe}")[0]
     if wide:
         plan["wide_layers"] = float(wide)

@@ -13,7 +13,7 @@ def _unlimited() -> Array:
     return np.full((1, 1), np.inf)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Device:
     """Columns of accelerators, one entry per plan; shapes broadcast with the operators' (rows, 1).
 

@@ -9,7 +9,7 @@ import numpy as np
 from xlperf.arrays import Array, Numeric, array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Network:
     """Tiers of networks, innermost first; shape (rows, tiers), short ones padded with copies of their last tier.
 

@@ -34,19 +34,25 @@ def weights_size(num_parameters: Numeric, element_size: Numeric, num_shards: Num
     return np.asarray(array(num_parameters) * array(element_size) / array(num_shards))
 
 
-def optimizer_element_size(adam: Numeric, element_size: Numeric, state_size: Numeric) -> Array:
+def optimizer_element_size(
+    adam: Numeric, element_size: Numeric, word_size: Numeric, moment_size: Numeric, master_size: Numeric
+) -> Array:
     r"""Bytes of optimizer state per parameter: moments, and master weights beside narrower ones.
 
-    .. math:: e_o = (1 + \alpha + [e < e_s]) e_s
+    .. math:: e_o = (1 + \alpha) e_m + [e < w] e_w
 
     Parameters
     ----------
     adam : numeric
         Alpha: 1 for two moments (Adam), 0 for one (SGD with momentum). [-]
     element_size : numeric
-        Bytes e of a weight; where it is below that of the state a master copy is kept. [B]
-    state_size : numeric
-        Bytes of an element of the state, 4 for FP32. [B]
+        Bytes e of a weight; where it is below a word something of the master weights is kept beside it. [B]
+    word_size : numeric
+        Bytes w of a full word, 4 for FP32. [B]
+    moment_size : numeric
+        Bytes e_m of an element of a moment. [B]
+    master_size : numeric
+        Bytes e_w of what is kept beside a narrow weight: 4 a copy in FP32, 2 the bits that it lacks, 0 nothing. [B]
 
     Returns
     -------
@@ -56,10 +62,11 @@ def optimizer_element_size(adam: Numeric, element_size: Numeric, state_size: Num
     References
     ----------
     .. [1] P. Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740.
+    .. [2] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.3.3 (moments in BF16).
     """
-    state, weight = np.broadcast_arrays(array(state_size), array(element_size))
-    master = np.where(np.isnan(weight), np.nan, weight < state)
-    return np.asarray((1.0 + array(adam) + master) * state)
+    word, weight = array(word_size), array(element_size)
+    narrow = np.where(np.isnan(weight + word), np.nan, weight < word)
+    return np.asarray((1.0 + array(adam)) * array(moment_size) + narrow * array(master_size))
 
 
 def attention_activation_size(

@@ -35,7 +35,7 @@ RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "late
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainingPlan:
     """Columns of training plans, one entry per plan; every field has shape (rows,).
 
@@ -134,6 +134,12 @@ class TrainingPlan:
         Bytes of a weight and of an activation between the products. [B]
     gradient_size : Array
         Bytes of an element of the gradient buffer. [B]
+    moment_size : Array
+        Bytes of an element of the optimizer's moments. [B]
+    master_size : Array
+        Bytes per weight that the optimizer keeps beside 16-bit weights. [B]
+    stores_narrow : Array
+        1 where activations wait for the backward pass in FP8 that no product keeps so anyway. [-]
     """
 
     num_accelerators: Array
@@ -188,6 +194,9 @@ class TrainingPlan:
     wide_layers: Array
     element_size: Array
     gradient_size: Array
+    moment_size: Array
+    master_size: Array
+    stores_narrow: Array
 
     @cached_property
     def num_micro_batches(self) -> Array:

@@ -37,7 +37,7 @@ def _one() -> Array:
     return np.ones(())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class InferencePlan:
     """Columns of inference plans, one entry per plan; every field has shape (rows,).
 

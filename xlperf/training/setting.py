@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from xlperf.arrays import Array, total
+from xlperf.arrays import Array, ceil_div, total
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import TrainingPlan
+from xlperf.training.stages import StageLayers, stages_of
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 
@@ -17,6 +19,10 @@ WORD = 4.0
 """Bytes of an FP32 element: logits, master weights, moments. [B]"""
 MASK = 1.0
 """Bytes of an element of a dropout mask. [B]"""
+STORED = 1.0 + WORD / 128.0
+"""Bytes of an input of an activation function that waits in FP8, with an FP32 scale for each 128. [B]"""
+STORED_OUTPUT = 1.5 + WORD / 128.0
+"""Bytes of an element of the output of attention that waits in 12 bits (E5M6), with its share of a scale. [B]"""
 
 Constants = Mapping[str, Mapping[str, Array]]
 
@@ -47,7 +53,7 @@ class Part(NamedTuple):
         return total(self.calls[:, index] * self.time[:, index]) if index else 0.0 * self.total_time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """What a step depends on: model, device, network, plan and calibration.
 
@@ -63,3 +69,18 @@ class Setting:
     plan: TrainingPlan
     constants: Constants
     architecture: Architecture
+
+    @cached_property
+    def stages(self) -> StageLayers:
+        """Layers of the kinds of stages. [-]"""
+        return stages_of(self.model, self.plan)
+
+    @cached_property
+    def heads(self) -> Array:
+        """Heads of queries on a rank, (rows,). [-]"""
+        return ceil_div(self.model.num_attention_heads, self.plan.tensor_parallel)
+
+    @cached_property
+    def key_heads(self) -> Array:
+        """Heads of keys and values on a rank, latent attention apart, (rows,). [-]"""
+        return ceil_div(self.model.num_query_groups, self.plan.tensor_parallel)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div
+from xlperf.arrays import Array, ceil_div, some
 from xlperf.parallel.pipeline import first_stage_layers, last_stage_layers, stage_layers
 from xlperf.parallel.plan import TrainingPlan
 from xlperf.parallel.rules import Rule
@@ -46,7 +46,7 @@ def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
     first, full = first_stage_layers(*shape), stage_layers(*shape)
     last = np.maximum(last_stage_layers(*shape) - ahead, 0.0)
     starts, ends = ~np.isnan(plan.first_stage_layers), ~np.isnan(plan.last_stage_layers)
-    if not (starts | ends).any():
+    if not some(starts | ends):
         return StageLayers(first, full, last)
     given = starts | ends
     share = np.where(given, _between(model, plan), full)
@@ -82,7 +82,7 @@ def stage_rules(model: Model, plan: TrainingPlan) -> list[Rule]:
         None where no plan gives any.
     """
     given = ~np.isnan(plan.first_stage_layers) | ~np.isnan(plan.last_stage_layers)
-    if not given.any():
+    if not some(given):
         return []
     taken = np.nan_to_num(plan.first_stage_layers) + np.nan_to_num(plan.last_stage_layers)
     left = plan.pipeline_parallel - ~np.isnan(plan.first_stage_layers) - ~np.isnan(plan.last_stage_layers)

@@ -22,7 +22,7 @@ def _unbounded() -> Array:
     return np.full((), np.inf)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """Columns of decoder models, one entry per plan; every field has shape (rows,).
 
