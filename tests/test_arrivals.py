@@ -88,7 +88,7 @@ def test_what_an_engine_holds_back_delays_the_first_token_and_takes_from_the_rat
 
 
 def test_a_run_by_hand() -> None:
-    """10 prompts of 0.1 s at once wait 0.45 s on average; the others half a step: a tenth of the one, the rest of the other."""
+    """10 prompts of 0.1 s at once wait 0.45 s on average, the others half a step."""
     requests, places = np.array([10.0]), np.array([100.0])
     steady, burst = (closed_state(service(share=share), requests, places) for share in (0.0, 1.0))
     assert burst.first_token[0] == pytest.approx(0.1 + 0.45)

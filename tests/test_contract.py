@@ -25,6 +25,7 @@ NOT_DRAWN = {
     "inference.loaded.service_of": "takes a stream of requests beside plans",
     "inference.loaded.loaded_serving": "takes a stream of requests beside plans",
     "inference.loaded.quick_service": "takes a stream of requests beside plans",
+    "inference.loaded.burst_of": "takes plans as a whole",
     "inference.loaded.places_of": "takes plans as a whole",
     "inference.loaded.decoding_line": "takes plans as a whole",
     "inference.loaded.streamed": "takes a stream of requests beside plans",

@@ -53,7 +53,7 @@ def turn(
 
 
 def prompts_together(
-    plan: InferencePlan, requests: Array, steps: Array, share: Array, window: Array | float = 1.0
+    plan: InferencePlan, requests: Array, steps: Array, share: Array, window: Array
 ) -> Array:
     """Prompts that are prefilled together: those that come until they are taken up, or in a burst.
 
@@ -67,7 +67,7 @@ def prompts_together(
         Steps of decoding that a request takes, (rows,). [-]
     share : Array
         Share of the requests in flight that come together, (rows,). [-]
-    window : Array, default 1
+    window : Array
         Steps of decoding in which requests come that are taken up together, (rows,). [-]
 
     Returns

@@ -18,6 +18,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _SECANTS, _HALVINGS = 16, 52
 _SAME = 1e-15
+_HALF = np.full(1, 0.5)
 
 
 class Service(NamedTuple):
@@ -47,7 +48,7 @@ class Service(NamedTuple):
     step_slope: Array
     steps: Array
     waiting_share: Array
-    turn_steps: Array | float = 0.5
+    turn_steps: Array = _HALF
 
     def step_time(self, running: Array) -> Array:
         """Time of a step with a number of requests. [s]"""

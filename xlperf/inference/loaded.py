@@ -278,12 +278,12 @@ def burst_of(running: Serving, service: Service) -> Service:
         With the prefill of as many prompts as a pass takes, (rows,).
     """
     plan = running.plan
-    prompts = prompts_together(plan, plan.batch_size, service.steps, np.ones_like(plan.batch_size), 1.0)
+    one = np.ones_like(plan.batch_size)
+    prompts = prompts_together(plan, plan.batch_size, service.steps, one, one)
     full = running.with_batch(plan.batch_size, prompts)
     prefill = full.prefill_unless(running, service.prefill_time)
     parts = prompts * np.maximum(np.minimum(plan.pipeline_parallel, plan.batch_size), 1.0)
-    share = np.ones_like(prefill)
-    return service._replace(prefill_time=prefill, prefill_share=prefill / parts, waiting_share=share)
+    return service._replace(prefill_time=prefill, prefill_share=prefill / parts, waiting_share=one)
 
 
 class Operation(NamedTuple):

@@ -113,7 +113,7 @@ def pools_of(decoding: Serving, prefilling: Serving, stream: Stream, requests: A
     if arriving.any():
         active = np.where(arriving, np.minimum(places, MOST_OPEN), active)
         requests = np.where(arriving, prefillers, requests)
-    prompts = prompts_together(other, requests / prefillers, steps, stream.waiting_share)
+    prompts = prompts_together(other, requests / prefillers, steps, stream.waiting_share, np.ones_like(steps))
     together = prefilling.with_batch(prompts, prompts)
     prefill = together.times((PREFILL,))[:, 0]
     parts = prompts * np.maximum(np.minimum(other.pipeline_parallel, requests), 1.0)
@@ -165,7 +165,7 @@ def pooled_results(decoding: Serving, prefilling: Serving, stream: Stream, reque
     decoders, prefillers = np.maximum(plan.num_replicas, 1.0), np.maximum(other.num_replicas, 1.0)
     pools = pools_of(decoding, prefilling, stream, requests)
     service, steady = pools.service, pools.steady
-    most = prompts_together(other, np.inf + 0.0 * requests, service.steps, stream.waiting_share)
+    most = prompts_together(other, np.inf + 0.0 * requests, service.steps, stream.waiting_share, np.ones_like(requests))
     prefill = prefilling.with_batch(most, most).prefill_unless(pools.prefilling, service.prefill_time)
     step = decoding.with_batch(pools.places, np.ones_like(most)).times((DECODING,))[:, 0]
     sent = prefillers * most * other.pipeline_parallel / prefill

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, array
 from xlperf.inference.load import Service, Steady
 
 _ROOT_OF_THREE = 1.7320508075688772
@@ -63,7 +63,8 @@ def first_of_run(run_requests: Array, requests: Array) -> Array:
     ----------
     .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: as many requests as may be in flight are sent at once.
     """
-    return np.where(np.isnan(run_requests), 0.0, np.minimum(requests / np.maximum(run_requests, 1.0), 1.0))
+    run, started = array(run_requests), array(requests)
+    return np.where(np.isnan(run), 0.0, np.minimum(started / np.maximum(run, 1.0), 1.0))
 
 
 def staying_together(steps: Array, prefill_first: Array, output_variation: Array) -> Array:
@@ -93,7 +94,8 @@ def staying_together(steps: Array, prefill_first: Array, output_variation: Array
     ----------
     .. [1] SGLang documentation, server arguments: enable-mixed-chunk is off by default.
     """
-    return np.asarray(prefill_first / np.maximum(2.0 * _ROOT_OF_THREE * output_variation * steps, 1.0))
+    spread = 2.0 * _ROOT_OF_THREE * array(output_variation) * array(steps)
+    return np.asarray(array(prefill_first) / np.maximum(spread, 1.0))
 
 
 def run_state(burst: Steady, steady: Steady, first: Array, together: Array, run_requests: Array) -> Steady:
