@@ -41,16 +41,8 @@ def results(catalog: Catalog, result: str, *rows: dict[str, Any]) -> list[float]
     return [float(value) for value in found.number(result)]
 
 
-class Copies:
-    """Stands for a plan: only the copies of the attention layers count here."""
-
-    def __init__(self, copies: float) -> None:
-        self.attention_replicas = np.array([copies])
-
-
 def turn_of(copies: float, requests: float, steps: float, polling: float, gathering: float) -> tuple[float, float]:
-    arrays = (np.array([value]) for value in (requests, steps, polling, gathering))
-    window, wait = turn(Copies(copies), *arrays)  # type: ignore[arg-type]
+    window, wait = turn(*(np.array([value]) for value in (copies, requests, steps, polling, gathering)))
     return float(window[0]), float(wait[0])
 
 
@@ -149,9 +141,30 @@ def test_columns_of_the_engine_change_what_they_say(catalog: Catalog) -> None:
     assert "run requests needs mode continuous or disaggregated" in refused.text("reason")[0]
 
 
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ({"prefill_first": "yes"}, "prefill first says something of a run only; set run requests"),
+        ({"gathering_steps": 60}, "gathering steps needs data parallel attention"),
+        ({"mode": "disaggregated", "num_accelerators": 16, "polling_steps": 30}, "polling steps needs mode continuous"),
+        ({"mode": "static", "concurrency": "", "batch_size": 4, "gathering_steps": 9}, "gathering steps needs mode"),
+    ],
+)
+def test_columns_that_say_nothing_are_refused(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:
+    found = evaluate(plans(row), catalog)
+    assert math.isnan(found.number("ttft")[0])
+    assert sentence in found.text("reason")[0]
+
+
 def test_mixed_blocks_give_the_same_bits_as_single_rows(catalog: Catalog) -> None:
+    mixture = {
+        "model": "DeepSeek-V3",
+        "data_parallel_attention": 8,
+        "expert_parallel": 8,
+        "accelerator": "H200-SXM-141GB",
+    }
     rows = [{}, {"run_requests": 640}, {"polling_steps": 30}, {"run_requests": 640, "prefill_first": "yes"},
-            {"gathering_steps": 60}, {"request_rate": 2, "concurrency": ""}]  # fmt: skip
+            mixture, {**mixture, "gathering_steps": 60}, {"request_rate": 2, "concurrency": ""}]  # fmt: skip
     together = evaluate(plans(*rows), catalog)
     for index, row in enumerate(rows):
         alone = evaluate(plans(row), catalog)

@@ -110,7 +110,7 @@ def test_outliers_do_not_pull_the_fit(catalog: Catalog) -> None:
 def test_hosts_of_generations_are_told_apart(catalog: Catalog) -> None:
     """Hosts half as fast beside one generation are found as such: the engine keeps one cost for all of them."""
     rows = fit_serving(made_up(catalog, slow=2.0), catalog, "2026-01-01")
-    hosts = {row.generation: row.value for row in rows if row.family == "serving_host"}
+    hosts = {row.generation: row.value for row in rows if row.constant == "host_slowdown"}
     assert hosts["gen x"] / hosts["gen y"] == pytest.approx(2.0, rel=0.1)
 
 

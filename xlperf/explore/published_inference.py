@@ -203,6 +203,10 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
         said.append(f"{waves} times as many requests as in flight, all of those sent at once at the start ({why})")
     for column in ("polling_steps", "gathering_steps", "prefill_first", "prefill_tokens", "output_variation"):
         value, why = engine_default(engine, text, column)
+        if column == "gathering_steps" and plan["data_parallel_attention"] == 1.0:
+            continue
+        if column == "prefill_first" and "run_requests" not in plan:
+            continue
         if value and plan["mode"] == "continuous":
             plan[column] = float(value)
             said.append(f"{column.replace('_', ' ')} {value} ({why})")
