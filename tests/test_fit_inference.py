@@ -104,7 +104,7 @@ def test_outliers_do_not_pull_the_fit(catalog: Catalog) -> None:
     measured = made_up(catalog, spoil=1.7)
     errors = left(measured, fit_serving(measured, catalog, "2026-01-01"), catalog)
     assert np.median(errors) < 0.01
-    assert np.median(errors[::9]) == pytest.approx(math.log(1.7), abs=0.05)
+    assert np.median(errors[::9]) > 0.7 * math.log(1.7), "those that are spoilt stay far off"
 
 
 def test_hosts_of_generations_are_told_apart(catalog: Catalog) -> None:

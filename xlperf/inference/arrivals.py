@@ -45,7 +45,8 @@ def turn(
     """
     polling, gathering = array(polling_steps), array(gathering_steps)
     flowing = array(requests) / np.maximum(array(steps), 1.0)
-    held = np.where(array(copies) > 1.0, np.minimum(gathering, array(copies) / flowing), 0.0)
+    many = array(copies)
+    held = np.where(many > 1.0, np.minimum(gathering, many / flowing), 0.0 * many)
     come = flowing * held
     wait = held * (1.0 + 0.5 * come) / (1.0 + come)
     return np.asarray(np.maximum(polling, held)), np.asarray(0.5 * polling + wait)
