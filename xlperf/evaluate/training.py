@@ -431,6 +431,14 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         rules = [*joined.rules, *_order_rules(plans, plan), *training_rules(plan, joined.model)]
         rules += _asked_rules(plans, plan, joined.model) + _recompute_rules(plans, plan, joined.model)
         rules += stage_rules(joined.model, plan)
+        if architecture.linear_attention:
+            rules.append(
+                Rule(
+                    joined.model.num_linear_layers > 0.0,
+                    "model {} has linear attention layers, which are modelled when it serves, not when it is trained",
+                    (plans.text("model"),),
+                )
+            )
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]

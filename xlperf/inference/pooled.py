@@ -43,6 +43,11 @@ def _transfer_time(serving: Serving, receiver: Serving) -> Array:
     memory = serving_memory(receiver.model, receiver.plan, receiver.architecture)
     context = other.prompt_length + other.running_output
     one = memory["kv_cache_size"] * (other.prompt_length / context) * other.pipeline_parallel
+    if receiver.architecture.linear_attention:
+        # The state of linear attention is sent whole, however long the prompt.
+        state, share = memory["state_size"], other.prompt_length / context
+        one = (memory["kv_cache_size"] - state) * share + state / (1.0 + other.draft_tokens)
+        one = one * other.pipeline_parallel
     # Each rank of a copy of the attention sends or receives its part at the same time.
     mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
     size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]

@@ -21,8 +21,10 @@ from xlperf.inference.messages import (
     serving_messages,
 )
 from xlperf.inference.products import product_times
+from xlperf.inference.recurrent import LinearBatch, decode_recurrence, prefill_scan
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
+from xlperf.workload.linear import SCAN_KERNELS
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 from xlperf.workload.serving import (
@@ -34,6 +36,7 @@ from xlperf.workload.serving import (
     PREFILL,
     ServingShape,
     cache_elements,
+    linear_share,
     local_share,
     serving_gemms,
     serving_vectors,
@@ -71,8 +74,8 @@ class ServingWork(NamedTuple):
     context : Array
         Mean length of the cache over the steps of decoding, (rows,). [-]
     attention_flop : Array
-        Attention of one layer that sees everything, then of one that attends locally where there are such, decoding
-        at the mean context, (rows, 2 phases x kinds). [FLOP]
+        Attention of one layer that sees everything, then of one that attends locally and of one of linear attention
+        where there are such, decoding at the mean context, (rows, 2 phases x kinds). [FLOP]
     attention_traffic : Array
         Its bytes, (rows, 2 phases x kinds). [B]
     attention_time : Array
@@ -248,6 +251,11 @@ def _attention(
         reach = np.where(chunked > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
     flop, traffic, time = [], [], []
+    linear = (
+        LinearBatch(batching.prompts / plan.attention_replicas, batching.passes, sequences[:, 0])
+        if architecture.linear_attention
+        else None
+    )
     for (batch, queries, keys, causal), more in zip(shapes if PREFILL in phases else (), spread_of, strict=False):
         span = attention_time(
             device, kernels["attention"], batch, heads, groups, queries, keys, head_size, causal, size
@@ -255,6 +263,11 @@ def _attention(
         flop.append(4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes) * more)
         traffic.append(2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes))
         time.append(span / passes * more)
+    if linear is not None and PREFILL in phases:
+        for values, found in zip(
+            (flop, traffic, time), prefill_scan(model, device, plan, linear, kernels), strict=True
+        ):
+            values.append(found[:, None])
     for context in contexts if DECODING in phases else ():
         context = context / split
         span = decode_attention_time(
@@ -264,15 +277,20 @@ def _attention(
         flop.append(4.0 * (sequences * read_size) * multiplied * middle)
         traffic.append(2.0 * (sequences * read_size) * (read_heads * middle * cache_size))
         time.append(0.5 * (span[:, :1] + span[:, 1:]))
+    if linear is not None and DECODING in phases:
+        step = decode_recurrence(model, device, plan, linear, kernels)
+        for values, found in zip((flop, traffic, time), step, strict=True):
+            values.append(found[:, None])
     work, moved, spent = (np.concatenate(values, axis=-1) for values in (flop, traffic, time))
     return mean[:, 0], work, moved, spent
 
 
 def _attention_calls(model: Model, architecture: Architecture, num_phases: int) -> Array:
-    if not architecture.local_attention:
+    if not (architecture.local_attention or architecture.linear_attention):
         return np.ones((len(model.num_layers), num_phases))
-    local = local_share(model)
-    return np.stack([1.0 - local, local] * num_phases, axis=-1)
+    kinds = [local_share(model)] if architecture.local_attention else []
+    kinds += [linear_share(model)] if architecture.linear_attention else []
+    return np.stack([1.0 - sum(kinds), *kinds] * num_phases, axis=-1)
 
 
 def serving_work(
@@ -307,7 +325,7 @@ def serving_work(
     kernels : mapping of str to mapping of str to Array
         Calibration constants (rows, 1) of the families gemm, gemm_wide of those products, attention,
         attention_decode, attention_latent, vector, all_reduce, engine_all_reduce, all_gather, all_to_all,
-        reduce_scatter, point_to_point and serving_experts.
+        reduce_scatter, point_to_point, serving_experts and linear_attention.
     software : mapping of str to Array
         Constants (rows, 1) of the family serving_software.
     architecture : Architecture, default DENSE
@@ -373,11 +391,14 @@ def serving_work(
         served,
         served,
     )
-    launches = prefill * software["kernel_overhead_time"] * _kernels(work)
+    kernels_of_layer = _kernels(work)
+    if architecture.linear_attention:
+        kernels_of_layer = kernels_of_layer + prefill * (SCAN_KERNELS - 1.0) * linear_share(model)[:, None]
+    launches = prefill * software["kernel_overhead_time"] * kernels_of_layer
     if np.any(plan.graphs == 0.0):
         eager = kernels["serving_eager"]["launch_time"]
         # The gaps between the kernels of a graph are part of what the host takes without one.
-        waited = eager * _kernels(work) - work.layer_overhead
+        waited = eager * kernels_of_layer - work.layer_overhead
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
     work = work._replace(layer_launches=launches)
     work = work._replace(parts=_parts(work))
