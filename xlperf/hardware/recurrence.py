@@ -11,7 +11,7 @@ from xlperf.hardware.device import Device
 from xlperf.hardware.roofline import transfer_time
 
 
-def chunk_scan_time(
+def linear_attention_time(
     device: Device, constants: Mapping[str, Array], traffic: Numeric, flop: Numeric, num_chunks: Numeric
 ) -> Array:
     r"""Time of a scan over chunks.

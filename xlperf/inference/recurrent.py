@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.arrays import Array, ceil_div
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import vector_time
-from xlperf.hardware.recurrence import chunk_scan_time
+from xlperf.hardware.recurrence import linear_attention_time
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.linear import (
     CHUNK,
@@ -93,8 +93,12 @@ def prefill_scan(
 
     Returns
     -------
-    tuple of Array
-        FLOP, bytes and seconds, (rows,).
+    flop : Array
+        Operations, (rows,). [FLOP]
+    traffic : Array
+        Bytes read and written, (rows,). [B]
+    time : Array
+        Time of the layer, (rows,). [s]
     """
     prompts = np.ceil(batch.prompts)
     tokens = prompts * plan.own_tokens / batch.passes
@@ -104,7 +108,7 @@ def prefill_scan(
     flop = chunk_scan_flop(tokens, heads, *sizes)
     traffic = chunk_scan_traffic(tokens, together, heads, *sizes, plan.activation_size, model.linear_state_size)
     chunks = ceil_div(np.minimum(plan.own_tokens, tokens), np.full_like(tokens, CHUNK))
-    time = chunk_scan_time(device, kernels["linear_attention"], traffic[:, None], flop[:, None], chunks[:, None])
+    time = linear_attention_time(device, kernels["linear_attention"], traffic[:, None], flop[:, None], chunks[:, None])
     return flop, traffic, time[:, 0]
 
 
@@ -132,8 +136,12 @@ def decode_recurrence(
 
     Returns
     -------
-    tuple of Array
-        FLOP, bytes and seconds, (rows,).
+    flop : Array
+        Operations, (rows,). [FLOP]
+    traffic : Array
+        Bytes read and written, (rows,). [B]
+    time : Array
+        Time of the layer, (rows,). [s]
     """
     each = 1.0 + plan.draft_tokens
     ranks = plan.attention_parallel

@@ -15,7 +15,11 @@ from xlperf.inference.work import ATTENTION, COMMUNICATION, FIXED, MATRIX, VECTO
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, serving_weights_size, usable_memory
 from xlperf.parallel.serving_plan import InferencePlan
-from xlperf.workload.linear import linear_attention_parameters, linear_attention_small_parameters
+from xlperf.workload.linear import (
+    linear_attention_parameters,
+    linear_attention_small_parameters,
+    linear_gate_parameters,
+)
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.parameters import router_parameters
 from xlperf.workload.serving import BOTH_PHASES, DENSE, PREFILL, cache_elements, linear_share, linear_widths
@@ -59,8 +63,9 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     if architecture.linear_attention:
         share = linear_share(model)
         gated = model.attention_gate * model.hidden_size * heads * model.head_size
-        matrices, gates = linear_attention_parameters(model.hidden_size, *linear_widths(model, ranks))
-        narrow, wide = (1.0 - share) * (narrow + gated) + share * matrices, share * gates
+        keys, values, own = linear_widths(model, ranks)
+        narrow = (1.0 - share) * (narrow + gated) + share * linear_attention_parameters(model.hidden_size, keys, values)
+        wide = share * linear_gate_parameters(model.hidden_size, own)
     wide, narrow = wide + np.where(apart, narrow, 0.0), np.where(apart, 0.0, narrow)
     dense = expert_parameters(model.hidden_size, narrow_ffn, model.gated_mlp)
     if not architecture.experts:

@@ -17,12 +17,10 @@ SCAN_KERNELS = 6.0
 """Kernels of a scan over chunks there: sums of the decay, and the five whose traffic is counted here."""
 
 
-def linear_attention_parameters(
-    hidden_size: Numeric, key_width: Numeric, value_width: Numeric, value_heads: Numeric
-) -> tuple[Array, Array]:
-    r"""Weights of the matrices of one layer: wide projections, and those of the gates of each value head.
+def linear_attention_parameters(hidden_size: Numeric, key_width: Numeric, value_width: Numeric) -> Array:
+    r"""Weights of the matrices of one layer, decay and writing strength apart.
 
-    .. math:: P = h (2 k + 3 v), \qquad P_g = 2 h n
+    .. math:: P = h (2 k + 3 v)
 
     Parameters
     ----------
@@ -32,26 +30,46 @@ def linear_attention_parameters(
         Width k of all key heads together, that of queries too. [-]
     value_width : numeric
         Width v of all value heads together, that of the output gate and of the output too. [-]
-    value_heads : numeric
-        Value heads n: each has a decay and a writing strength. [-]
 
     Returns
     -------
     parameters : numeric
         Weights of the projections of queries, keys, values, gate and output. [-]
-    gates : numeric
-        Weights of the projections of decay and writing strength. [-]
 
     References
     ----------
     .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
        arXiv:2412.06464, section 3.4.
 
-    >>> [float(values) for values in linear_attention_parameters(4096.0, 2048.0, 8192.0, 64.0)]
-    [117440512.0, 524288.0]
+    >>> float(linear_attention_parameters(4096.0, 2048.0, 8192.0))
+    117440512.0
     """
-    hidden, values = array(hidden_size), array(value_width)
-    return np.asarray(hidden * (2.0 * array(key_width) + 3.0 * values)), np.asarray(2.0 * hidden * array(value_heads))
+    return np.asarray(array(hidden_size) * (2.0 * array(key_width) + 3.0 * array(value_width)))
+
+
+def linear_gate_parameters(hidden_size: Numeric, value_heads: Numeric) -> Array:
+    r"""Weights of the projections of decay and writing strength of one layer.
+
+    .. math:: P = 2 h n
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    value_heads : numeric
+        Value heads n: each has one of both. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights, which engines do not narrow. [-]
+
+    References
+    ----------
+    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+       arXiv:2412.06464, section 3.4.
+    """
+    return np.asarray(2.0 * array(hidden_size) * array(value_heads))
 
 
 def linear_attention_small_parameters(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.arrays import Array
-from xlperf.workload.linear import linear_attention_parameters, linear_attention_small_parameters
+from xlperf.workload.linear import (
+    linear_attention_parameters,
+    linear_attention_small_parameters,
+    linear_gate_parameters,
+)
 from xlperf.workload.model import Model
 from xlperf.workload.transformer import (
     embedding_parameters,
@@ -60,7 +64,8 @@ def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
     """
     keys = model.linear_key_heads * model.linear_key_size
     values = model.linear_value_heads * model.linear_value_size
-    matrices, gates = linear_attention_parameters(model.hidden_size, keys, values, model.linear_value_heads)
+    matrices = linear_attention_parameters(model.hidden_size, keys, values)
+    gates = linear_gate_parameters(model.hidden_size, model.linear_value_heads)
     small = linear_attention_small_parameters(
         keys, values, model.linear_value_heads, model.linear_value_size, model.linear_convolution
     )
