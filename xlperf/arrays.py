@@ -40,7 +40,7 @@ def some(values: npt.NDArray[Any]) -> bool:
     >>> some(np.array([False, True])), some(np.zeros(2))
     (True, False)
     """
-    return bool(np.count_nonzero(values))
+    return bool(values.item() if values.size == 1 else np.count_nonzero(values))
 
 
 def ones(values: npt.NDArray[Any]) -> Array:
@@ -80,6 +80,8 @@ def total(values: Numeric) -> Array:
         The sum, one axis fewer.
     """
     terms = array(values)
+    if terms.shape[-1:] == (1,):
+        return terms[..., 0]
     if terms.size < _MANY or terms.ndim < 2 or not 0 < terms.shape[-1] <= _FEW:
         return np.asarray(np.add.reduce(np.ascontiguousarray(terms), -1))
     # numpy adds up to seven terms one after the other, row by row; column by column is the same and faster.

@@ -22,9 +22,10 @@ from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.search import search
 from xlperf.cli.sheets import check, new, show
+from xlperf.cli.sweep import solve, sweep
 from xlperf.errors import HostError, InputError
 
-DONE, ANSWER_NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 
 class _InOrder(click.Group):
@@ -61,6 +62,8 @@ for _command in (
     explain,
     frontier,
     search,
+    sweep,
+    solve,
     new,
     check,
     show,

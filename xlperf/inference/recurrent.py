@@ -94,13 +94,13 @@ def prefill_scan(
     Returns
     -------
     flop : Array
-        Operations, (rows,). [FLOP]
+        Operations, (rows, 1). [FLOP]
     traffic : Array
-        Bytes read and written, (rows,). [B]
+        Bytes read and written, (rows, 1). [B]
     time : Array
-        Time of the layer, (rows,). [s]
+        Time of the layer, (rows, 1). [s]
     """
-    prompts = np.ceil(batch.prompts)
+    prompts = batch.prompts
     tokens = prompts * plan.own_tokens / batch.passes
     together = np.maximum(prompts / batch.passes, 1.0)
     heads = ceil_div(model.linear_value_heads, plan.attention_parallel)
@@ -109,7 +109,7 @@ def prefill_scan(
     traffic = chunk_scan_traffic(tokens, together, heads, *sizes, plan.activation_size, model.linear_state_size)
     chunks = ceil_div(np.minimum(plan.own_tokens, tokens), np.full_like(tokens, CHUNK))
     time = linear_attention_time(device, kernels["linear_attention"], traffic[:, None], flop[:, None], chunks[:, None])
-    return flop, traffic, time[:, 0]
+    return flop[:, None], traffic[:, None], time
 
 
 def decode_recurrence(
@@ -137,11 +137,11 @@ def decode_recurrence(
     Returns
     -------
     flop : Array
-        Operations, (rows,). [FLOP]
+        Operations, (rows, 1). [FLOP]
     traffic : Array
-        Bytes read and written, (rows,). [B]
+        Bytes read and written, (rows, 1). [B]
     time : Array
-        Time of the layer, (rows,). [s]
+        Time of the layer, (rows, 1). [s]
     """
     each = 1.0 + plan.draft_tokens
     ranks = plan.attention_parallel
@@ -152,4 +152,4 @@ def decode_recurrence(
         batch.sequences, each, heads, key_heads, *sizes, plan.activation_size, model.linear_state_size
     )
     time = vector_time(device, kernels["vector"], traffic[:, None], flop[:, None])
-    return flop, traffic, time[:, 0]
+    return flop[:, None], traffic[:, None], time

@@ -35,9 +35,9 @@ from xlperf.workload.serving import (
     ONCE_VECTORS,
     PREFILL,
     ServingShape,
+    attention_calls,
     cache_elements,
     linear_share,
-    local_share,
     serving_gemms,
     serving_vectors,
 )
@@ -250,47 +250,30 @@ def _attention(
         # Beyond its first chunk a token sees half of one on average.
         reach = np.where(chunked > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
-    flop, traffic, time = [], [], []
-    linear = (
-        LinearBatch(batching.prompts / plan.attention_replicas, batching.passes, sequences[:, 0])
-        if architecture.linear_attention
-        else None
-    )
+    kinds: list[tuple[Array, Array, Array]] = []
+    linear = LinearBatch(prompts[:, 0], batching.passes, sequences[:, 0]) if architecture.linear_attention else None
     for (batch, queries, keys, causal), more in zip(shapes if PREFILL in phases else (), spread_of, strict=False):
         span = attention_time(
             device, kernels["attention"], batch, heads, groups, queries, keys, head_size, causal, size
         )
-        flop.append(4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes) * more)
-        traffic.append(2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes))
-        time.append(span / passes * more)
+        flop = 4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes) * more
+        traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
+        kinds.append((flop, traffic, span / passes * more))
     if linear is not None and PREFILL in phases:
-        for values, found in zip(
-            (flop, traffic, time), prefill_scan(model, device, plan, linear, kernels), strict=True
-        ):
-            values.append(found[:, None])
+        kinds.append(prefill_scan(model, device, plan, linear, kernels))
     for context in contexts if DECODING in phases else ():
         context = context / split
         span = decode_attention_time(
             device, kernels[family], sequences, multiplied, read_heads, context, read_size, cache_size
         )
         middle = 0.5 * (context[:, :1] + context[:, 1:])
-        flop.append(4.0 * (sequences * read_size) * multiplied * middle)
-        traffic.append(2.0 * (sequences * read_size) * (read_heads * middle * cache_size))
-        time.append(0.5 * (span[:, :1] + span[:, 1:]))
+        flop = 4.0 * (sequences * read_size) * multiplied * middle
+        traffic = 2.0 * (sequences * read_size) * (read_heads * middle * cache_size)
+        kinds.append((flop, traffic, 0.5 * (span[:, :1] + span[:, 1:])))
     if linear is not None and DECODING in phases:
-        step = decode_recurrence(model, device, plan, linear, kernels)
-        for values, found in zip((flop, traffic, time), step, strict=True):
-            values.append(found[:, None])
-    work, moved, spent = (np.concatenate(values, axis=-1) for values in (flop, traffic, time))
+        kinds.append(decode_recurrence(model, device, plan, linear, kernels))
+    work, moved, spent = (np.concatenate(values, axis=-1) for values in zip(*kinds, strict=True))
     return mean[:, 0], work, moved, spent
-
-
-def _attention_calls(model: Model, architecture: Architecture, num_phases: int) -> Array:
-    if not (architecture.local_attention or architecture.linear_attention):
-        return np.ones((len(model.num_layers), num_phases))
-    kinds = [local_share(model)] if architecture.local_attention else []
-    kinds += [linear_share(model)] if architecture.linear_attention else []
-    return np.stack([1.0 - sum(kinds), *kinds] * num_phases, axis=-1)
 
 
 def serving_work(
@@ -349,13 +332,13 @@ def serving_work(
     vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
     attention = _attention(model, attention_device, plan, batching, kernels, architecture, phases)
-    attention_calls = _attention_calls(model, architecture, len(phases))
+    kind_calls = attention_calls(model, architecture, phases)
     prompts = np.ceil(batching.prompts / plan.attention_replicas)
     message_size, message_time, message_calls = serving_messages(
         model, network, plan, shape, kernels, architecture, prompts, batching.passes, phases
     )
     if PREFILL in phases and np.any(plan.context_parallel > 1.0):
-        each = attention[-1] * attention_calls
+        each = attention[-1] * kind_calls
         hiding = total(each[:, : each.shape[1] // len(phases)])
         message_time[:, 0, CONTEXT] = hidden_exchange(
             message_time[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel
@@ -379,7 +362,7 @@ def serving_work(
         vectors.calls,
         vector,
         *attention,
-        attention_calls,
+        kind_calls,
         message_size,
         message_time,
         message_calls,

@@ -9,7 +9,6 @@ import numpy as np
 from xlperf.arrays import Array, some
 from xlperf.parallel.memory import attention_activation_size, expert_activation_size, mlp_activation_size
 from xlperf.parallel.plan import ADAPT_ALL, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ULYSSES
-from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import MASK, STORED, STORED_OUTPUT, Setting
 
 
@@ -46,7 +45,7 @@ def _freed_inputs(setting: Setting) -> _Inputs:
     dense = alone * again * (norm * stream + activation * plan.tokens * model.ffn_hidden_size / tensor * element)
     if not setting.architecture.experts:
         return _Inputs(0.0 * dense, dense, dense)
-    _, copies, _ = routed_tokens(setting)
+    _, copies, _ = setting.routed
     width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
     received = copies * (model.hidden_size + activation * width) * element
     shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor * element
@@ -72,7 +71,7 @@ def _narrow_inputs(setting: Setting) -> _Inputs | None:
     dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
     if not setting.architecture.experts:
         return _Inputs(attention, dense, dense)
-    _, copies, _ = routed_tokens(setting)
+    _, copies, _ = setting.routed
     width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
     received = copies * (model.hidden_size + activation * width)
     shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor
@@ -110,14 +109,13 @@ def layer_activations(setting: Setting) -> LayerActivations:
     exchanged = (plan.context_method == ULYSSES) & (plan.context_parallel > 1)
     if some(exchanged):  # the output is kept on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * width / tensor * element, 0.0)
-    kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
     dense = mlp_activation_size(
         plan.tokens, model.hidden_size, model.ffn_hidden_size, model.gated_mlp, model.dropout, *common
     )
     mixture = dense
     inner = expert_inner = plan.tokens * model.ffn_hidden_size / tensor
     if setting.architecture.experts:
-        _, copies, _ = routed_tokens(setting)
+        _, copies, _ = setting.routed
         shared = mlp_activation_size(
             plan.tokens, model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp, model.dropout, *common
         )
@@ -145,7 +143,9 @@ def layer_activations(setting: Setting) -> LayerActivations:
 
     stream = plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
     full, selective = plan.recompute == RECOMPUTE_FULL, plan.recompute == RECOMPUTE_SELECTIVE
-    attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)
+    if some(scores):
+        kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
+        attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)
     if some(plan.more_modules):
         norm, activation = plan.again("norm"), plan.again("activation")
         again_mlp, again_moe = plan.again("mlp"), plan.again("moe")

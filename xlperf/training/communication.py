@@ -9,7 +9,6 @@ import numpy as np
 from xlperf.arrays import Array, Numeric, array, side_by_side, some
 from xlperf.network.collectives import collective_time
 from xlperf.parallel.plan import ALL_GATHER, OVERLAPS_ALL, PRIMARY, RING, ULYSSES
-from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import Setting
 
 
@@ -85,8 +84,11 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     """
     places, chosen = array(num_places), array(top_k)
     missed = np.ones(np.broadcast(places, chosen).shape)
-    for count in range(int(np.nanmax(chosen, initial=0.0))):
-        missed = np.where(chosen > count, missed * (1.0 - 1.0 / places), missed)
+    others = 1.0 - 1.0 / places
+    most = np.fmax.reduce(chosen, axis=None, initial=0.0)
+    least = np.fmin.reduce(chosen, axis=None, initial=most)
+    for count in range(int(most)):
+        missed = np.where(chosen > count, missed * others, missed) if count >= least else missed * others
     return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))
 
 
@@ -160,7 +162,7 @@ def communication_of(
     context_exchange = (queries_and_output + keys_and_values, *exchange)
 
     if setting.architecture.experts:
-        routed, _, _ = routed_tokens(setting)
+        routed, _, _ = setting.routed
         copies = routed * model.top_k * model.hidden_size
         inside = np.minimum(np.maximum(setting.network.size[:, 0] / plan.expert_stride, 1.0), plan.expert_parallel)
         across = plan.expert_parallel / inside

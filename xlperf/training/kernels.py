@@ -151,27 +151,6 @@ def _standard_scores(setting: Setting) -> Array:
     return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
 
 
-def routed_tokens(setting: Setting) -> tuple[Array, Array, Array]:
-    """Tokens that a rank routes, copies of tokens that its experts see, and experts that it holds.
-
-    Parameters
-    ----------
-    setting : Setting
-        Model and plan, (rows,). [-]
-
-    Returns
-    -------
-    tuple of Array
-        Tokens, copies over all experts of the fullest rank, experts of a rank, each (rows,). [-]
-    """
-    model, plan = setting.model, setting.plan
-    routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-    experts = model.num_experts / plan.expert_parallel
-    filled = np.where(np.isnan(plan.expert_capacity), plan.expert_imbalance, plan.expert_capacity)
-    copies = routed * model.top_k * plan.expert_tensor_parallel * filled
-    return routed, copies, experts
-
-
 def _gemm_parts(setting: Setting) -> list[Part]:
     model, plan = setting.model, setting.plan
     tokens, tensor, element, gradient = plan.tokens, plan.tensor_parallel, plan.element_size, plan.gradient_size
@@ -181,13 +160,15 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     narrow.add_with_gradients("mlp", mlp_gemms(model, tokens, model.ffn_hidden_size / tensor, "mlp"), element, gradient)
     wide.add_with_gradients("head", logits_gemm(model, tokens, tensor), element, gradient)
     if setting.architecture.experts:
-        routed, copies, experts = routed_tokens(setting)
+        routed, copies, experts = setting.routed
         ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
         narrow.add_with_gradients("moe", expert_gemms(model, copies / experts, experts, ffn), element, gradient)
-        shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
-        present = np.broadcast_to(np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)[:, None], shared.n.shape)
-        shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
-        narrow.add_with_gradients("moe", shared, element, gradient)
+        if some(model.shared_ffn_hidden_size):
+            shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
+            present = np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)
+            present = side_by_side(present, present)
+            shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
+            narrow.add_with_gradients("moe", shared, element, gradient)
         wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
     adapters: list[Part] = []
     if some(plan.adapter_rank > 0):
@@ -232,19 +213,27 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     once = kept & ~(plan.regathers & (plan.quantized_copies < PRIMARY))[:, None]
     again = np.where(kept, 0.0, 1.0)
     layouts = np.where(plan.adapter_rank[:, None] > 0, 1.0, LAYOUTS)  # frozen weights need no gradient
+    gemms = joined(*(gemms for _, gemms in narrow.forward))
+    inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
+    weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
+    made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
+    forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
+    backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
+    backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
+    found, start = [], 0
+    for place, own in narrow.forward:
+        cut = slice(start, start + len(own.names))
+        found.append(("forward", place, "casts", total(forward[:, cut])))
+        found.append(("backward", place, "casts of gradients", total(backward[:, cut])))
+        start = cut.stop
+    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in found)), 0.0)
+    time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
+    calls = np.where(moved > 0.0, 1.0, 0.0)
     parts = []
-    for place, gemms in narrow.forward:
-        inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
-        weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
-        made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
-        forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
-        backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
-        backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
-        for phase, name, traffic in (("forward", "casts", forward), ("backward", "casts of gradients", backward)):
-            moved = np.maximum(share[:, 0] * total(traffic), 0.0)[:, None]
-            time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
-            calls = np.where(moved > 0.0, 1.0, 0.0)
-            parts.append(Part(phase, "vector", (f"{place} {name}",), place, calls, time, None, moved, wide=True))
+    for column, (phase, place, name, _) in enumerate(found):
+        cut = slice(column, column + 1)
+        names = (f"{place} {name}",)
+        parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
     return parts
 
 
@@ -256,6 +245,15 @@ def _vector_parts(setting: Setting) -> list[Part]:
     groups: list[tuple[str, str, Vectors]] = []
     dense_inner = tokens * model.ffn_hidden_size / tensor
     none = np.zeros(tokens.shape)
+    if setting.architecture.experts:
+        _, copies, _ = setting.routed
+        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
+        inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
+        slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
+        sorted_twice = 1.0 + plan.dispatch_copies
+        moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
+        biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
     for phase in ("forward", "backward"):
         backward = phase == "backward"
         found = attention_vectors(model, tokens, scores, tensor, sequence, element, MASK, latent, backward)
@@ -264,16 +262,8 @@ def _vector_parts(setting: Setting) -> list[Part]:
         dense = mlp_vectors(model, tokens, dense_inner, none, tensor, sequence, element, MASK, backward)
         groups.append((phase, "mlp", dense))
         if setting.architecture.experts:
-            _, copies, _ = routed_tokens(setting)
-            ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-            separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
-            inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
-            slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
-            sorted_twice = 1.0 + plan.dispatch_copies
-            moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
             mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
             groups.append((phase, "moe", mixture))
-            biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
             if some(biased):
                 groups.append((phase, "moe", expert_bias_vectors(model, biased * copies, ffn, element, WORD, backward)))
         if some(plan.mtp_layers):

@@ -108,6 +108,8 @@ def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> A
     Array
         Mixture-of-experts layers, (rows,). [-]
     """
+    if not some(model.num_moe_layers):
+        return np.zeros(layers.shape)
     share = layers * model.num_moe_layers / model.num_layers
     leading = model.moe_layer_step <= 1
     later = np.where(leading, np.minimum(layers, model.num_moe_layers), share)
@@ -236,8 +238,11 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
 
     def sharded(size: Array, since: float, parameters: Array, experts: Array) -> Array:
         shards = np.where(stage >= since, plan.zero_shards[:, None], 1.0)
+        own = weights_size(parameters, size, shards)
+        if not setting.architecture.experts:
+            return own
         expert_shards = np.where(stage >= since, plan.expert_zero_shards[:, None], 1.0)
-        return np.asarray(weights_size(parameters, size, shards) + weights_size(experts, size, expert_shards))
+        return np.asarray(own + weights_size(experts, size, expert_shards))
 
     weights = sharded(resting, 3.0, dense, routed)
     gradients, optimizer = (

@@ -95,8 +95,7 @@ _LAYERS, _OUTSIDE = slice(0, 5), slice(5, 8)
 
 
 def _blocks(setting: Setting, parts: list[Part], communication: Communication) -> _Blocks:
-    software = {name: values[:, 0] for name, values in setting.constants["training_software"].items()}
-    slowdown = software["kernel_slowdown"]
+    slowdown = setting.constants["training_software"]["kernel_slowdown"]
     plan = setting.plan
     selective = some(plan.recompute == RECOMPUTE_SELECTIVE)
     times = np.zeros((4, len(slowdown), len(PLACES)))
@@ -109,7 +108,7 @@ def _blocks(setting: Setting, parts: list[Part], communication: Communication) -
             share = selected_share(plan, part)
             if share is not None:
                 times[AGAIN, :, place] += total(part.calls * part.time * share)
-    times *= slowdown[:, None]
+    times *= slowdown
     exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
     return _Blocks(
         times[FORWARD],

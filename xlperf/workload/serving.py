@@ -454,3 +454,27 @@ def local_share(model: Model) -> Array:
         Between 0 and 1, (rows,). [-]
     """
     return divide(model.num_local_layers, model.num_layers)
+
+
+def attention_calls(model: Model, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
+    """Share of the layers that have each kind of attention: to everything, local, linear.
+
+    Parameters
+    ----------
+    model : Model
+        Layers, (rows,). [-]
+    architecture : Architecture
+        Structure that the models share: a kind that none has is left out.
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
+
+    Returns
+    -------
+    Array
+        Adds up to 1 in each phase, (rows, phases x kinds). [-]
+    """
+    if not (architecture.local_attention or architecture.linear_attention):
+        return np.ones((len(model.num_layers), len(phases)))
+    kinds = [local_share(model)] if architecture.local_attention else []
+    kinds += [linear_share(model)] if architecture.linear_attention else []
+    return np.stack([1.0 - sum(kinds), *kinds] * len(phases), axis=-1)
