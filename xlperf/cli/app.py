@@ -23,7 +23,7 @@ from xlperf.cli.published import calibrate, validate
 from xlperf.cli.search import search
 from xlperf.cli.sheets import check, new, show
 from xlperf.cli.sweep import solve, sweep
-from xlperf.errors import HostError, InputError
+from xlperf.errors import HostError, InputError, printable
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -133,7 +133,7 @@ def main() -> None:
 
 def _say(*lines: str) -> int:
     for line in lines:
-        click.echo(" ".join(line.splitlines()), err=True)
+        click.echo(printable(" ".join(line.splitlines())), err=True)
     return BAD_INPUT
 
 
