@@ -24,7 +24,6 @@ from xlperf.inference.products import product_times
 from xlperf.inference.recurrent import LinearBatch, decode_recurrence, prefill_scan
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
-from xlperf.workload.linear import SCAN_KERNELS
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 from xlperf.workload.serving import (
@@ -374,14 +373,18 @@ def serving_work(
         served,
         served,
     )
-    kernels_of_layer = _kernels(work)
+    launched = _kernels(work)
+    if architecture.experts:
+        launched = launched + mixed * kernels["serving_experts"]["prefill_kernels"]
+    if architecture.latent_attention:
+        launched = launched + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:
-        kernels_of_layer = kernels_of_layer + prefill * (SCAN_KERNELS - 1.0) * linear_share(model)[:, None]
-    launches = prefill * software["kernel_overhead_time"] * kernels_of_layer
+        launched = launched + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
+    launches = prefill * software["kernel_overhead_time"] * launched
     if np.any(plan.graphs == 0.0):
         eager = kernels["serving_eager"]["launch_time"]
         # The gaps between the kernels of a graph are part of what the host takes without one.
-        waited = eager * kernels_of_layer - work.layer_overhead
+        waited = eager * _kernels(work) - work.layer_overhead
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
     work = work._replace(layer_launches=launches)
     work = work._replace(parts=_parts(work))

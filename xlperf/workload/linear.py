@@ -13,8 +13,6 @@ from xlperf.arrays import Array, Numeric, array
 
 CHUNK = 64.0
 """Tokens of a chunk in the published kernels (flash-linear-attention, which vLLM and SGLang carry)."""
-SCAN_KERNELS = 6.0
-"""Kernels of a scan over chunks there: sums of the decay, and the five whose traffic is counted here."""
 
 
 def linear_attention_parameters(hidden_size: Numeric, key_width: Numeric, value_width: Numeric) -> Array:
