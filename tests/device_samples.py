@@ -44,3 +44,9 @@ def without_technology(tables: Mapping[str, Table]) -> dict[str, Table]:
     stated = np.flatnonzero(tables["accelerators"].text("device") == "")
     kept = {kind: table for kind, table in tables.items() if kind not in TECHNOLOGY_TABLES}
     return {**kept, "accelerators": tables["accelerators"].take(stated)}
+
+
+def product(name: str) -> Table:
+    """One row of the shipped sheet devices."""
+    table = technology_tables()["devices"]
+    return table.take([table["device"].tolist().index(name)])

@@ -115,7 +115,7 @@ def test_what_cannot_be_optimised_is_refused() -> None:
 
 def test_without_scipy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(InputError, match=r"an optimum needs scipy: pip install xlperf\[fit\]"):
+    with pytest.raises(InputError, match=r"an optimum needs scipy: pip install scipy"):
         optimal_allocation(training(DERIVED), catalog(), "step-time")
 
 

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks import peers
 from benchmarks.plans import SERVING_MODES
+
+from xlperf import load_catalog
 
 FOLDER = Path(__file__).parent / "benchmarks"
 
@@ -42,3 +45,22 @@ def test_the_frontier_has_two_thousand_points(printed: str) -> None:
 
 def test_the_half_without_calculon_says_why_it_was_left_out(printed: str) -> None:
     assert re.search(r"^calculon: skipped, because .+ could not be used: No module named 'calculon'$", printed, re.M)
+
+
+def test_rows_beside_other_tools_are_the_published_ones() -> None:
+    steps = peers.rows_of(load_catalog(), peers.TRAINING, "iter_time_s")
+    latencies = peers.rows_of(load_catalog(), peers.SERVING, "latency_s")
+    assert [row.measured for row in steps] == [1.42, 1.1, 18.13, 13.75, 49.05, 37.83, 94.42, 71.49]
+    assert len(latencies) == 22
+    assert all(row.predicted > 0.0 for row in (*steps, *latencies))
+    assert peers.errors(steps, [row.measured for row in steps]) == (0.0, 0.0, 0.0)
+    assert peers.errors(steps, [1.5 * row.measured for row in steps]).worst == pytest.approx(0.5)
+
+
+def test_other_tools_that_are_not_there_are_said_to_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    peers.show(load_catalog(), None)
+    text = capsys.readouterr().out
+    assert "calculon: skipped, because no checkout was given" in text
+    assert text.count("xlperf  ") == 2
+    for name in ("GenZ", "llm-analysis"):
+        assert f"{name}: skipped, because it is not installed" in text or f"{name}, as it comes" in text

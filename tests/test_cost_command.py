@@ -21,6 +21,7 @@ from xlperf.catalog.plans import read_designs
 from xlperf.catalog.schema import COST_TABLES, results_of, table_schema, unit_of
 from xlperf.evaluate import evaluate_designs, evaluate_servers
 from xlperf.excel.build import build, read_tables, workbook_package
+from xlperf.excel.build_sheets import sheet_columns
 from xlperf.resources import workbook
 
 Command = Callable[..., Outcome]
@@ -162,7 +163,7 @@ def test_a_workbook_with_cost_sheets_is_built_from_its_rows(study: Path, tmp_pat
     for kind in COST_TABLES:
         assert list(book[kind].tables) == [kind]
         header = [cell.value for cell in book[kind][4]]
-        assert header == [column.header for column in table_schema(kind).columns]
+        assert header == [column.header for column in sheet_columns(kind)]
         names = f"{table_schema(kind).key.name}_names"
         assert names in book.defined_names
         listed = {rule.formula1 for rule in book[kind].data_validations.dataValidation}

@@ -82,7 +82,7 @@ def test_tornado_of_servers(catalog: Catalog) -> None:
 
 
 def test_an_unknown_result_is_told(catalog: Catalog) -> None:
-    with pytest.raises(InputError, match=r'"unit csot" is no result of chiplets; did you mean unit_cost'):
+    with pytest.raises(InputError, match=r'"unit csot" is no result of chiplets; did you mean unit cost'):
         cost_sensitivity(catalog.tables["chiplets"], catalog, "unit csot")
 
 

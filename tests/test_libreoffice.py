@@ -11,10 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import openpyxl
 import pytest
 from openpyxl.worksheet.formula import ArrayFormula
@@ -23,141 +23,18 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.plans import read_plans
 from xlperf.catalog.schema import results_of, split_header
-from xlperf.errors import HostError, InputError
-from xlperf.evaluate import evaluate
-from xlperf.excel import install as install_module
+from xlperf.catalog.table import Table
+from xlperf.errors import HostError
+from xlperf.evaluate import evaluate, evaluate_designs, evaluate_servers
+from xlperf.excel.build import read_tables, workbook_package
 from xlperf.excel.functions import functions
 from xlperf.excel.install import host_environment, install, uninstall
-from xlperf.excel.libreoffice import extension
-from xlperf.excel.libreoffice_saved import make_portable, portable_formulas
 from xlperf.excel.outcomes import shown_column
 from xlperf.resources import workbook
+from xlperf.units import YEAR
 
 DRIVER = Path(__file__).with_name("libreoffice_driver.py")
 ERROR_CODES = {"#N/A": 32767, "#VALUE!": 519, "#REF!": 524, "#NAME?": 525}
-
-
-# --- what the extension is made of
-
-
-def test_the_extension_is_the_same_bytes_each_time():
-    assert extension() == extension()
-
-
-def test_the_extension_is_generated_from_the_registry(tmp_path):
-    path = tmp_path / "xlperf.oxt"
-    path.write_bytes(extension(["/python", "-m", "worker"], time_limit=7.0))
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name).decode() for name in archive.namelist()}
-    configuration = json.loads(parts["functions.json"])
-    assert configuration["command"] == ["/python", "-m", "worker"]
-    assert configuration["time_limit"] == 7.0
-    assert list(configuration["functions"]) == list(functions())
-    for name in functions():
-        assert f" {name.removeprefix('XLPERF_')}(" in parts["xlperf.idl"]
-    for name in ("CalcAddIns.xcu", "Jobs.xcu", "description.xml", "META-INF/manifest.xml"):
-        ElementTree.fromstring(parts[name])
-    listed = re.findall(r'full-path="([^"]+)"', parts["META-INF/manifest.xml"])
-    assert set(listed) < set(parts)
-    for name, text in parts.items():
-        if name.endswith(".py"):
-            compile(text, name, "exec")
-            assert "numpy" not in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)
-
-
-# --- names in saved files
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("<f>XLPERF.MFU(A1)</f>", "<f>XLPERF_MFU(A1)</f>"),
-        ('<f a="b">1+xlperf.step_time(A1)*XLPERF.MFU(B1)</f>', '<f a="b">1+XLPERF_STEP_TIME(A1)*XLPERF_MFU(B1)</f>'),
-        ("<f>XLPERF.STEP_TIME_LOW(A1)</f>", "<f>XLPERF_STEP_TIME_LOW(A1)</f>"),
-        ("<x:f>XLPERF.MFU(A1)</x:f>", "<x:f>XLPERF_MFU(A1)</x:f>"),
-        ('<definedName name="a">XLPERF.MFU(A1)</definedName>', '<definedName name="a">XLPERF_MFU(A1)</definedName>'),
-        ("<f>LEN(&quot;XLPERF.MFU(&quot;)+XLPERF.MFU(A1)</f>", "<f>LEN(&quot;XLPERF.MFU(&quot;)+XLPERF_MFU(A1)</f>"),
-        ("<f>'XLPERF.MFU('!A1</f>", None),
-        ("<t>XLPERF.MFU(A1)</t>", None),
-        ("<v>XLPERF.MFU(A1)</v>", None),
-        ("<f>MYXLPERF.MFU(A1)</f>", None),
-        ("<f>XLPERF.NONSENSE(A1)</f>", None),
-        ("<f/><v>1</v><t>XLPERF.MFU(A1)</t>", None),
-    ],
-)  # fmt: skip
-def test_dotted_names_become_portable_in_formulas_only(before, after):
-    assert portable_formulas(before.encode(), functions()).decode() == (after or before)
-
-
-def test_a_saved_file_is_rewritten_whole_and_keeps_its_other_parts_and_its_date(tmp_path):
-    path = tmp_path / "saved.xlsx"
-    parts = {
-        "xl/worksheets/sheet1.xml": b"<c><f>XLPERF.MFU(A1)</f></c>",
-        "xl/sharedStrings.xml": b"<f>XLPERF.MFU(A1)</f>",
-        "xl/media/image1.png": bytes(range(256)),
-    }
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in parts.items():
-            archive.writestr(name, data)
-    os.utime(path, (1_000_000_000, 1_000_000_000))
-    os.chmod(path, 0o640)
-    assert make_portable(str(path), functions()) is True
-    status = path.stat()
-    assert status.st_mtime == 1_000_000_000
-    assert status.st_mode & 0o777 == 0o640 or os.name == "nt"
-    with zipfile.ZipFile(path) as archive:
-        saved = {name: archive.read(name) for name in archive.namelist()}
-    assert saved == {**parts, "xl/worksheets/sheet1.xml": b"<c><f>XLPERF_MFU(A1)</f></c>"}
-    assert list(tmp_path.iterdir()) == [path]
-    content = path.read_bytes()
-    assert make_portable(str(path), functions()) is False
-    assert path.read_bytes() == content
-
-
-# --- installing
-
-
-def test_unknown_host():
-    with pytest.raises(InputError, match=r'^unknown host "libreofice"; did you mean libreoffice\?$'):
-        install("libreofice")
-
-
-def test_without_libreoffice(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(install_module, "_places", list)
-    with pytest.raises(HostError, match="LibreOffice is not found"):
-        install("libreoffice")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="the stand-in for unopkg is a shell script")
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ("ERROR: There is no such extension deployed: org.xlperf.addin", "^xlperf is not installed in LibreOffice$"),
-        ("unopkg cannot be started. The lock file indicates it is already running.", "^LibreOffice is running; close"),
-        ("ERROR: disk full", "^LibreOffice refused: ERROR: disk full$"),
-    ],
-)
-def test_what_unopkg_says_in_words(monkeypatch, tmp_path, said, words):
-    program = tmp_path / "unopkg"
-    program.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    with pytest.raises(HostError, match=words):
-        uninstall("libreoffice")
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="LibreOffice brings its own Python elsewhere")
-def test_libreoffice_does_not_meet_a_virtual_environment(monkeypatch, tmp_path):
-    (tmp_path / "python3").write_text("")
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    environment = host_environment()
-    assert environment["PATH"] == f"/usr/bin{os.pathsep}/bin"
-    assert "PYTHONPATH" not in environment
-
-
-# --- LibreOffice itself
 
 
 def python_with_uno():
@@ -388,6 +265,43 @@ def test_an_edit_of_a_bandwidth_moves_the_cells_that_depend_on_it(office, shippe
     rows[place][position] *= 2
     edited = load_catalog(shipped).with_tables([table_from_rows("accelerators", rows[0], rows[1:])])
     compare_plans(office, shipped, edited)
+
+
+def test_edits_of_a_package_and_a_server_move_the_costs_that_depend_on_them(office, tmp_path):
+    tables = read_tables(workbook())
+    path = tmp_path / "costs.xlsx"
+    path.write_bytes(workbook_package(tables))
+    office.open(path)
+    book = openpyxl.load_workbook(path)
+
+    def column(kind, name):
+        area = book[kind].tables[kind].ref
+        cells = office.values(kind, area)
+        place = next(number for number, text in enumerate(cells[0]) if split_header(text)[0] == name)
+        letter = openpyxl.utils.get_column_letter(place + 1)
+        return {row[0]: (row[place], f"{letter}{number}") for number, row in enumerate(cells[1:], start=5)}
+
+    def costs():
+        return [{name: value for name, (value, _) in column(kind, result).items()}
+                for kind, result in (("chiplets", "unit_cost"), ("servers", "cost_rate"))]  # fmt: skip
+
+    before = costs()
+    price, cell = column("packages", "carrier_wafer_price")["CoWoS-S"]
+    office("enter", sheet="packages", area=cell, value=2 * price)
+    server, (life, cell) = next(iter(column("servers", "life").items()))
+    office("enter", sheet="servers", area=cell, value=life + 1)
+    after = costs()
+    packages, servers, designs = (tables[kind] for kind in ("packages", "servers", "chiplets"))
+    doubled = np.where(packages["package"] == "CoWoS-S", 2.0, 1.0) * packages["carrier_wafer_price"]
+    longer = np.where(servers["server"] == server, YEAR, 0.0) + servers["life"]
+    edited = load_catalog(path).with_tables([Table("packages", packages.columns | {"carrier_wafer_price": doubled})])
+    units = shown_column(evaluate_designs(designs, edited), "unit_cost")
+    hours = shown_column(evaluate_servers(Table("servers", servers.columns | {"life": longer})), "cost_rate")
+    wanted = [dict(zip(designs["chiplet"], units, strict=True)), dict(zip(servers["server"], hours, strict=True))]
+    moved = [{name for name in now if now[name] != old[name]} for now, old in zip(after, before, strict=True)]
+    assert moved == [{name for name, package in zip(designs["chiplet"], designs["package"], strict=True)
+                      if package == "CoWoS-S"}, {server}]  # fmt: skip
+    assert after == wanted
 
 
 def test_card_table_and_spill_in_one_sheet(office, sheet, catalog, row):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openpyxl import Workbook
 from openpyxl.worksheet.table import Table
+
+from xlperf.errors import InputError
 
 Sheets = dict[str, list[list[Any]]]
 
@@ -99,3 +103,10 @@ def without_column(content: Sheets, sheet: str, header: str) -> Sheets:
     position = content[sheet][0].index(header)
     content[sheet] = [row[:position] + row[position + 1 :] for row in content[sheet]]
     return content
+
+
+def refused(action: Callable[..., object], argument: Any) -> str:
+    """What an action says when it refuses an argument."""
+    with pytest.raises(InputError) as caught:
+        action(argument)
+    return str(caught.value)

@@ -11,6 +11,7 @@ Array: TypeAlias = npt.NDArray[np.float64]
 Numeric: TypeAlias = npt.ArrayLike
 _FLOAT64 = np.dtype(np.float64)
 _FEW, _MANY = 7, 512
+_ONE_ROW = {(), (1,)}
 
 
 def array(values: Any) -> Array:
@@ -30,7 +31,27 @@ def ceil_div(amount: Numeric, size: Numeric) -> Array:
     >>> float(ceil_div(9, 4))
     3.0
     """
-    return np.asarray(np.ceil(array(amount) / array(size)), dtype=np.float64)
+    return np.asarray(np.ceil(array(amount) / array(size)))
+
+
+def some(values: npt.NDArray[Any]) -> bool:
+    """Whether any value is true or not 0; on few rows several times as fast as ``any``.
+
+    >>> some(np.array([False, True])), some(np.zeros(2))
+    (True, False)
+    """
+    return bool(values.item() if values.size == 1 else np.count_nonzero(values))
+
+
+def ones(values: npt.NDArray[Any]) -> Array:
+    """Ones in the shape of some values.
+
+    >>> ones(np.zeros(2)).tolist()
+    [1.0, 1.0]
+    """
+    found = np.empty(values.shape)
+    found.fill(1.0)
+    return found
 
 
 def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) -> Array:
@@ -59,8 +80,10 @@ def total(values: Numeric) -> Array:
         The sum, one axis fewer.
     """
     terms = array(values)
+    if terms.shape[-1:] == (1,):
+        return terms[..., 0]
     if terms.size < _MANY or terms.ndim < 2 or not 0 < terms.shape[-1] <= _FEW:
-        return np.asarray(np.ascontiguousarray(terms).sum(axis=-1), dtype=np.float64)
+        return np.asarray(np.add.reduce(np.ascontiguousarray(terms), -1))
     # numpy adds up to seven terms one after the other, row by row; column by column is the same and faster.
     found = terms[..., 0].copy()
     for column in range(1, terms.shape[-1]):
@@ -85,11 +108,11 @@ def side_by_side(*values: Numeric) -> Array:
     [[1.0, 3.0], [2.0, 3.0]]
     """
     arrays = [array(value) for value in values]
-    shape = arrays[0].shape
-    if any(value.shape != shape for value in arrays):
-        shape = np.broadcast(*arrays).shape
-    elif shape == (1,):
-        return np.concatenate(arrays)[None]
+    shapes = {value.shape for value in arrays}
+    if shapes <= _ONE_ROW:
+        row = np.concatenate([value.reshape(1) for value in arrays] if () in shapes else arrays)
+        return row[None] if (1,) in shapes else row
+    shape = shapes.pop() if len(shapes) == 1 else np.broadcast(*arrays).shape
     out = np.empty((*shape, len(arrays)))
     for index, value in enumerate(arrays):
         out[..., index] = value

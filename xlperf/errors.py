@@ -5,6 +5,7 @@ Bad input is reported in one line per fault: where it stands, what was found, wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,9 @@ class HostError(XlperfError):
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """Say which known names are nearest to an unknown one: ``did you mean A, B?`` or the start of the list.
 
+    Names that start with the unknown one come first, then those that hold it, then those that are spelled alike; case,
+    spaces and marks between words do not count.
+
     Parameters
     ----------
     name : str
@@ -68,6 +72,9 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     -------
     str
         A clause that starts with ``did you mean`` or ``known:``.
+
+    >>> nearest("H100", ["A100", "H100-SXM-80GB", "DGX-H100"])
+    'did you mean H100-SXM-80GB, DGX-H100, A100?'
     """
     import difflib
 
@@ -75,8 +82,22 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     folded: dict[str, str] = {}
     for candidate in names:
         folded.setdefault(candidate.casefold(), candidate)
-    close = [folded[key] for key in difflib.get_close_matches(name.casefold(), list(folded), n=count, cutoff=0.5)]
+    wanted = _plain(name)
+    close = [candidate for candidate in folded.values() if len(wanted) > 1 and _plain(candidate).startswith(wanted)]
+    close += [candidate for candidate in folded.values() if len(wanted) > 2 and wanted in _plain(candidate)]
+    alike = difflib.get_close_matches(name.casefold(), list(folded), n=count, cutoff=0.5)
+    close = list(dict.fromkeys([*close, *(folded[key] for key in alike)]))[:count]
     if close:
-        return f"did you mean {', '.join(close)}?"
-    shown = ", ".join(names[:8])
+        return f"did you mean {', '.join(_quoted(close))}?"
+    shown = ", ".join(_quoted(names[:8]))
     return f"known: {shown}{', ...' if len(names) > 8 else ''}" if names else "none is known"
+
+
+def _plain(name: str) -> str:
+    """Letters and digits of a name, without case."""
+    return re.sub(r"[\W_]+", "", name.casefold())
+
+
+def _quoted(names: list[str]) -> list[str]:
+    """Names in quotes where one of them holds a comma and could be taken for two."""
+    return [f'"{name}"' for name in names] if any("," in name for name in names) else names

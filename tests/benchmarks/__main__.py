@@ -1,4 +1,4 @@
-"""Measure speed and print it: ``python tests/benchmarks [--calculon FOLDER] [--cells]``."""
+"""Measure speed and print it: ``python tests/benchmarks [--calculon FOLDER] [--peers] [--cells]``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def arguments() -> argparse.Namespace:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(prog="python tests/benchmarks", description=__doc__)
     parser.add_argument("--calculon", metavar="FOLDER", type=Path, help="checkout of calculon to run beside xlperf")
+    parser.add_argument("--peers", action="store_true", help="accuracy beside GenZ and llm-analysis, where installed")
     parser.add_argument("--cells", action="store_true", help="measure cells in LibreOffice too (takes a minute)")
     parser.add_argument("--plans", metavar="N", type=int, default=65_536, help="plans of a table (default %(default)s)")
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="repeats (default %(default)s)")
@@ -104,6 +105,10 @@ def main() -> None:
     print(f"Python {platform.python_version()}, {platform.machine()}")
     show_engine(options)
     show_rival(options.calculon, options.repeats)
+    if options.peers:
+        from benchmarks import peers
+
+        peers.show(load_catalog(), options.calculon)
     if not options.engine_only:
         show_processes()
     if options.cells:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,8 @@ Locate = Callable[[int, int], str]
 """``locate(row, position)`` says where a cell stands; row -1 is the header, position -1 the whole row."""
 
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
+_MOST_COUNTED = 2.0**50
+_LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
 _YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
 
 
@@ -102,8 +105,11 @@ def _number(field: Field, value: object, from_text: bool) -> float:
     if not math.isfinite(number):
         raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}")
     inside = number * field.factor
+    found = shown(value if from_text else number)
     if not _within(field, inside):
-        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value if from_text else number)}")
+        raise BadValue(f"{field.words} must be {field.expects}, got {found}")
+    if _beyond(field, inside):
+        raise BadValue(f"{field.words} must be {field.expects}, got {found}, beyond what can be computed with")
     return inside
 
 
@@ -112,6 +118,12 @@ def _within(field: Field, inside: float) -> bool:
     if inside < field.low or inside > field.high or (field.exclusive and inside == field.low):
         return False
     return not field.whole or inside == math.floor(inside)
+
+
+def _beyond(field: Field, inside: Any) -> Any:
+    """Whether a value, or each of an array, is so large, or so near to a 0 that is refused, that no number follows."""
+    size = abs(inside)
+    return (size > (_MOST_COUNTED if field.whole else _LARGEST)) | (field.exclusive & (size < _SMALLEST))
 
 
 def _flag(field: Field, value: object) -> float:
@@ -324,6 +336,9 @@ def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndar
             collector.add(row, field.position, f"{field.words} is missing; it must be {field.expects}")
         else:
             collector.add(row, field.position, f"{field.words} must be {field.expects}, got {shown(numbers[row])}")
+    for row in np.flatnonzero(fine & _beyond(field, inside)).tolist():
+        problem = f"must be {field.expects}, got {shown(numbers[row])}, beyond what can be computed with"
+        collector.add(row, field.position, f"{field.words} {problem}")
     return np.where(fine, inside, np.nan)
 
 

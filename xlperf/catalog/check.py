@@ -15,8 +15,8 @@ from xlperf.catalog.plans import read_plans
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES
 from xlperf.catalog.sheets import Workbook
 from xlperf.catalog.table import Table
-from xlperf.catalog.workbook import raise_faults
-from xlperf.errors import Fault, InputError, nearest
+from xlperf.catalog.workbook import raise_faults, unread_sheets
+from xlperf.errors import Fault, InputError
 
 MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
 PRICE_AGE = 3  # years after which the price of an accelerator says little
@@ -90,7 +90,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
     with Workbook(path) as book:
         own = [kind for kind in EVERY_TABLE if book.sheet(kind)]
         planned = [kind for kind in PLAN_TABLES if book.sheet(kind)]
-        doubtful = _sheet_warnings(book)
+        doubtful = unread_sheets(book)
     if not own and not planned:
         sheets = ", ".join((*EVERY_TABLE, *PLAN_TABLES))
         raise InputError(Fault(path.name, f"has none of the sheets that xlperf reads: {sheets}"))
@@ -117,19 +117,6 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
     doubtful += _plan_warnings(plans)
     failures = tuple(failure for test in tests for failure in test(catalog))
     return Findings(path.name, failures, tuple(doubtful), {table.kind: len(table) for table in [*tables, *plans]})
-
-
-def _sheet_warnings(book: Workbook) -> list[Fault]:
-    """Sheets that are not read, but nearly have the name of one that is."""
-    known = (*EVERY_TABLE, *PLAN_TABLES)
-    faults = []
-    for sheet in book.sheets:
-        hint = nearest(sheet, known, 1)
-        if sheet.strip().casefold() not in known and hint.startswith("did you mean"):
-            missing = hint.removeprefix("did you mean ").rstrip("?")
-            if book.sheet(missing) is None:
-                faults.append(Fault(f"{book.name} [{sheet}]", f"the sheet is not read; {hint}"))
-    return faults
 
 
 def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from xlperf.errors import Fault, InputError
 
 STANDARD = "-"
 SIZE_LIMIT = 2 * 2**30
+_STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
+_FORMULA = re.compile(r"'*[=@\t\r]|'*[+-](?=.)(?![\d.]+(?:[eE][+-]?\d+)?$)", re.DOTALL)
 _BLOCK = 500  # small enough for the processor's cache and for rows to die before they are counted as garbage
 
 
@@ -55,7 +58,8 @@ class CsvFile:
 def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
     """Read a CSV file, or standard input for ``-``.
 
-    Commas, semicolons or tabs separate; UTF-8, or UTF-16 as Excel's "Unicode text". Blank lines are left out.
+    Commas, semicolons or tabs separate, or what a first line ``sep=;`` says as Excel reads it; UTF-8, or UTF-16 as
+    Excel's "Unicode text". Blank lines are left out, and the apostrophe that :func:`harmless` puts before a text.
 
     Parameters
     ----------
@@ -75,12 +79,26 @@ def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
     first = next((line for line in text[:1_000_000].splitlines() if line.strip()), "")
     if not first:
         raise InputError(Fault(shown, "is empty; a header row and rows of values are meant"))
-    separator = max(",;\t", key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    try:
-        return _read(reader, shown)
-    except csv.Error as error:
-        raise InputError(Fault(f"{shown} [line {reader.line_num}]", f"is no CSV: {error}")) from None
+    stated = _STATED.match(text)
+    separator = stated[1] if stated is not None else max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    if stated is not None:
+        next(reader)
+    return _read(reader, shown)
+
+
+def harmless(text: str) -> str:
+    """A text for a CSV file, with an apostrophe before it where a spreadsheet would take it for a formula.
+
+    >>> harmless("=1+1"), harmless("-2"), harmless("plan")
+    ("'=1+1", '-2', 'plan')
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def _as_written(text: str) -> str:
+    """A text without the apostrophe of :func:`harmless`."""
+    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
 
 
 def _bytes(path: Path, name: str) -> bytes:
@@ -114,7 +132,7 @@ def _decoded(data: bytes, name: str) -> str:
 
 def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
     header: list[str] = []
-    header_line, end, width = 1, 0, 0
+    header_line, width = 1, 0
     seen: list[dict[str, int]] = []
     codes: list[list[np.ndarray]] = []
     lines: list[int] = []
@@ -133,8 +151,17 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
                 codes[index].append(np.fromiter(map(known.__getitem__, texts), np.int32, len(texts)))
         block.clear()
 
-    for row in reader:
-        start, end = end + 1, reader.line_num  # type: ignore[attr-defined]
+    rows = iter(reader)
+    end = reader.line_num  # type: ignore[attr-defined]
+    while True:
+        start = end + 1
+        try:
+            row = next(rows)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            raise InputError(Fault(f"{name} [line {start}]", _malformed(error))) from None
+        end = reader.line_num  # type: ignore[attr-defined]
         if not header:
             if any(cell.strip() for cell in row):
                 header, header_line, width = row, start, len(row)
@@ -160,9 +187,18 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
         raise InputError(faults)
     empty = np.zeros(0, dtype=np.int32)
     columns: list[Coded] = [
-        (np.concatenate([empty, *parts]), list(known)) for parts, known in zip(codes, seen, strict=True)
+        (np.concatenate([empty, *parts]), list(map(_as_written, known)))
+        for parts, known in zip(codes, seen, strict=True)
     ]
     return _without_blank_rows(CsvFile(name, header, columns, np.array(lines, dtype=np.int64), header_line))
+
+
+def _malformed(error: csv.Error) -> str:
+    if "unexpected end" in str(error):
+        return 'a value that starts with " is not closed by another'
+    if "expected after" in str(error):
+        return 'text follows the " that closes a value; write "" for a quotation mark inside it'
+    return f"is no CSV: {error}"
 
 
 def _without_blank_rows(file: CsvFile) -> CsvFile:

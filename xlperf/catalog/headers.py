@@ -13,6 +13,7 @@ from xlperf.catalog.schema import (
     PLAN_TABLES,
     Column,
     results_of,
+    schema,
     split_header,
     table_schema,
     unit_of,
@@ -152,7 +153,7 @@ def parse_header(kind: str, header: Sequence[object]) -> Header:
     Returns
     -------
     Header
-        Result columns inside a plan have no field; unknown ones are faults.
+        Result columns beside the inputs have no field; unknown ones are faults.
     """
     return _parse_header(kind, tuple(cell if isinstance(cell, (str, float, int)) else _header(cell) for cell in header))
 
@@ -164,7 +165,7 @@ def _header(cell: object) -> object:
 @lru_cache(maxsize=512)
 def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     sheet = table_schema(kind)
-    ignored = {column.name for column in results_of(kind).columns} if kind in PLAN_TABLES else set()
+    ignored = {column.name for column in results_of(kind).columns} if f"{kind}_results" in schema() else set()
     fields: list[Field] = []
     faults: list[tuple[int, str, int]] = []
     unnamed: list[int] = []

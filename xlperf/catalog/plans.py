@@ -173,7 +173,7 @@ def _parquet_plans(
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise InputError(Fault(path.name, "Parquet needs pyarrow: pip install xlperf[parquet]")) from None
+        raise InputError(Fault(path.name, "Parquet needs pyarrow: pip install pyarrow")) from None
     try:
         found = parquet.read_table(path)
     except (ArrowException, OSError) as error:

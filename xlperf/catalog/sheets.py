@@ -101,7 +101,6 @@ class Workbook:
         if not self.package.has(main):
             self.package.close()
             raise self.package.damaged(main)
-        self._main = main
         self._relations = self.package.relations(main)
         self.package.parse(main, self._workbook_element)
 
@@ -147,7 +146,10 @@ class Workbook:
 
         for kind, target in self.package.relations(self._parts[sheet]).values():
             if kind == "table" and self.package.has(target):
-                self.package.parse(target, start)
+                try:
+                    self.package.parse(target, start)
+                except ValueError:
+                    raise self.package.damaged(target) from None
         return found
 
     @cached_property

@@ -75,7 +75,10 @@ class Table:
         values = self.columns.get(column)
         if values is None:
             return np.full(len(self), default)
-        return values if default != default else np.where(np.isnan(values), default, values)
+        if default != default:
+            return values
+        blank = np.isnan(values)
+        return np.where(blank, default, values) if np.count_nonzero(blank) else values
 
     def text(self, column: str, default: str = "") -> np.ndarray:
         """A text column with blanks replaced, or the default where the table lacks the column."""
@@ -102,12 +105,11 @@ class Table:
         >>> plans.codes("optimizer", {"adam": 0, "sgd": 1}).tolist()
         [1, 0]
         """
-        default = numbers[self.schema.by_name[column].default]
+        default = numbers[str(_default(self.kind, column))]
         values = self.columns.get(column)
         if values is None:
             return np.full(len(self), default)
-        known = {**numbers, "": default}
-        return np.array([known[word] for word in values.tolist()], dtype=np.int64)
+        return np.array([numbers[word] if word else default for word in values.tolist()], dtype=np.int64)
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""

@@ -23,7 +23,10 @@ __all__ = [
     "read_block",
     "read_catalog_tables",
     "read_plan_tables",
+    "unread_sheets",
 ]
+
+_FOR_READERS = frozenset({"start", "tco", "checks", "study"})  # sheets that xlperf writes and does not read
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,30 @@ def missing_sheet(book: Workbook, name: str) -> str:
     if not book.sheets:
         return f'there is no sheet "{name}"; the workbook has no worksheets'
     return f'there is no sheet "{name}"; {nearest(name, book.sheets)}'
+
+
+def unread_sheets(book: Workbook) -> list[Fault]:
+    """Sheets that are not read but seem to be meant: their table, or nearly their name, is that of a missing sheet.
+
+    >>> from xlperf.resources import workbook
+    >>> with Workbook(workbook()) as shipped:
+    ...     unread_sheets(shipped)
+    []
+    """
+    import difflib
+
+    missing = [kind for kind in (*EVERY_TABLE, *PLAN_TABLES) if book.sheet(kind) is None]
+    faults = []
+    for sheet in book.sheets:
+        name = sheet.strip().casefold()
+        if name in EVERY_TABLE or name in PLAN_TABLES or name in _FOR_READERS:
+            continue
+        meant = [table.name.casefold() for table in book.tables(sheet) if table.name.casefold() in missing]
+        meant += difflib.get_close_matches(name, missing, n=1, cutoff=0.75)
+        if meant:
+            problem = f"the sheet is not read; if {meant[0]} is meant, give it that name"
+            faults.append(Fault(f"{book.name} [{sheet}]", problem))
+    return faults
 
 
 def raise_faults(faults: Sequence[Fault]) -> None:

@@ -29,7 +29,7 @@ _SHOWN = (
 @click.command(
     short_help="Find the shares of a device that make time, cost or energy of a plan smallest.",
     epilog=examples(
-        "xlperf optimise study.xlsx --name 'GPT-3 on 2 nm' --objective step-time",
+        "xlperf optimise plans.csv --objective step-time          plans.csv: a plan on '2 nm HBM4e (derived)'",
         "xlperf optimise plans.csv --row 2 --objective cost --catalog study.xlsx -o best.xlsx",
     ),
 )
@@ -65,14 +65,14 @@ def optimise(
 ) -> None:
     """Share the area and the edge of a device out so that one plan of PLANS runs best under its budgets.
 
-    The accelerator of the plan must name a row of the sheet devices. Free are the shares for cores, cache, memory and
-    links; node, areas, power budget, core, memory and link technology stay. Each candidate is judged by its best plan
-    of a grid: all splits of the accelerators into tensor, pipeline and expert parallel, with micro batches and
-    recomputation (training) or batch sizes where the plan leaves them blank (inference). The search is differential
-    evolution (scipy; pip install xlperf[fit]) and never ends worse than the shares as given.
+    The row of the plan's accelerator must name a row of the sheet devices in its column device. Free are the shares
+    for cores, cache, memory and links; node, areas, power budget, core, memory and link technology stay. Each
+    candidate is judged by its best plan of a grid: all splits of the accelerators into tensor, pipeline and expert
+    parallel, with micro batches and recomputation (training) or batch sizes where the plan leaves them blank
+    (inference). The search is differential evolution (pip install scipy) and never ends worse than the shares as given.
     """
     from xlperf.catalog.plans import read_plans
-    from xlperf.cli.plans import catalog_of, picked
+    from xlperf.cli.plans import catalog_for, picked
     from xlperf.cli.results import write_workbook
     from xlperf.explore.allocate import OBJECTIVES, optimal_allocation
 
@@ -82,7 +82,7 @@ def optimise(
         raise click.UsageError("give --row or --name, not both")
     table, index = picked(read_plans(plans, sheet=sheet), plans, row, name)
     plan = table.take([index])
-    known = catalog_of(catalog, plans, [plan])
+    known = catalog_for(catalog, plans, [plan])
     goal = objective or next(iter(OBJECTIVES[plan.kind]))
     with progress(generations, f"{generations} generations") as done:
         found = optimal_allocation(plan, known, goal, seed, generations=generations, progress=done)

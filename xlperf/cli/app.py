@@ -20,10 +20,11 @@ from xlperf.cli.devices import device
 from xlperf.cli.hosts import install, uninstall
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
+from xlperf.cli.search import search
 from xlperf.cli.sheets import check, new, show
 from xlperf.errors import HostError, InputError
 
-DONE, ANSWER_NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 
 class _InOrder(click.Group):
@@ -59,6 +60,7 @@ for _command in (
     optimise,
     explain,
     frontier,
+    search,
     new,
     check,
     show,
@@ -83,6 +85,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     int
         0 done, 1 the answer is no, 2 bad input, 130 interrupted.
     """
+    _open_what_is_closed()
     try:
         with _termination_cleans_up():
             code = cli.main(None if arguments is None else list(arguments), "xlperf", standalone_mode=False)
@@ -109,6 +112,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _say("there is not enough memory for this; evaluate the plans in several files")
 
 
+def _open_what_is_closed() -> None:
+    """Give a standard stream that was closed before we started an end that holds nothing.
+
+    Otherwise the first file that is opened takes its number, and what is said lands in that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "r+" if number else "r", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
 def main() -> None:
     """Entry point of the console script."""
     sys.exit(run())
@@ -123,7 +137,8 @@ def _say(*lines: str) -> int:
 def _usage(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx is not None else "xlperf"
     problem = error.format_message().rstrip(".")
-    return f'{command}: {problem[:1].lower()}{problem[1:]}; see "{command} --help"'
+    stop = "" if problem.endswith("?") else ";"
+    return f'{command}: {problem[:1].lower()}{problem[1:]}{stop} see "{command} --help"'
 
 
 def _system(error: OSError) -> str:

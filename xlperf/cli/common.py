@@ -6,11 +6,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xlperf.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
 
 STANDARD = "-"
 
@@ -19,6 +22,14 @@ catalog_option = click.option(
     metavar="WORKBOOK",
     help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration); a sheet that it lacks "
     "is the shipped one.",
+)
+
+most_option = click.option(
+    "--most",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Plans that the cells with auto of one row may stand for; more are refused.",
 )
 
 
@@ -50,6 +61,8 @@ def check_output(path: str, suffixes: Sequence[str], inputs: Sequence[str] = ())
     """
     if path == STANDARD and STANDARD in suffixes:
         return
+    if not path.strip():
+        raise InputError(Fault("--output", "is blank; give a file name"))
     target = Path(path)
     known = [suffix for suffix in suffixes if suffix != STANDARD]
     if target.is_dir():
@@ -62,6 +75,55 @@ def check_output(path: str, suffixes: Sequence[str], inputs: Sequence[str] = ())
     for name in inputs:
         if name != STANDARD and target.exists() and Path(name).exists() and target.samefile(name):
             raise InputError(Fault(path, "is the input; give the output another name"))
+
+
+def catalog_of(given: str | None, source: str | None) -> Catalog:
+    """The catalog that was asked for, else that of the workbook of the rows, else the shipped one.
+
+    Parameters
+    ----------
+    given : str or None
+        Workbook that ``--catalog`` names.
+    source : str or None
+        File of the rows, whether a workbook or not.
+
+    Raises
+    ------
+    InputError
+        With every fault of the workbook; where the one that was asked for has no sheet of a catalog.
+    """
+    from xlperf.catalog.catalog import load_catalog
+
+    own = source if source is not None and Path(source).suffix.lower() in (".xlsx", ".xlsm") else None
+    note_unread(given, own)
+    return load_catalog(given or own)
+
+
+def note_unread(given: str | None, own: str | None) -> None:
+    """Name sheets that are not read, but seem to be meant, on standard error.
+
+    Parameters
+    ----------
+    given : str or None
+        Workbook that ``--catalog`` names; it must have at least one sheet of a catalog.
+    own : str or None
+        Workbook of the rows.
+
+    Raises
+    ------
+    InputError
+        Where a workbook cannot be read, or the one that was given has no sheet of a catalog.
+    """
+    from xlperf.catalog.schema import EVERY_TABLE
+    from xlperf.catalog.workbook import Workbook, unread_sheets
+
+    for path in dict.fromkeys(filter(None, (own, given))):
+        with Workbook(path) as book:
+            unread = unread_sheets(book)
+            if path == given and not any(book.sheet(kind) for kind in EVERY_TABLE):
+                raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
+        for fault in unread:
+            click.echo(f"note: {fault}", err=True)
 
 
 def _either(words: Sequence[str]) -> str:

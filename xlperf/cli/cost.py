@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
-from xlperf.errors import Fault, InputError
+from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
+from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -85,9 +85,9 @@ def cost(
     unit cost and price. "server": servers with the columns of the sheet servers (accelerator price, server price,
     server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour. A column
     "model": plans of training or inference; results are what they cost an owner by part, from the wafer to the power,
-    with the network counted from the topology of the plan.
+    with the network counted from the topology of the plan. Columns with results of an earlier run are left out when
+    they are read, so that a file of results can be edited and computed again.
     """
-    from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.plans import read_designs
     from xlperf.cli.results import SUFFIXES
     from xlperf.evaluate.designs import evaluate_designs
@@ -100,8 +100,7 @@ def cost(
     _refuse_options(table.kind, {"--placed": placed, "--upstream": upstream}, ("chiplets",))
     _refuse_options(table.kind, {"--owner": owner is not None}, _PLANS)
     _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
-    own = designs if Path(designs).suffix.lower() in (".xlsx", ".xlsm") else None
-    known = load_catalog(catalog or own)
+    known = catalog_of(catalog, designs)
     if tornado is not None:
         from xlperf.explore.cost_sensitivity import cost_sensitivity
 
@@ -114,11 +113,14 @@ def cost(
     elif table.kind in _PLANS:
         from xlperf.evaluate.ownership import evaluate_ownership
 
+        names = known.tables["servers"].text("server").tolist()
+        if owner is not None and not any(owner.strip().casefold() in name.casefold() for name in names):
+            raise InputError(Fault("--owner", f'no server has "{owner}" in its name; {nearest(owner, names)}'))
         results = evaluate_ownership(table, known, owner or "", case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, upstream, done)
-    _write(output, table.kind, [table, results])
+    _write(output, table.kind, [_without(table, results), results])
     if output != STANDARD:
         click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
 
@@ -130,6 +132,12 @@ def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -
         if is_given and kind not in kinds:
             meant = " and ".join(dict.fromkeys(words[own] for own in kinds))
             raise InputError(Fault(name, f"is for {meant}, these are {words[kind]}"))
+
+
+def _without(table: Table, results: Table) -> Table:
+    """A table less the columns that its results have too: names stand once, with the value that was used."""
+    columns = {name: values for name, values in table.columns.items() if name not in results}
+    return type(table)(table.kind, columns, table.place)
 
 
 def _write(output: str, sheet: str, tables: list[Table]) -> None:

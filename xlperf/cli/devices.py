@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -48,15 +48,13 @@ def device(devices: str, output: str, compare: bool, catalog: str | None) -> int
     """
     import numpy as np
 
-    from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.plans import read_designs
     from xlperf.cli.results import SUFFIXES
     from xlperf.evaluate.devices import evaluate_devices
 
     check_output(output, SUFFIXES, (devices,))
     table = read_designs(devices, kinds=("devices",))
-    own = devices if Path(devices).suffix.lower() in (".xlsx", ".xlsm") else None
-    known = load_catalog(catalog or own)
+    known = catalog_of(catalog, devices)
     if compare:
         from xlperf.explore.reverse_check import TOLERANCE, reverse_check
 

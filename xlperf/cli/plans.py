@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+from xlperf.cli.common import (
+    STANDARD,
+    catalog_of,
+    catalog_option,
+    check_output,
+    examples,
+    most_option,
+    note_unread,
+    progress,
+)
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
@@ -30,11 +39,13 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 @click.option("-o", "--output", default="report.xlsx", show_default=True, metavar="OUT.xlsx", help="Report to write.")
 @click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
 @click.option("--full", is_flag=True, help="The long run of a study that has one.")
+@most_option
 @catalog_option
-def report(workbook: str | None, output: str, study: str | None, full: bool, catalog: str | None) -> None:
+def report(workbook: str | None, output: str, study: str | None, full: bool, most: int, catalog: str | None) -> None:
     """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
 
-    Without WORKBOOK the shipped one is computed. The workbook itself is not changed.
+    Without WORKBOOK the shipped one is computed. The workbook itself is not changed. Cells that say auto are chosen
+    as xlperf search does, the best plan that fits; the reasons say what was chosen among how many.
     """
     import datetime
 
@@ -50,9 +61,9 @@ def report(workbook: str | None, output: str, study: str | None, full: bool, cat
     source = workbook or str(shipped())
     check_output(output, (".xlsx",), (source,))
     tables = read_plans(source)
-    known = catalog_of(catalog, source, tables)
-    results = [result for table in tables for _, result in _evaluated(table, known, len(table))]
-    write_report(output, known, tables, results, date=datetime.date.today())
+    known = catalog_for(catalog, source, tables)
+    computed = [pair for table in tables for pair in _evaluated(table, known, len(table), most)]
+    write_report(output, known, *map(list, zip(*computed, strict=True)), date=datetime.date.today())
     click.echo(f"{output}: {_counted(tables)}")
 
 
@@ -73,6 +84,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     if full and not chosen.full:
         raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
     check_output(output, (".xlsx",), (workbook or str(study_workbook(chosen.name)),))
+    note_unread(catalog, workbook)
     inputs = read_inputs(chosen, workbook, catalog, full)
     outcome = chosen.analyse(inputs)
     write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
@@ -98,25 +110,27 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     help="File to write: .xlsx, .csv or .parquet; - or nothing: CSV on standard output.",
 )
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
+@most_option
 @catalog_option
-def evaluate(plans: str, output: str, sheet: str | None, catalog: str | None) -> None:
+def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str | None) -> None:
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
     Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. A plan that cannot
-    be has blank results and a reason.
+    be has blank results and a reason. A cell that says auto gets the value of the best plan that fits, chosen as
+    xlperf search does; the reason says among how many.
     """
     from xlperf.catalog.plans import read_plans
     from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
 
     check_output(output, SUFFIXES, (plans,))
     tables = read_plans(plans, sheet=sheet)
-    known = catalog_of(catalog, plans, tables)
+    known = catalog_for(catalog, plans, tables)
     if Path(output).suffix.lower() == ".xlsx":
-        whole = [(table.kind, list(pair)) for table in tables for pair in _evaluated(table, known, len(table))]
+        whole = [(table.kind, list(pair)) for table in tables for pair in _evaluated(table, known, len(table), most)]
         write_workbook(output, whole)
     else:
         table = _only(tables, plans, output)
-        write_blocks(output, (parts(*pair) for pair in _evaluated(table, known, BLOCK)))
+        write_blocks(output, (parts(*pair) for pair in _evaluated(table, known, BLOCK, most)))
     if output != STANDARD:
         click.echo(f"{output}: {_counted(tables)}")
 
@@ -124,7 +138,7 @@ def evaluate(plans: str, output: str, sheet: str | None, catalog: str | None) ->
 @click.command(
     short_help="Show the operators of one plan with FLOP, bytes, time and what bounds them.",
     epilog=examples(
-        "xlperf explain study.xlsx --name 'llama-3.1-70b on 64 H100'",
+        "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
         "xlperf explain study.xlsx --sheet inference --row 3",
         "xlperf explain plans.csv -o operators.csv",
     ),
@@ -138,10 +152,14 @@ def evaluate(plans: str, output: str, sheet: str | None, catalog: str | None) ->
 def explain(
     plans: str, row: int | None, name: str | None, sheet: str | None, output: str | None, catalog: str | None
 ) -> None:
-    """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step."""
+    """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step.
+
+    Exit code 1, with the reason, where the plan cannot be.
+    """
     from xlperf.catalog.plans import read_plans
     from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
+    from xlperf.evaluate import evaluate as evaluated
     from xlperf.evaluate import explain as explained
 
     if output is not None:
@@ -150,7 +168,13 @@ def explain(
         raise click.UsageError("give --row or --name, not both")
     tables = read_plans(plans, sheet=sheet)
     table, index = picked(tables, plans, row, name)
-    operators = explained(table, catalog_of(catalog, plans, [table.take([index])]), index)
+    plan = table.take([index])
+    known = catalog_for(catalog, plans, [plan])
+    plan = without_auto(plan, known)
+    operators = explained(plan, known)
+    if not len(operators):
+        click.echo(f"{table.place(index, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
+        raise click.exceptions.Exit(1)
     if output is None:
         click.echo(text_table(parts(operators)))
     elif Path(output).suffix.lower() == ".xlsx":
@@ -199,7 +223,8 @@ def frontier(
 
     More requests in flight give an accelerator more tokens per second, and each user fewer. Plans that are illegal,
     do not fit, or miss their ttft target or tpot target are left out; the first line is the largest throughput. Plans
-    compete that serve one model with the same lengths.
+    compete that serve one model with the same lengths. A cell that says auto stands for every value that the rules of
+    plans allow.
     Exit code 1 where no point is left.
     """
     from xlperf.catalog.plans import read_plans
@@ -215,15 +240,16 @@ def frontier(
     tables = [table for table in read_plans(plans, sheet=sheet) if table.kind == "inference"]
     if not tables:
         raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))
-    values = read_values("inference", [_varied(text) for text in vary], "--vary", from_text=True)
-    known = catalog_of(catalog, plans, tables)
+    values = read_values("inference", [vary_line(text) for text in vary], "--vary", from_text=True)
+    known = catalog_for(catalog, plans, tables)
     with progress(0, "points computed") as done:
         found, results = (every_point if every else unbeaten_points)(tables[0], known, values, points, done)
     if not len(found):
         click.echo("no plan at no load is legal, fits in memory and keeps the targets", err=True)
         raise click.exceptions.Exit(1)
     if output is None:
-        names = told_apart(Frontier(found, results), values, named=len(tables[0]) > 1)
+        tried = {**tables[0].auto, **values}
+        names = told_apart(Frontier(found, results), tried, named=len(tables[0]) > 1)
         block = [part for part in parts(found) if part[0].name in names]
         click.echo(text_table([*block, *(part for part in parts(results) if part[0].name in SHOWN)]))
     elif Path(output).suffix.lower() == ".xlsx":
@@ -232,7 +258,7 @@ def frontier(
         write_blocks(output, [parts(found, results)])
 
 
-def _varied(text: str) -> tuple[str, list[str]]:
+def vary_line(text: str) -> tuple[str, list[str]]:
     """A column and its values: ``tensor parallel=1,2,4``."""
     name, equals, values = text.partition("=")
     if not equals:
@@ -240,30 +266,48 @@ def _varied(text: str) -> tuple[str, list[str]]:
     return name, values.split(",")
 
 
-def catalog_of(given: str | None, plans: str, tables: list[Table]) -> Catalog:
-    """The catalog that was asked for, else that of the workbook of the plans, else the shipped one.
-
-    Names that it lacks are refused for all plans at once, before any is evaluated.
-    """
-    from xlperf.catalog.catalog import load_catalog
+def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
+    """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated."""
     from xlperf.catalog.check import name_faults
 
-    own = plans if Path(plans).suffix.lower() in (".xlsx", ".xlsm") else None
-    catalog = load_catalog(given or own)
+    catalog = catalog_of(given, plans)
     faults = name_faults(tables, catalog)
     if faults:
         raise InputError(faults)
     return catalog
 
 
-def _evaluated(table: Table, catalog: Catalog, block: int) -> Iterator[tuple[Table, Table]]:
+def without_auto(plans: Table, catalog: Catalog) -> Table:
+    """Plans with a value in the place of every ``auto``."""
+    if not plans.auto:
+        return plans
+    from xlperf.explore.resolve import resolve
+
+    return resolve(plans, catalog).plans
+
+
+def _evaluated(table: Table, catalog: Catalog, block: int, most: int) -> Iterator[tuple[Table, Table]]:
     """Plans and their results, block by block, with progress."""
     from xlperf.evaluate import evaluate
 
+    notes: dict[int, str] = {}
+    if table.auto:
+        from xlperf.explore.resolve import resolve
+
+        number = sum(bool(any(row)) for row in zip(*table.auto.values(), strict=True))
+        with progress(number, f"{number:,} plans with auto searched") as done:
+            table, notes = resolve(table, catalog, most, done)
     with progress(len(table), f"{len(table):,} {table.kind} plans") as done:
         for start in range(0, len(table), block):
             rows = table.take(slice(start, start + block)) if len(table) > block else table
-            yield rows, evaluate(rows, catalog, done)
+            results = evaluate(rows, catalog, done)
+            if notes:
+                from xlperf.explore.resolve import with_notes
+
+                results = with_notes(
+                    results, {row - start: note for row, note in notes.items() if 0 <= row - start < len(rows)}
+                )
+            yield rows, results
 
 
 def _only(tables: list[Table], plans: str, output: str) -> Table:
@@ -284,12 +328,16 @@ def picked(tables: list[Table], plans: str, row: int | None, name: str | None) -
             raise InputError(Fault(plans, problem))
         return table, index
     known: list[str] = []
+    found: list[tuple[Table, int]] = []
     for table in tables:
         names = [str(value) for value in table.text("name").tolist()]
         known += names
-        for index, found in enumerate(names):
-            if found.casefold() == name.casefold():
-                return table, index
+        found += [(table, index) for index, own in enumerate(names) if own.casefold() == name.strip().casefold()]
+    if len(found) > 1:
+        places = " and ".join(own.place(index, "name") for own, index in found[:2])
+        raise InputError(Fault(plans, f'{len(found)} plans are named "{name}", at {places}; give --sheet and --row'))
+    if found:
+        return found[0]
     raise InputError(Fault(plans, f'no plan is named "{name}"; {nearest(name, filter(None, known))}'))
 
 

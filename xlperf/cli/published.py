@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_option, check_output, examples, progress
+from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def validate(
     rows are taken. The error of a row is |predicted time / measured time - 1|. Exit code 1 where a tolerance is
     missed.
     """
-    from xlperf.catalog.catalog import load_catalog
     from xlperf.explore.validate import validate as validated
     from xlperf.files import replaced
 
@@ -88,7 +87,7 @@ def validate(
                                "--readme and --catalog")  # fmt: skip
     if len(leave_out) > 1 and output is not None:
         raise click.UsageError("-o goes with one --leave-out")
-    known = load_catalog(catalog)
+    known = catalog_of(catalog, None)
     if cross_validate:
         return _cross_validate(known, readme)
     if kernels:
@@ -163,7 +162,6 @@ def calibrate(
     Each constant says on which rows it was fitted and how far off those are that it was not fitted on. Rows of the
     group "papers" are never fitted on.
     """
-    from xlperf.catalog.catalog import load_catalog
     from xlperf.cli.results import parts, write_blocks
     from xlperf.cli.terminal import text_table
     from xlperf.resources import workbook as shipped
@@ -172,7 +170,7 @@ def calibrate(
         raise click.UsageError("--measurements, --date and --values-only need --fit")
     if output is not None:
         check_output(output, (".xlsx", ".csv", ".parquet"), [name for name in (catalog, measurements) if name])
-    known = load_catalog(catalog)
+    known = catalog_of(catalog, None)
     table = known.tables["calibration"]
     if fit:
         from xlperf.explore.fit import fitted_calibration

@@ -85,23 +85,33 @@ def write_workbook(path: str, sheets: Iterable[tuple[str, list[Table]]]) -> None
 
 
 def shown(column: Column, values: np.ndarray) -> np.ndarray:
-    """Values in the unit of the column."""
-    from xlperf.catalog.schema import unit_of
+    """Values in the unit of the column; those of a sheet as they were entered, 15 rather than 15.000000000000002."""
+    import numpy as np
+
+    from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, unit_of
 
     factor = unit_of(column).factor
-    return values if column.is_text or factor == 1.0 else values / factor
+    if column.is_text or factor == 1.0:
+        return values
+    found = values / factor
+    if column.table in EVERY_TABLE or column.table in PLAN_TABLES:
+        entered = np.array([float(f"{value:.15g}") for value in found.tolist()])
+        found = np.where(entered * factor == values, entered, found)
+    return found
 
 
 def texts(column: Column, values: np.ndarray) -> list[str]:
-    """Values as CSV has them: shortest decimal that reads back the same, blank for NaN.
+    """Values as CSV has them: shortest decimal that reads back the same, blank for NaN; no text is a formula.
 
     >>> import numpy as np
     >>> from xlperf.catalog.schema import column
     >>> texts(column("training_results", "step_time"), np.array([0.1, 8.0, float("nan")]))
     ['0.1', '8', '']
     """
+    from xlperf.catalog.csvfile import harmless
+
     if column.is_text:
-        return [str(value) for value in values.tolist()]
+        return [harmless(str(value)) for value in values.tolist()]
     if column.kind in _FLAGS:
         words = _FLAGS[column.kind]
         return [words.get(value, "") for value in values.tolist()]
@@ -128,9 +138,7 @@ def _write_parquet(path: Path, blocks: Iterable[list[Part]]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ModuleNotFoundError:
-        raise InputError(
-            Fault("pyarrow", "is not installed, Parquet needs it: pip install 'xlperf[parquet]'")
-        ) from None
+        raise InputError(Fault("pyarrow", "is not installed, Parquet needs it: pip install pyarrow")) from None
 
     writer = None
     try:

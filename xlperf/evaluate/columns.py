@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
@@ -179,7 +179,7 @@ def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
     known = _cache.get(catalog)
     if known is None:
         known = _cache[catalog] = _Known(catalog)
-    derived = bool(known.derived[accelerators].any())
+    derived = some(known.derived[accelerators])
     found = known.arrays.get(derived)
     if found is None:
         found = known.arrays[derived] = _arrays(catalog, derived)
@@ -264,7 +264,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         power_usage_effectiveness=effectiveness,
         carbon_intensity=price("carbon_intensity"),
         link_bandwidth=accelerators.number("link_bandwidth"),
-        linked=bool((~np.isnan(accelerators.number("link_bandwidth"))).any()),
+        linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
         unbuilt=unbuilt if any(unbuilt.tolist()) else None,
     )
 

@@ -13,6 +13,7 @@ from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.cost.dies import (
     dies_per_wafer,
+    dies_per_wafer_exponential,
     dies_per_wafer_placed,
     good_die_cost,
     link_area,
@@ -217,10 +218,12 @@ def _package(package: Columns, areas: Array, dies: Array, parts: Array, bridges:
     layers = substrate_layer_factor(substrate_area, chips, medium, large)
     substrate = substrate_cost(substrate_area, package["substrate_price"], layers)
     side = np.sqrt(carrier_area)
-    per_wafer = dies_per_wafer(
-        side, side, package["carrier_wafer_diameter"], package["carrier_edge_exclusion"],
-        package["carrier_scribe_width"],
-    )  # fmt: skip
+    sizes = (side, side, package["carrier_wafer_diameter"], package["carrier_edge_exclusion"],
+             package["carrier_scribe_width"])  # fmt: skip
+    per_wafer = dies_per_wafer(*sizes)
+    exponential = package["carrier_count"] == "exponential"
+    if exponential.any():
+        per_wafer = np.where(exponential, dies_per_wafer_exponential(*sizes), per_wafer)
     wafer = package["carrier_wafer_price"]
     usable = np.where(per_wafer > 0.0, per_wafer, np.where(wafer > 0.0, np.nan, 1.0))
     bumps = package["carrier_bump_price"]
@@ -264,8 +267,10 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool, upstream: 
     else:
         base = _Dies(*(np.zeros(len(area)) for _ in _Dies._fields))
     stacked = package["structure"] == "hybrid-bonding"
-    on_carrier = np.where(stacked, 0.0, num_dies) + num_base + stacks
+    dummies = number["num_dummy_dies"]
+    on_carrier = np.where(stacked, 0.0, num_dies) + num_base + stacks + dummies
     areas = np.where(stacked, 0.0, num_dies * area) + num_base * base_area + stacks * number["stack_area"]
+    areas = areas + dummies * number["dummy_area"]
     parts = on_carrier + number["num_bridges"]
     below = _package(package, areas, num_dies + num_base, on_carrier, number["num_bridges"])
     bumped = (

@@ -9,7 +9,9 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
+from xlperf.evaluate.inference import evaluate_inference
 from xlperf.evaluate.join import refuse_auto
+from xlperf.evaluate.training import evaluate_training
 
 BLOCK = 65_536
 """Rows that are looked up together; those of one architecture then go through the equations in pieces."""
@@ -41,7 +43,7 @@ def evaluate(plans: Table, catalog: Catalog, progress: Progress | None = None) -
         When a plan names something that the catalog does not have, or a cell says ``auto``.
     """
     refuse_auto(plans)
-    block_of = _block_of(plans.kind)
+    block_of = {"training": evaluate_training, "inference": evaluate_inference}[plans.kind]
     schema = results_of(plans.kind)
     blocks = []
     for start in range(0, max(len(plans), 1), BLOCK):
@@ -87,14 +89,3 @@ def explain(plans: Table, catalog: Catalog, row: int = 0) -> Table:
     from xlperf.evaluate.explain_inference import explain_inference
 
     return explain_inference(one, catalog)
-
-
-def _block_of(kind: str) -> Callable[[Table, Catalog], dict[str, np.ndarray]]:
-    """What evaluates a block of plans of a kind; the equations of the other kind are not even imported."""
-    if kind == "training":
-        from xlperf.evaluate.training import evaluate_training
-
-        return evaluate_training
-    from xlperf.evaluate.inference import evaluate_inference
-
-    return evaluate_inference

@@ -17,15 +17,17 @@ from xlperf.evaluate.bands import band_ends, full_cache
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
+from xlperf.evaluate.pools import mode_rules, pool_plans, pool_rows
 from xlperf.evaluate.precisions import PRECISION_CODES
-from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.inference import (
     BOUNDS,
+    HalfPasses,
     Serving,
     Stream,
     loaded_results,
     operating,
+    pool_state,
     pooled_results,
     pooled_target_results,
     pools_of,
@@ -34,7 +36,6 @@ from xlperf.inference import (
 from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
-    InferencePlan,
     attention_precision,
     cache_precision,
     distinct_names,
@@ -58,48 +59,41 @@ _UNSAID = (
     "attention_latent",
 )
 _MODES = ("static", "continuous", "disaggregated")
-_POOL_DEGREES = (
-    "tensor_parallel",
-    "pipeline_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "data_parallel_attention",
-)
 _RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
+_OF_SETTING = ("serving_software", "serving_load", "serving_host", "serving_attention", *_BANDS)
 _EXTRA = ("input_token_rate", "output_token_rate")
 
 
 @dataclass(frozen=True)
 class ServingSetting:
-    """What serving a block of plans depends on."""
+    """What serving a block of plans depends on, and what the catalog says of it, (rows,)."""
 
-    joined: Joined
-    attention_device: Device
-    plan: InferencePlan
-    architecture: Architecture
-    kernels: Mapping[str, Mapping[str, Array]]
-    software: Mapping[str, Array]
+    serving: Serving
     load: Mapping[str, Array]
     bands: Mapping[str, Mapping[str, Array]]
     extrapolated: list[tuple[str, np.ndarray]]
+    rules: list[Rule]
+    max_sequence_length: Array
+    cost_rate: Array
+    server_power: Array
+    power_usage_effectiveness: Array
+    carbon_intensity: Array
 
-    @property
-    def serving(self) -> Serving:
-        """The arguments of :func:`xlperf.inference.serving_results`."""
-        joined = self.joined
-        return Serving(
-            joined.model,
-            joined.device,
-            self.attention_device,
-            joined.wide_device,
-            joined.network,
-            self.plan,
-            self.kernels,
-            self.software,
-            joined.reserved_memory,
-            self.architecture,
+    def take(self, rows: slice) -> ServingSetting:
+        """That of some of the plans."""
+        return ServingSetting(
+            self.serving.take(rows),
+            {name: values[rows] for name, values in self.load.items()},
+            {family: {name: v[rows] for name, v in constants.items()} for family, constants in self.bands.items()},
+            [(family, far[rows]) for family, far in self.extrapolated],
+            [Rule(rule.broken[rows], rule.sentence, tuple(v[rows] for v in rule.values)) for rule in self.rules],
+            self.max_sequence_length[rows],
+            self.cost_rate[rows],
+            self.server_power[rows],
+            self.power_usage_effectiveness[rows],
+            self.carbon_intensity[rows],
         )
 
 
@@ -114,7 +108,7 @@ def _constants(
         ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
-        (("serving_software", "serving_load", "serving_host", "serving_attention", *_BANDS), joined.keys),
+        (_OF_SETTING, joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
@@ -193,17 +187,40 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         eager, _ = catalog.calibration.constants_of("serving_eager", joined.keys)
         constants["serving_eager"] = _host_times(eager, slowdown)
     peak = joined.peak_for(attention)
-    return ServingSetting(
-        joined=joined,
-        attention_device=replace(joined.device, peak_flop_rate=peak[:, None]),
-        plan=plan,
-        architecture=architecture,
-        kernels=launched_ahead(constants),
-        software=_host_times(constants["serving_software"], slowdown),
-        load=constants["serving_load"],
-        bands={family: constants[family] for family in _BANDS},
-        extrapolated=extrapolated,
+    serving = Serving(
+        joined.model,
+        joined.device,
+        replace(joined.device, peak_flop_rate=peak[:, None]),
+        joined.wide_device,
+        joined.network,
+        plan,
+        launched_ahead({family: values for family, values in constants.items() if family not in _OF_SETTING}),
+        _host_times(constants["serving_software"], slowdown),
+        joined.reserved_memory,
+        architecture,
     )
+    return ServingSetting(
+        serving,
+        constants["serving_load"],
+        {family: constants[family] for family in _BANDS},
+        extrapolated,
+        joined.rules,
+        joined.max_sequence_length,
+        joined.cost_rate,
+        joined.server_power,
+        joined.power_usage_effectiveness,
+        joined.carbon_intensity,
+    )
+
+
+def _pool_settings(
+    plans: Table, catalog: Catalog, named: Named, architecture: Architecture
+) -> tuple[ServingSetting, ServingSetting, ServingSetting, Array]:
+    """Both pools of plans as rows of one setting, each alone, and the requests in flight."""
+    both, requests = pool_plans(plans)
+    setting = serving_setting(both, catalog, pool_rows(plans, named, catalog), architecture)
+    rows = len(plans)
+    return setting, setting.take(slice(0, rows)), setting.take(slice(rows, 2 * rows)), requests
 
 
 def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
@@ -266,66 +283,16 @@ def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
     architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
     mode = str(plans.filled("mode")[0])
     if mode == "disaggregated":
-        decoding, prefilling, requests = _pools(plans, catalog, architecture)
-        setting = serving_setting(decoding, catalog, named, architecture)
-        first = serving_setting(prefilling, catalog, named_rows(prefilling, catalog), architecture)
-        pools = pools_of(setting.serving, first.serving, _stream(plans, setting), requests)
-        return pools.prefilling, pools.decoding
+        both, setting, first, requests = _pool_settings(plans, catalog, named, architecture)
+        pools = pools_of(both.serving, setting.serving, first.serving, _stream(plans, setting))
+        state = pool_state(pools.load, requests)
+        one = np.ones_like(requests)
+        return pools.prefilling.with_batch(one, state.prompts), pools.decoding.with_batch(state.batch, one)
     setting = serving_setting(plans, catalog, named, architecture)
     serving = setting.serving
     if mode == "continuous":
         serving = operating(serving, _stream(plans, setting)).running
     return serving, serving
-
-
-def _mode_rules(plans: Table, mode: str) -> list[Rule]:
-    """Refuse columns that say something only in another mode."""
-    given = {"prefill_accelerator": plans.text("prefill_accelerator") != ""}
-    for name in ("accelerators", *_POOL_DEGREES):
-        given[f"prefill_{name}"] = ~np.isnan(plans.number(f"prefill_{name}"))
-    pools = [Rule(found, f"{name.replace('_', ' ')} needs mode disaggregated") for name, found in given.items()]
-    varied = [
-        Rule(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
-        for name in ("prompt", "output")
-    ]
-    run = Rule(~np.isnan(plans.number("run_requests")), "run requests needs mode continuous")
-    return {"static": [*pools, *varied, run], "continuous": pools, "disaggregated": [run]}[mode]
-
-
-def _dispatch(plans: Table, without: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of the exchange with experts, blank for some plans."""
-    found = {name: plans[name] for name in ("expert_dispatch", "two_batch_overlap") if name in plans}
-    return {
-        name: np.where(without, "" if values.dtype == object else np.nan, values).astype(values.dtype)
-        for name, values in found.items()
-    }
-
-
-def _pools(plans: Table, catalog: Catalog, architecture: Architecture) -> tuple[Table, Table, Array]:
-    """Plans of the decoding pool and of the prefill pool, and the requests in flight over both."""
-    total = plans.number("num_accelerators")
-    asked = plans.number("prefill_accelerators")
-    given = plans.text("prefill_accelerator")
-    own = {name: plans.filled(name) for name in _POOL_DEGREES}
-    other = {}
-    for name in _POOL_DEGREES:
-        values = plans.number(f"prefill_{name}")
-        other[name] = np.where(np.isnan(values), own[name], values)
-    prefill = np.where(np.isnan(asked), np.floor(0.5 * total), asked)
-    decode = total - prefill
-    decoders = decode / (own["tensor_parallel"] * own["context_parallel"] * own["pipeline_parallel"])
-    batch, concurrency = plans.number("batch_size"), plans.number("concurrency")
-    requests = np.where(np.isnan(concurrency), np.where(np.isnan(batch), 1.0, batch) * decoders, concurrency)
-    blank = np.full(len(plans), np.nan)
-    one = np.ones(len(plans))
-    accelerator = np.where(given == "", plans.text("accelerator"), given).astype(object)
-    shared = {**plans.columns, "concurrency": blank, "batch_size": one}
-    # How tokens are sent to experts says nothing for a pool that sends none while the other does.
-    here, there = (each["data_parallel_attention"] > 1.0 for each in (own, other))
-    decoding = {**shared, "num_accelerators": decode, **_dispatch(plans, ~here & there)}
-    prefilling = {**shared, **other, "num_accelerators": prefill, "accelerator": accelerator}
-    prefilling |= _dispatch(plans, ~there & here)
-    return Table(plans.kind, decoding, plans.place), Table(plans.kind, prefilling, plans.place), np.asarray(requests)
 
 
 def _evaluate(
@@ -334,40 +301,42 @@ def _evaluate(
     rules: list[Rule] = []
     whole = plans.number("num_accelerators")
     if mode == "disaggregated":
-        decoding, prefilling, requests = _pools(plans, catalog, architecture)
-        setting = serving_setting(decoding, catalog, named, architecture)
-        first = serving_setting(prefilling, catalog, named_rows(prefilling, catalog), architecture)
+        both, setting, first, requests = _pool_settings(plans, catalog, named, architecture)
+        owned = [pool.serving.plan.num_accelerators for pool in (setting, first)]
         rules = [
             Rule(
-                (decoding.number("num_accelerators") < 1.0) | (prefilling.number("num_accelerators") < 1.0),
+                (owned[0] < 1.0) | (owned[1] < 1.0),
                 "{} accelerators cannot be divided into a prefill pool and a decoding pool; set prefill accelerators",
                 (whole,),
             ),
             *(
                 Rule(rule.broken, f"prefill pool: {rule.sentence}", rule.values)
-                for rule in (*first.joined.rules, *serving_rules(first.plan, first.joined.model))
+                for rule in (*first.rules, *serving_rules(first.serving.plan, first.serving.model))
             ),
         ]
     else:
         setting = serving_setting(plans, catalog, named, architecture)
-    joined, plan = setting.joined, setting.plan
-    stream = _stream(plans, setting)
+    serving, stream = setting.serving, _stream(plans, setting)
+    plan, searched = serving.plan, not (np.isnan(stream.first_target) & np.isnan(stream.token_target)).all()
     with np.errstate(all="ignore"):
         if mode == "disaggregated":
-            results = pooled_results(setting.serving, first.serving, stream, requests)
+            pools = pools_of(both.serving, serving, first.serving, stream)
+            results = pooled_results(pools, stream, requests)
+            if searched:
+                results |= pooled_target_results(pools, stream)
         elif mode == "continuous":
-            results = loaded_results(setting.serving, stream)
+            operation = operating(serving, stream)
+            results = loaded_results(serving, stream, operation)
+            if searched:
+                results |= target_results(serving, stream, operation.room, operation.halves)
         else:
-            results = setting.serving.results()
-        if not (np.isnan(stream.first_target) & np.isnan(stream.token_target)).all():
-            if mode == "disaggregated":
-                results |= pooled_target_results(setting.serving, first.serving, stream)
-            else:
-                results |= target_results(setting.serving, stream)
+            results = serving.results()
+            if searched:
+                results |= target_results(serving, stream, serving.room(), HalfPasses(serving))
         results = {**dict.fromkeys(_AT_TARGETS, np.full(len(plans), np.nan)), **results}
         rules += [
-            *_mode_rules(plans, mode),
-            *joined.rules,
+            *mode_rules(plans, mode),
+            *setting.rules,
             *unmodelled_rules(
                 plans.filled("mode"),
                 plans.number("request_rate"),
@@ -375,7 +344,7 @@ def _evaluate(
                 plans.number("concurrency"),
             ),
             *precision_rules(plans.text("activation_precision"), plans.filled("precision")),
-            *serving_rules(plan, joined.model),
+            *serving_rules(plan, serving.model),
             Rule(
                 np.isinf(results["ttft"]),
                 "request rate {} is more than the deployment can serve, about {}",
@@ -383,7 +352,7 @@ def _evaluate(
             ),
         ]
         illegal, reason = broken_rules(rules, len(plans))
-        power = building_power(joined.server_power, joined.power_usage_effectiveness)
+        power = building_power(setting.server_power, setting.power_usage_effectiveness)
         rate = results["tokens_per_second"]
         ranks = plan.replica_ranks
         low, high = band_ends(mode, full_cache(results["running_batch"], results["max_batch_size"]), setting.bands)
@@ -391,12 +360,12 @@ def _evaluate(
         results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
         results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
         results["energy_per_token"] = energy_per_token(power, whole, rate)
-        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], joined.carbon_intensity)
-        results["accelerator_hour_cost"] = joined.cost_rate
-        results["tokens_per_dollar"] = rate_per_cost(rate, whole, joined.cost_rate)
+        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], setting.carbon_intensity)
+        results["accelerator_hour_cost"] = setting.cost_rate
+        results["tokens_per_dollar"] = rate_per_cost(rate, whole, setting.cost_rate)
         for side in ("input", "output"):
             results[f"cost_per_million_{side}_tokens"] = cost_per_token(
-                joined.cost_rate, ranks, results[f"{side}_token_rate"]
+                setting.cost_rate, ranks, results[f"{side}_token_rate"]
             )
     for name in _EXTRA:
         del results[name]
@@ -414,9 +383,9 @@ def _evaluate(
                 gibibytes(
                     usable_memory(
                         capacity,
-                        joined.reserved_memory,
+                        serving.reserved_memory,
                         results["memory_weights"],
-                        setting.software["memory_fraction"][:, 0],
+                        serving.software["memory_fraction"][:, 0],
                     )
                 ),
                 gibibytes(capacity),
@@ -424,7 +393,7 @@ def _evaluate(
         ),
         *(
             Rule(rule.broken & ~illegal, rule.sentence, rule.values)
-            for rule in serving_warnings(plan, joined.max_sequence_length)
+            for rule in serving_warnings(plan, setting.max_sequence_length)
         ),
         *extrapolation_notes(setting.extrapolated, illegal),
     ]

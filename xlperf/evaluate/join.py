@@ -117,7 +117,7 @@ def refuse_auto(plans: Table) -> None:
     """
     faults = [
         Fault(
-            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: write a value, nothing expands it yet"
+            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: a search has to choose a value first"
         )
         for column, mask in plans.auto.items()
         for row in np.flatnonzero(mask)
@@ -236,7 +236,6 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     Joined
         Arrays for the equations, and the rules that only the catalog can judge.
     """
-    num_rows = len(plans)
     model_rows, rows, asked = named or named_rows(plans, catalog)
     arrays = catalog_arrays(catalog, rows)
     codes = plans.codes("precision", PRECISION_CODES)
@@ -295,7 +294,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         product_size=product_size,
         element_size=element_size,
         casts=CASTS[:, codes],
-        reserved_memory=np.broadcast_to(arrays.reserved_memory[rows], num_rows),
+        reserved_memory=arrays.reserved_memory[rows],
         max_sequence_length=arrays.max_sequence_length[model_rows],
         cost_rate=arrays.cost_rate[rows],
         server_power=arrays.server_power[rows],

@@ -11,13 +11,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.network.tiers import Network
 from xlperf.network.topology import FAT_TREE
 from xlperf.parallel.rules import Rule
 
 _AXES = 3
+_COLUMNS = ("size", "link_bandwidth", "latency", "links_per_peer", "in_network_reduction")
+"""Columns of networks that a plan takes as they are."""
 _ON_AXES = ("ring", "torus", "mesh")
 _REARRANGED = re.compile(r"([123])\s*D(?:\s+of\s+(\d+))?", re.IGNORECASE)
 _LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
@@ -29,9 +31,9 @@ class _Layouts:
 
     ``rearranged`` where the machine is wired anew for each plan, from cubes of length ``cube``; ``on_axes`` where a
     plan stands on a block of it; ``dragonfly`` where oversubscription is of its global links only. ``problems`` says
-    per network what is wrong with it, "" where nothing is, ``wrong`` where something is. ``shared`` is what a link is
-    divided by, (networks, tiers); ``reach`` how many accelerators a network connects; ``plain`` where all tiers are
-    switches, (networks,).
+    per network what is wrong with it, "" where nothing is, ``wrong`` where something is. ``columns`` has the columns
+    of :data:`_COLUMNS`, (columns, networks, tiers), links divided by what shares them; ``reach`` how many accelerators
+    a network connects; ``plain`` where all tiers are switches, (networks,); ``names`` what the networks are called.
     """
 
     lengths: Array
@@ -43,10 +45,11 @@ class _Layouts:
     on_axes: np.ndarray
     dragonfly: np.ndarray
     problems: np.ndarray
-    shared: Array
+    columns: Array
     reach: Array
     plain: np.ndarray
     wrong: np.ndarray
+    names: np.ndarray
 
 
 _cache: WeakKeyDictionary[Catalog, _Layouts] = WeakKeyDictionary()
@@ -163,12 +166,14 @@ def _layouts(catalog: Catalog) -> _Layouts:
                 dragonfly[number, tier] = True
                 num_links[number, tier] = at[0] / tiers["oversubscription"][number, tier]
     tapered = np.where(dragonfly, 1.0, tiers["oversubscription"])
+    links = tiers["link_bandwidth"] / (tapered * tiers["accelerators_per_adapter"])
     layouts = _Layouts(
         lengths, num_rings, num_links, num_axes, rearranged, cube, on_axes, dragonfly, problems,
-        shared=tapered * tiers["accelerators_per_adapter"],
+        columns=np.array([links if name == "link_bandwidth" else tiers[name] for name in _COLUMNS]),
         reach=tiers["size"].max(axis=-1, initial=0.0),
         plain=np.asarray((tiers["topology"] <= FAT_TREE).all(axis=-1)),
         wrong=np.array([text != "" for text in problems.tolist()], dtype=bool),
+        names=np.array(catalog.networks, dtype=object),
     )  # fmt: skip
     _cache[catalog] = layouts
     return layouts
@@ -247,17 +252,13 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
         return network, [Rule(~single, "the catalog has no network for {} accelerators", (accelerators,))]
     tiers, layouts = catalog.network_arrays, _layouts(catalog)
     index = np.maximum(rows, 0)
-    names = np.array(catalog.networks, dtype=object)
     reach = layouts.reach[index]
-    lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
-    if layouts.on_axes[index].any():
+    if some(layouts.on_axes[index]):
         lengths, num_rings = _blocks(layouts, tiers["size"], index, accelerators)
+    else:
+        lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
     network = Network(
-        size=tiers["size"][index],
-        link_bandwidth=(tiers["link_bandwidth"] / layouts.shared)[index],
-        latency=tiers["latency"][index],
-        links_per_peer=tiers["links_per_peer"][index],
-        in_network_reduction=tiers["in_network_reduction"][index],
+        **dict(zip(_COLUMNS, layouts.columns[:, index], strict=True)),
         topology=tiers["topology"][index],
         first_length=lengths[0],
         second_length=lengths[1],
@@ -274,12 +275,12 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
         Rule(
             (rows >= 0) & ~single & layouts.wrong[index],
             "network {}: {}",
-            (names[index], layouts.problems[index]),
+            (layouts.names[index], layouts.problems[index]),
         ),
         Rule(
             (rows >= 0) & (accelerators > reach),
             "network {} connects {} accelerators at most, the plan has {}",
-            (names[index], reach, accelerators),
+            (layouts.names[index], reach, accelerators),
         ),
     ]
     return network, rules

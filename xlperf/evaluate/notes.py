@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.parallel.rules import Rule, broken_rules
 
 
@@ -42,14 +42,14 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     shown = [
         (family, mask)
         for family, mask in extrapolated
-        if mask.any() and not family.endswith(("_band", "_memory", "_calls"))
+        if some(mask) and not family.endswith(("_band", "_memory", "_calls"))
     ]
     if not shown:
         return []
     pattern = np.zeros(len(illegal), dtype=np.int64)
     for bit, (_, mask) in enumerate(shown):
         pattern |= np.where(mask & ~illegal, 1 << bit, 0)
-    if not pattern.any():
+    if not some(pattern):
         return []
     values = pattern.tolist()
     names = {

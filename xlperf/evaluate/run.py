@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import carbon_of_energy
 from xlperf.evaluate.join import Joined
@@ -59,7 +59,7 @@ def run_results(
     state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     parameters = parameter_count(joined.model) + np.where(plan.mtp_layers > 0, mtp_parameters(joined.model), 0.0)
     frozen = plan.adapter_rank > 0
-    if frozen.any():
+    if some(frozen):
         model = joined.model
         layer = adapter_parameters(model, plan, np.ones_like(model.num_layers))
         adapters = model.num_layers * layer.attention + model.num_dense_layers * layer.mlp

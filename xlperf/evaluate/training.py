@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -75,7 +75,8 @@ _CODES = {
 
 
 def _or_else(values: Array, fallback: Array | float) -> Array:
-    return np.where(np.isnan(values), fallback, values)
+    blank = np.isnan(values)
+    return np.where(blank, fallback, values) if some(blank) else values
 
 
 def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
@@ -185,7 +186,7 @@ def _modules(words: str) -> float:
 
 
 def _codes(plans: Table, column: str) -> Array:
-    return np.asarray(plans.codes(column, _CODES[column]), dtype=np.float64)
+    return plans.codes(column, _CODES[column]).astype(np.float64)
 
 
 def _strides(
@@ -280,7 +281,7 @@ def _asked_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
 def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
     """Options of recomputation that contradict each other or the model; only those that a sheet gives are looked at."""
     rules = []
-    none, some, full = (plan.recompute == mode for mode in (0.0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
+    none, selective, full = (plan.recompute == mode for mode in (0.0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
     if "recompute_modules" in plans:
         asked = plans.text("recompute_modules")
         rules = [
@@ -289,7 +290,7 @@ def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rul
                 f"recompute modules {{}} must be of {', '.join(RECOMPUTE_MODULES)}, with spaces between",
                 (asked,),
             ),
-            Rule((asked != "") & ~some, "recompute modules {} need recompute selective", (asked,)),
+            Rule((asked != "") & ~selective, "recompute modules {} need recompute selective", (asked,)),
             Rule(
                 (plan.again("moe") > 0) & (model.num_experts <= 0),
                 "the model has no experts to recompute",
@@ -397,15 +398,15 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
 
-    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        return _evaluate(some, catalog, rows, architecture_of(code))
+    def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        return _evaluate(piece, catalog, rows, architecture_of(code))
 
     return in_pieces(plans, catalog, named, codes, evaluated)
 
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
     """Extrapolated families of rows whose step really uses them."""
-    shown = [(family, mask) for family, mask in extrapolated if mask.any()]
+    shown = [(family, mask) for family, mask in extrapolated if some(mask)]
     if not shown:
         return []
     tensor, shards, split = plan.tensor_parallel > 1, plan.shards > 1, plan.sequence_parallel > 0
@@ -451,19 +452,18 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         results["step_cost"] = run_cost(joined.cost_rate, plan.num_accelerators, results["step_time"])
         results["tokens_per_dollar"] = rate_per_cost(rate, plan.num_accelerators, joined.cost_rate)
         results |= run_results(plans, plan, joined, results, power)
-    capacity_rule = Rule(
-        ~illegal & (results["fits"] < 1),
-        "needs {} GiB of {} GiB",
-        (gibibytes(results["memory_reserved"]), gibibytes(capacity)),
-    )
+    too_large = ~illegal & (results["fits"] < 1)
     longer = Rule(
         ~illegal & (plan.sequence_length > joined.max_sequence_length),
         "sequence length {} is beyond the model's {}",
         (plan.sequence_length, joined.max_sequence_length),
     )
-    notes = [capacity_rule, longer, *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)]
+    notes = [longer, *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)]
+    if some(too_large):
+        sizes = gibibytes(results["memory_reserved"]), gibibytes(capacity)
+        notes.insert(0, Rule(too_large, "needs {} GiB of {} GiB", sizes))
     add_notes(reason, notes)
-    if illegal.any():
+    if some(illegal):
         for name, values in results.items():
             if name != "memory_capacity":
                 results[name] = np.where(illegal, np.nan, values)

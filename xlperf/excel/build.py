@@ -102,9 +102,9 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     cards: dict[str, dict[str, Any]] = {}
     handle = None
     if values:
-        from xlperf.excel.build_values import card_results, catalog_handle, plan_results
+        from xlperf.excel.build_values import card_results, catalog_handle, live_results
 
-        results = plan_results(full)
+        results = live_results(full)
         cards = card_results(full)
         handle = catalog_handle(full)
     formulas = Formulas()

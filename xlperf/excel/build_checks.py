@@ -303,6 +303,16 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
                 _count(own.get(fits.name), lambda cell: cell is False),
             ),
         ]
+    for kind, name in (("chiplets", "unit_cost"), ("servers", "cost_rate")):
+        if kind in rows:
+            header = results_of(kind).by_name[name].header
+            checks.append(
+                Check(
+                    f"Rows of {kind} without a result",
+                    f"SUMPRODUCT(ISERROR({kind}[[{header}]])*1)",
+                    _count(results.get(kind, {}).get(name), lambda cell: isinstance(cell, CellError)),
+                )
+            )
     return checks
 
 

@@ -131,7 +131,8 @@ LOOKS: Mapping[str, Look] = {
     ),
     "chiplets": Look(
         "Chiplet designs",
-        "A row is the module of one product. `xlperf cost` on this workbook gives the parts of its cost.",
+        "A row is the module of one product: change a yellow cell and its cost follows. The parts from raw dies to "
+        "test add up to the module; with the board that is the bill of materials.",
         (
             ("Design", "chiplet"),
             ("Compute dies", "node"),
@@ -139,12 +140,14 @@ LOOKS: Mapping[str, Look] = {
             ("Memory", "memory_stacks"),
             ("Product", "num_bridges"),
             ("Where from", "source"),
+            ("Results", "good_die_cost"),
         ),
         3,
     ),
     "servers": Look(
         "Servers",
-        "From the price of an accelerator to an hour of it: server, network, building, power and what capital costs.",
+        "From the price of an accelerator to an hour of it: server, network, building, power and what capital costs. "
+        "The parts from accelerator cost to energy cost add up to the cost rate.",
         (
             ("Server", "server"),
             ("Network", "topology"),
@@ -153,6 +156,7 @@ LOOKS: Mapping[str, Look] = {
             ("Power", "load_share"),
             ("To plan for", "fixed_accelerators"),
             ("Where from", "source"),
+            ("Results", "capex"),
         ),
         3,
     ),

@@ -1,4 +1,4 @@
-"""The data sheets of the workbook: catalog tables, and plans with live results."""
+"""The data sheets of the workbook: catalog tables; plans, designs and servers with live results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.table import TableColumn, TableFormula
 
-from xlperf.catalog.schema import PLAN_TABLES, Column, results_of, table_schema
+from xlperf.catalog.schema import COST_TABLES, PLAN_TABLES, Column, results_of, table_schema
 from xlperf.excel.build_looks import LOOKS, Look
 from xlperf.excel.build_package import FLAG_FORMAT, Formulas
 from xlperf.excel.functions import PREFIX
@@ -56,7 +56,44 @@ LIVE_RESULTS: Mapping[str, tuple[str, ...]] = {
         "cost_per_million_output_tokens",
         "reason",
     ),
+    "chiplets": (
+        "good_die_cost",
+        "raw_dies",
+        "die_defects",
+        "raw_package",
+        "package_defects",
+        "wasted_dies",
+        "memory",
+        "wasted_memory",
+        "test",
+        "module_cost",
+        "bill_of_materials",
+        "nre_per_unit",
+        "unit_cost",
+        "sale_price",
+        "reason",
+    ),
+    "servers": (
+        "capex",
+        "accelerator_cost",
+        "server_cost",
+        "network_capital_cost",
+        "storage_cost",
+        "facility_cost",
+        "running_cost",
+        "energy_cost",
+        "cost_rate",
+        "accelerators_planned",
+        "power_planned",
+        "capex_planned",
+        "cost_planned",
+    ),
 }
+_COST_FUNCTIONS = {"chiplets": "PACKAGE_COST", "servers": "SERVER_COST"}
+ASKED = ("fixed_accelerators", "fixed_power")
+"""Inputs of which a server needs one for the results of a planner."""
+PLANNED = "_planned"
+"""How the names of those results end."""
 
 
 _BAND_FILLS = ("3C6E91", "5B7F95")
@@ -65,9 +102,9 @@ _LONG_TEXT = {"source": 62.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "f
 
 
 def sheet_columns(kind: str) -> list[Column]:
-    """Columns of a data sheet in their order: inputs, and the live results of plans."""
+    """Columns of a data sheet in their order: inputs, and the live results of plans, designs and servers."""
     columns = list(table_schema(kind).columns)
-    if kind in PLAN_TABLES:
+    if kind in LIVE_RESULTS:
         columns += [results_of(kind).by_name[name] for name in LIVE_RESULTS[kind]]
     return columns
 
@@ -128,22 +165,34 @@ def data_sheet(
             if validation is not None and (column.kind != "reference" or column.reference in kinds):
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
-    if kind in PLAN_TABLES:
+    if kind in COST_TABLES:
+        _one_line(sheet, columns, len(rows))
+    if kind in LIVE_RESULTS:
         _alarms(sheet, columns, len(rows))
     _print_setup(sheet, look, columns, len(rows))
     return sheet
 
 
 def plan_formula(kind: str, result: str) -> str:
-    """Formula of a result of the plan in the same row of a table, without the equals sign.
+    """Formula of a result of the plan, design or server in the same row of a table, without the equals sign.
 
     >>> plan_formula("inference", "ttft").startswith("XLPERF_TTFT(inference[[#This Row],[name]:")
     True
+    >>> plan_formula("servers", "energy_cost").startswith("XLPERF_SERVER_COST(servers[[#This Row],[server]:")
+    True
     """
-    columns = table_schema(kind).columns
-    across = f"[{columns[0].header}]:[{columns[-1].header}]"
-    function = PREFIX + ("CHECK" if result == "reason" else result.upper())
-    return f"{function}({kind}[[#This Row],{across}],{CATALOG_NAME},{kind}[[#Headers],{across}])"
+    schema = table_schema(kind)
+    across = f"[{schema.columns[0].header}]:[{schema.columns[-1].header}]"
+    row, header = f"{kind}[[#This Row],{across}]", f"{kind}[[#Headers],{across}]"
+    if kind in PLAN_TABLES:
+        function = PREFIX + ("CHECK" if result == "reason" else result.upper())
+        return f"{function}({row},{CATALOG_NAME},{header})"
+    part = result.replace("_", " ")
+    formula = f'{PREFIX}{_COST_FUNCTIONS[kind]}({row},"{part}",{CATALOG_NAME},{header})'
+    if not result.endswith(PLANNED):
+        return formula
+    blank = ",".join(f'{kind}[[#This Row],[{schema.by_name[name].header}]]=""' for name in ASKED)
+    return f'IF(AND({blank}),"",{formula})'
 
 
 def column_validation(column: Column, first: str) -> DataValidation | None:
@@ -265,11 +314,22 @@ def _print_setup(sheet: Worksheet, look: Look, columns: Sequence[Column], count:
     header.left.text = f"&14&B{look.title}"
 
 
+def _one_line(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
+    """Keep the sources and notes of the cost sheets, which are long, from making their rows tall."""
+    for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count):
+        sheet.row_dimensions[row].height = 16
+        for offset, column in enumerate(columns, start=1):
+            if column.kind == "text" and column.name in _LONG_TEXT:
+                cell: Any = sheet.cell(row, offset)
+                cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=False)
+
+
 def _alarms(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
     names = [column.name for column in columns]
     first, last = HEADER_ROW + 1, HEADER_ROW + max(count, 1)
-    letter = get_column_letter(names.index("fits") + 1)
-    alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(NOT(ISERROR({letter}{first})),{letter}{first}=FALSE)")
+    if "fits" in names:
+        letter = get_column_letter(names.index("fits") + 1)
+        alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(NOT(ISERROR({letter}{first})),{letter}{first}=FALSE)")
     results = [offset for offset, column in enumerate(columns, start=1) if column.is_result]
     left, right = get_column_letter(results[0]), get_column_letter(results[-1])
     alarm(sheet, f"{left}{first}:{right}{last}", f"ISERROR({left}{first})")
@@ -283,10 +343,12 @@ def alarm(sheet: Worksheet, area: str, formula: str) -> None:
 
 
 __all__ = [
+    "ASKED",
     "CATALOG_NAME",
     "HEADER_ROW",
     "LIVE_RESULTS",
     "LOOKS",
+    "PLANNED",
     "alarm",
     "choices_of",
     "column_validation",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 
@@ -28,6 +29,10 @@ CHOICES = (
     ("C7", "utilization", "", "blank: as in prices"),
     ("C8", "energy price", "USD/kWh", "blank: as in prices"),
     ("C9", "power usage effectiveness", "", "blank: as in prices"),
+)
+UNPRICED = (
+    "An accelerator without a row in prices has no cost here. Results of plans take the price of its device where it "
+    "is derived: give it a row, with the sale price of xlperf device as capex, and it has one here too."
 )
 _YEAR_HOURS = YEAR / HOUR
 _HEADERS = (
@@ -80,9 +85,10 @@ def tco_sheet(
     words = "Plain formulas on the performance cells: they work without the add-in. Yellow cells stand for all plans."
     title(sheet, TITLE, words)
     for chosen, name, unit, note in CHOICES:
-        put(sheet[f"B{chosen[1:]}"], f"{name} ({unit})" if unit else name, "xlperf key")
+        put(sheet[f"A{chosen[1:]}"], f"{name} ({unit})" if unit else name, "xlperf key")
         put(sheet[chosen], None, "xlperf input")
-        put(sheet[f"D{chosen[1:]}"], note, "xlperf note")
+        _note(sheet, f"D{chosen[1:]}", note)
+    _note(sheet, "A10", UNPRICED)
     choice = DataValidation(type="list", formula1='"rent,own"', allow_blank=True)
     choice.add("C5")
     sheet.add_data_validation(choice)
@@ -104,6 +110,11 @@ def tco_sheet(
     sheet.freeze_panes = f"B{TOP}"
     page_setup(sheet, TOP - 1, area=f"A1:{get_column_letter(len(_HEADERS))}{max(row - 1, TOP)}")
     return sheet
+
+
+def _note(sheet: Worksheet, place: str, words: str) -> None:
+    cell: Any = put(sheet[place], words, "xlperf note")
+    cell.alignment = Alignment(horizontal="left", vertical="center", wrap_text=False)
 
 
 def _column(kind: str, name: str) -> str:

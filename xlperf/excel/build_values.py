@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import PLAN_TABLES, table_schema
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
+from xlperf.evaluate.designs import evaluate_designs
+from xlperf.evaluate.servers import evaluate_servers
 from xlperf.excel.blocks import block_of, read_block
 from xlperf.excel.build_front import CARD_RESULTS, CARDS, card, catalog_kinds
-from xlperf.excel.build_sheets import LIVE_RESULTS
+from xlperf.excel.build_sheets import ASKED, LIVE_RESULTS, PLANNED
 from xlperf.excel.handles import content_of, handle_of
 from xlperf.excel.outcomes import Outcome, solved
 from xlperf.excel.style import data_rows
@@ -19,8 +22,8 @@ from xlperf.excel.style import data_rows
 ORIGIN = "xlperf.xlsx"
 
 
-def plan_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]:
-    """Cells of the live results of the plan sheets, by kind and name.
+def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]:
+    """Cells of the live results of plans, designs and servers, by kind and name.
 
     Parameters
     ----------
@@ -34,11 +37,17 @@ def plan_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]
     """
     catalog = _catalog(tables)
     found = {}
-    for kind in PLAN_TABLES:
-        if len(tables[kind]):
+    for kind, names in LIVE_RESULTS.items():
+        if kind in tables and len(tables[kind]):
             columns = table_schema(kind).columns
             block: list[list[Any]] = [[column.header for column in columns], *data_rows(tables[kind], columns)]
-            found[kind] = _cells(block, LIVE_RESULTS[kind], catalog)
+            found[kind] = _cells(block, names, catalog, kind)
+    if "servers" in found:
+        numbers = [tables["servers"].number(name).tolist() for name in ASKED]
+        for row, given in enumerate(zip(*numbers, strict=True)):
+            if all(value != value for value in given):
+                for name in (own for own in LIVE_RESULTS["servers"] if own.endswith(PLANNED)):
+                    found["servers"][name][row] = ""
     return found
 
 
@@ -47,7 +56,7 @@ def card_results(tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
     catalog = _catalog(tables)
     names = {str(name).casefold() for name in tables["models"].text("model")}
     return {
-        kind: {name: cells[0] for name, cells in _cells(card(kind), CARD_RESULTS[kind], catalog).items()}
+        kind: {name: cells[0] for name, cells in _cells(card(kind), CARD_RESULTS[kind], catalog, kind).items()}
         for kind in CARDS
         if str(dict(CARDS[kind])["model"]).casefold() in names
     }
@@ -66,8 +75,14 @@ def _catalog(tables: Mapping[str, Table]) -> Catalog:
     return Catalog.from_tables([tables[kind] for kind in catalog_kinds(tables)], ORIGIN)
 
 
-def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog) -> dict[str, list[Any]]:
-    outcome: Outcome = solved(read_block(block, None), lambda plans: evaluate(plans, catalog))
+def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog, kind: str) -> dict[str, list[Any]]:
+    def computed(table: Table) -> Table:
+        if kind == "chiplets":
+            return evaluate_designs(table, catalog)
+        return evaluate_servers(table) if kind == "servers" else evaluate(table, catalog)
+
+    outcome: Outcome = solved(replace(read_block(block, None), kind=kind), computed)
     cells = {name: outcome.column(name) for name in names}
-    cells["reason"] = [cell or "ok" if isinstance(cell, str) else cell.message for cell in cells["reason"]]
+    if "reason" in cells:
+        cells["reason"] = [cell or "ok" if isinstance(cell, str) else cell.message for cell in cells["reason"]]
     return cells

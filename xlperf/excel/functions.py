@@ -64,6 +64,13 @@ VARY = Argument(
     "concurrency, batch size or request rate among them, 24 loads up to full memory.",
     optional=True,
 )
+TOP = Argument("top", "How many plans, the best first; blank: 10.", optional=True)
+OBJECTIVE = Argument(
+    "objective",
+    'Result to make best, as "step time", or cost, energy, throughput; blank: least step time, or most output tokens '
+    "per second and accelerator.",
+    optional=True,
+)
 TABLES = Argument(
     "table",
     "A table with its header row: accelerators, networks, models, prices, calibration, process_nodes, "
@@ -219,6 +226,13 @@ def functions() -> dict[str, Function]:
             "beats in both, those that miss the plan's ttft target or tpot target left out. "
             f"{SPILL}",
             (_plans("inference"), VARY, RESULTS, CATALOG, HEADER),
+            "block",
+        ),
+        Function(
+            "XLPERF_SEARCH",
+            "The best of all plans that the cells with auto of a plan stand for: legal, in memory, within its targets. "
+            f"A header row, then one row per plan with what was chosen and its results. {SPILL}",
+            (PLAN, TOP, OBJECTIVE, CATALOG, HEADER),
             "block",
         ),
         Function(

@@ -10,11 +10,12 @@ import sys
 import traceback
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xlperf.catalog.cells import is_blank, shown, table_kind
-from xlperf.catalog.schema import EVERY_TABLE, results_of, split_header, table_schema
+from xlperf.catalog.schema import EVERY_TABLE, Column, results_of, split_header, table_schema
 from xlperf.errors import Fault, InputError, nearest
 from xlperf.excel.blocks import (
     CellError,
@@ -36,7 +37,11 @@ from xlperf.excel.outcomes import Outcome, Outcomes, shown_column
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
+    from xlperf.explore.search import Search
 
+MOST_IN_CELLS = 200_000
+"""Plans that the cells with auto of a plan may stand for: a few seconds of work."""
+TOP_PLANS = 10
 MOST_CATALOGS_KEPT = 8
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
@@ -51,10 +56,26 @@ class Engine:
         return load_catalog()
 
     def evaluate(self, plans: Table, catalog: Catalog) -> Table:
-        """Results of plans."""
+        """Results of plans; those with ``auto`` are searched, and the reason says what was chosen."""
         from xlperf.evaluate import evaluate
 
+        if plans.auto:
+            from xlperf.explore.resolve import evaluate_resolved
+
+            return evaluate_resolved(plans, catalog, MOST_IN_CELLS)[1]
         return evaluate(plans, catalog)
+
+    def resolve(self, plans: Table, catalog: Catalog) -> Table:
+        """Plans with the value that a search chooses in the place of every ``auto``."""
+        from xlperf.explore.resolve import resolve
+
+        return resolve(plans, catalog, MOST_IN_CELLS).plans
+
+    def search(self, plan: Table, catalog: Catalog, objective: str, top: int) -> Search:
+        """The best of what a plan stands for."""
+        from xlperf.explore.search import search
+
+        return search(plan, catalog, objective, top=top, most=MOST_IN_CELLS)
 
     def evaluate_designs(self, designs: Table, catalog: Catalog) -> Table:
         """Cost of chiplet designs."""
@@ -84,7 +105,7 @@ class Engine:
         """Operators of one plan."""
         from xlperf.evaluate import explain
 
-        return explain(plans, catalog)
+        return explain(self.resolve(plans, catalog) if plans.auto else plans, catalog)
 
 
 class Session:
@@ -168,6 +189,8 @@ class Session:
             return self._explain(plans, given["catalog"])
         if function.name == "XLPERF_FRONTIER":
             return self._frontier(plans, given["vary"], given["results"], given["catalog"])
+        if function.name == "XLPERF_SEARCH":
+            return self._search(plans, given["top"], given["objective"], given["catalog"])
         kind = function.name.removeprefix("XLPERF_").lower()
         if plans.kind != kind:
             raise FunctionError("#VALUE!", f"these are {plans.kind} plans; use XLPERF_{plans.kind.upper()}")
@@ -238,7 +261,11 @@ class Session:
             "devices": self._engine.evaluate_devices,
         }[kind]
         outcome = self._outcomes.of(key, designs, lambda table: compute(table, content))
-        return outcome.column(result)
+        cells = outcome.column(result)
+        if result == "reason" and kind == "chiplets":
+            return [cell.message if isinstance(cell, CellError) else _words(cell, row)
+                    for cell, row in zip(cells, outcome.rows, strict=True)]  # fmt: skip
+        return cells
 
     def _values(self, result: str, plans: Plans, catalog: Any) -> list[Any]:
         result = STAND_INS.get((plans.kind, result), result)
@@ -255,9 +282,44 @@ class Session:
             if column.is_result:
                 cells.append(outcome.column(column.name))
             else:
-                place = position_of(plans, column.name)
-                cells.append(["" if row[place] is None else row[place] for row in plans.rows])
+                cells.append(self._given(plans, column, catalog))
         return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
+
+    def _given(self, plans: Plans, column: Column, catalog: Any) -> list[Any]:
+        """Cells of a column of the plans; in the place of ``auto`` what was chosen."""
+        place = position_of(plans, column.name)
+        cells = ["" if row[place] is None else row[place] for row in plans.rows]
+        asked = [
+            number for number, cell in enumerate(cells) if isinstance(cell, str) and cell.strip().lower() == "auto"
+        ]
+        _, content = self._catalog(catalog)
+        for number in asked:
+            with suppress(InputError):  # the results of the row say what is wrong with it
+                table = self._engine.resolve(read_plans_of(plans, number, number + 1), content)
+                cells[number] = _plan_cells(table, [column.name])[0][0]
+        return cells
+
+    def _search(self, plans: Plans, top: Any, objective: Any, catalog: Any) -> Block:
+        from xlperf.explore.search import SHOWN
+
+        _, content = self._catalog(catalog)
+        if len(plans.rows) != 1:
+            raise FunctionError("#VALUE!", f"XLPERF_SEARCH takes one plan, got {len(plans.rows)}")
+        most = _cell(top)
+        if most is not None and not (isinstance(most, float) and most >= 1.0 and most.is_integer()):
+            raise FunctionError("#VALUE!", f"top must be a whole number of at least 1, got {shown(most)}")
+        plan = read_plans_of(plans)
+        if not plan.auto:
+            raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
+        found = self._engine.search(plan, content, str(_cell(objective) or ""), int(most or TOP_PLANS))
+        if not found.found:
+            raise FunctionError("#N/A", found.words)
+        names = list(dict.fromkeys([found.objective.column.name, *SHOWN[plans.kind]]))
+        inputs = [plan.schema.by_name[name] for name in found.searched]
+        known = results_of(plans.kind).by_name
+        cells = _plan_cells(found.plans, found.searched) + [shown_column(found.results, name) for name in names]
+        headers = [column.header for column in [*inputs, *(known[name] for name in names)]]
+        return [headers, *(list(row) for row in zip(*cells, strict=True))]
 
     def _explain(self, plans: Plans, catalog: Any) -> Block:
         _, content = self._catalog(catalog)
@@ -285,7 +347,7 @@ class Session:
         found, reached = self._engine.frontier(table, content, values)
         if not len(found):
             raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
-        inputs = told_apart(Frontier(found, reached), values, named=len(table) > 1)
+        inputs = told_apart(Frontier(found, reached), {**table.auto, **values}, named=len(table) > 1)
         if any(not is_blank(cell) and cell != 0 for row in block_of(results) for cell in row):
             everywhere = replace(plans, header=tuple(name for name in found.columns))
             columns = chosen_columns(everywhere, results)
@@ -313,6 +375,23 @@ class Session:
         reasons = outcome.column("reason")
         return [[cell.message if isinstance(cell, CellError) else _words(cell, row)]
                 for cell, row in zip(reasons, outcome.rows, strict=True)]  # fmt: skip
+
+
+def _cell(argument: Any) -> Any:
+    """The one cell of an argument; None where it is blank."""
+    cells = block_of(argument)
+    value = cells[0][0] if cells else None
+    return None if is_blank(value) or value == 0 else value  # an empty cell arrives as 0 in LibreOffice
+
+
+def _plan_cells(plans: Table, names: Sequence[str]) -> list[list[Any]]:
+    """Cells of columns of plans without units: numbers, words, TRUE and FALSE; blanks are empty."""
+    cells: list[list[Any]] = []
+    for name in names:
+        values = plans[name].tolist() if name in plans else [""] * len(plans)
+        flag = plans.schema.by_name[name].kind == "flag"
+        cells.append(["" if value != value else bool(value) if flag else value for value in values])
+    return cells
 
 
 def _part(argument: Any, kind: str = "chiplets", word: str = "part") -> str:

@@ -39,7 +39,7 @@ def answer(session: Session, line: bytes) -> bytes:
         function, arguments = request["function"], request["arguments"]
         if not isinstance(function, str) or not isinstance(arguments, list):
             raise TypeError
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         rows: list[list[Any]] = [[CellError("#VALUE!", "the request is not one that this worker knows")]]
     else:
         rows = session.call(function, arguments)

@@ -43,8 +43,10 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
     known = results_of(kind).by_name
     name = result.strip().casefold().replace(" ", "_") or MAIN_RESULT[kind]
     if name not in known or known[name].is_text:
-        numbers = [column.name for column in known.values() if not column.is_text]
-        raise InputError(Fault("", f'"{result}" is no result of {kind}; {nearest(name, numbers)}'))
+        numbers = [column.name.replace("_", " ") for column in known.values() if not column.is_text]
+        elsewhere = [sheet for sheet in MAIN_RESULT if name in results_of(sheet).by_name]
+        hint = f"it is one of the sheet {elsewhere[0]}" if elsewhere else nearest(name, numbers)
+        raise InputError(Fault("--tornado", f'"{result}" is no result of {kind}; {hint}'))
     shown = known[name]
 
     def values(own: Table, with_catalog: Catalog) -> np.ndarray:

@@ -17,10 +17,10 @@ from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.door import Progress
+from xlperf.explore.candidates import expanded
 from xlperf.explore.grid import MOST_PLANS, grid
+from xlperf.explore.loads import LOADS, NUM_POINTS, load_steps
 
-NUM_POINTS = 24
-LOADS = ("concurrency", "batch_size", "request_rate")
 SHOWN = ("tokens_per_second_per_user", "tokens_per_second_per_accelerator", "ttft", "tpot", "running_batch")
 """Results that a table of a frontier shows unless others are asked for."""
 _TARGETS = ("ttft_target", "tpot_target")
@@ -52,34 +52,12 @@ def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS) -> Table
     Table
         With ``concurrency``, without plans that are illegal or that do not fit with a single request.
     """
-    blank = np.full(len(plans), np.nan)
-    columns = {**plans.columns, **dict.fromkeys(LOADS, blank)}
-    replicas = _replicas(plans)
-    results = evaluate(Table(plans.kind, {**columns, "concurrency": replicas}, plans.place, plans.auto), catalog)
-    most, kept = results.number("max_batch_size"), results.number("batch_at_targets")
-    most = np.where(np.isnan(kept) | (plans.filled("mode") == "disaggregated"), most, kept)
-    rows, requests = [], []
-    for row, (room, copies) in enumerate(zip(most.tolist(), replicas.tolist(), strict=True)):
-        if room >= 1.0:
-            batches = np.unique(np.round(np.geomspace(1.0, room, num_points)))
-            rows.append(np.full(len(batches), row))
-            requests.append(batches * copies)
-    if not rows:
-        return Table(plans.kind, {name: values[:0] for name, values in columns.items()}, plans.place)
-    index = np.concatenate(rows)
+    index, batches, copies = load_steps(plans, catalog, num_points)
+    columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
     if len(index) > MOST_PLANS:
         raise InputError(Fault("", f"the grid has {len(index):,} plans with its loads, more than {MOST_PLANS:,}"))
     taken = Table(plans.kind, columns, plans.place, plans.auto).take(index)
-    return replace(taken, columns={**taken.columns, "concurrency": np.concatenate(requests)})
-
-
-def _replicas(plans: Table) -> np.ndarray:
-    """Copies of the model that decode."""
-    total, asked = plans.number("num_accelerators"), plans.number("prefill_accelerators")
-    pools = plans.filled("mode") == "disaggregated"
-    decode = np.where(pools, total - np.where(np.isnan(asked), np.floor(0.5 * total), asked), total)
-    ranks = plans.filled("tensor_parallel") * plans.filled("context_parallel") * plans.filled("pipeline_parallel")
-    return np.asarray(np.maximum(np.floor(decode / ranks), 1.0))
+    return replace(taken, columns={**taken.columns, "concurrency": batches * copies})
 
 
 def points(
@@ -94,7 +72,7 @@ def points(
     Parameters
     ----------
     plans : Table
-        Inference plans.
+        Inference plans; an ``auto`` stands for every value that the rules of plans allow.
     catalog : Catalog
         What they refer to.
     values : mapping of str to array, optional
@@ -118,7 +96,7 @@ def points(
     if plans.kind != "inference":
         raise InputError(Fault("", f"these are {plans.kind} plans; a frontier needs inference plans"))
     values = values or {}
-    table = plans
+    plans = table = expanded(plans, catalog, without={*LOADS, *values})
     given = [name for name in LOADS if name in values]
     if given:  # a load of the grid takes the place of that of the plan
         blank = np.full(len(plans), np.nan)

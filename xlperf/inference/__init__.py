@@ -9,20 +9,24 @@ of decoding.
 """
 
 from xlperf.inference.bound import BOUNDS, serving_bound
-from xlperf.inference.loaded import Serving, Stream, loaded_results, operating
-from xlperf.inference.pooled import pooled_results, pools_of
+from xlperf.inference.halves import HalfPasses
+from xlperf.inference.loaded import loaded_results, operating
+from xlperf.inference.pooled import pool_state, pooled_results, pools_of
 from xlperf.inference.results import serving_memory, serving_results
+from xlperf.inference.serving import Serving, Stream
 from xlperf.inference.targets import pooled_target_results, target_results
 from xlperf.inference.work import ServingWork, phase_times, serving_work
 
 __all__ = [
     "BOUNDS",
+    "HalfPasses",
     "Serving",
     "ServingWork",
     "Stream",
     "loaded_results",
     "operating",
     "phase_times",
+    "pool_state",
     "pooled_results",
     "pooled_target_results",
     "pools_of",

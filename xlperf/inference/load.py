@@ -344,7 +344,8 @@ def pooled_state(
     columns = np.broadcast_arrays(
         requests, capacity, around, longest, offered, steps, base, slope, decode_replicas, room, most
     )
-    rate = _root(np.stack(columns), _reached, most)
+    flat = np.stack(columns).reshape(len(columns), -1)
+    rate = _root(flat, _reached, flat[-1]).reshape(columns[-1].shape)
     load = np.minimum(rate / capacity, 1.0)
     wait = 0.5 * service.prefill_share * load / np.maximum(1.0 - load, 1e-9) / prefill_replicas
     wait = np.minimum(wait, longest) + burst

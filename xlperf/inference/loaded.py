@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, divide, total
-from xlperf.hardware.device import Device
+from xlperf.arrays import Array, array, divide
+from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import (
     Service,
     Steady,
@@ -17,276 +15,153 @@ from xlperf.inference.load import (
     spread_quantiles,
     step_line,
 )
-from xlperf.inference.results import most_requests, serving_memory, serving_results
+from xlperf.inference.results import Room, batch_results
 from xlperf.inference.runs import run_rate
-from xlperf.inference.work import phase_times, serving_work
-from xlperf.network.tiers import Network
-from xlperf.parallel.serving_memory import usable_memory
+from xlperf.inference.serving import Serving, Stream
 from xlperf.parallel.serving_plan import InferencePlan
-from xlperf.workload.model import Architecture, Model
-from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
 MOST_OPEN = 256.0
 
 
-_MOSTLY = 0.7
-Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan, "Stream")
+class Demand(NamedTuple):
+    """What requests ask of a replica, whatever its batch, (rows,).
 
-
-def _some(values: Array, rows: np.ndarray) -> Array:
-    """Rows of an array that has one for each plan; others as they are."""
-    return values[rows] if np.ndim(values) else values
-
-
-def _some_rows(bundle: Bundle, rows: np.ndarray) -> Bundle:
-    """Some plans of a bundle of arrays."""
-    return replace(bundle, **{field.name: _some(getattr(bundle, field.name), rows) for field in fields(bundle)})
-
-
-@dataclass(frozen=True)
-class Serving:
-    """Everything that the equations need of a block of plans: the arguments of ``serving_results``."""
-
-    model: Model
-    device: Device
-    attention_device: Device
-    wide_device: Device
-    network: Network
-    plan: InferencePlan
-    kernels: Mapping[str, Mapping[str, Array]]
-    software: Mapping[str, Array]
-    reserved_memory: Array
-    architecture: Architecture
-
-    def with_batch(self, batch: Array, prompts: Array) -> Serving:
-        """The same with other requests decoded together and other prompts prefilled together."""
-        return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
-
-    def take(self, rows: np.ndarray) -> Serving:
-        """Some of the plans."""
-        return replace(
-            self,
-            model=_some_rows(self.model, rows),
-            device=_some_rows(self.device, rows),
-            attention_device=_some_rows(self.attention_device, rows),
-            wide_device=_some_rows(self.wide_device, rows),
-            network=_some_rows(self.network, rows),
-            plan=_some_rows(self.plan, rows),
-            kernels={name: {key: _some(v, rows) for key, v in family.items()} for name, family in self.kernels.items()},
-            software={name: _some(values, rows) for name, values in self.software.items()},
-            reserved_memory=_some(self.reserved_memory, rows),
-        )
-
-    def results(self, phases: tuple[int, ...] = BOTH_PHASES) -> dict[str, Array]:
-        """As :func:`xlperf.inference.serving_results`."""
-        return serving_results(
-            self.model,
-            self.device,
-            self.attention_device,
-            self.wide_device,
-            self.network,
-            self.plan,
-            self.kernels,
-            self.software,
-            self.reserved_memory,
-            self.architecture,
-            phases,
-        )
-
-    def times(self, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
-        """Times of a prefill and of a step of decoding, or of one of them, (rows, phases). [s]"""
-        work = serving_work(
-            self.model,
-            self.device,
-            self.attention_device,
-            self.wide_device,
-            self.network,
-            self.plan,
-            self.kernels,
-            self.software,
-            self.architecture,
-            phases,
-        )
-        return total(phase_times(work))
-
-    def prefill_unless(self, other: Serving, known: Array) -> Array:
-        """Times of a prefill; those of the plans that take as many prompts together elsewhere are known. [s]"""
-        rows = np.flatnonzero(self.plan.prompts_together != other.plan.prompts_together)
-        if len(rows) > _MOSTLY * len(known):
-            return self.times((PREFILL,))[:, 0]
-        found = known + 0.0
-        if len(rows):
-            found[rows] = self.take(rows).times((PREFILL,))[:, 0]
-        return found
-
-
-@dataclass(frozen=True)
-class Stream:
-    """Requests, (rows,).
-
-    Rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none), share of those in
-    flight whose prefills are waited for, requests of a run (NaN: without end).
-    """
-
-    request_rate: Array
-    prompt_variation: Array
-    first_target: Array
-    token_target: Array
-    waiting_share: Array
-    run_requests: Array
-
-    def take(self, rows: np.ndarray) -> Stream:
-        """Those of some of the plans."""
-        return _some_rows(self, rows)
-
-
-def places_of(serving: Serving) -> Array:
-    """Requests that the memory of a replica has room for.
-
-    Parameters
+    Attributes
     ----------
-    serving : Serving
-        Model, accelerators, plan, calibration, (rows,).
-
-    Returns
-    -------
-    Array
-        Whole number; 0 where not one fits, (rows,). [-]
+    steps : Array
+        Steps of decoding that a request takes. [-]
+    tokens_per_step : Array
+        Tokens that a step yields. [-]
+    most_prompts : Array
+        Prompts that a pass of the prefill takes, 1 or more. [-]
+    stages : Array
+        Stages that prompts follow each other through. [-]
+    waiting_share : Array
+        Share of the requests in flight that come together. [-]
     """
-    memory = serving_memory(serving.model, serving.plan, serving.architecture)
-    capacity, share = serving.device.memory_capacity[:, 0], serving.software["memory_fraction"][:, 0]
-    usable = usable_memory(capacity, serving.reserved_memory, memory["memory_weights"], share)
-    return most_requests(serving.plan, memory, usable)
+
+    steps: Array
+    tokens_per_step: Array
+    most_prompts: Array
+    stages: Array
+    waiting_share: Array
+
+    def take(self, rows: np.ndarray) -> Demand:
+        """That of some of the plans."""
+        return Demand(*(values[rows] for values in self))
+
+    def prompts(self, requests: Array) -> Array:
+        """Prompts that are prefilled together, whole: those that come during a step, or in a burst. [-]"""
+        coming = np.maximum(requests / np.maximum(self.steps, 1.0), self.waiting_share * requests)
+        return np.asarray(np.maximum(np.minimum(np.floor(coming), self.most_prompts), 1.0))
+
+    def service(self, batch: Array, step: Array, half: Array, prefill: Array, share: Array) -> Service:
+        """What a replica needs for a request, from its times with a batch.
+
+        Parameters
+        ----------
+        batch : Array
+            Requests that are decoded together. [-]
+        step : Array
+            Time of a step with them. [s]
+        half : Array
+            Time of a step with half of them, as :func:`half_of` has it. [s]
+        prefill : Array
+            Time of a prefill. [s]
+        share : Array
+            Time that a prompt takes of it. [s]
+
+        Returns
+        -------
+        Service
+            Its times: a step is linear in the requests that it decodes.
+        """
+        per_token = step / self.tokens_per_step
+        step = np.where(self.steps > 0.0, per_token * self.tokens_per_step, half)
+        return Service(prefill, share, *step_line(batch, step, half_of(batch), half), self.steps, self.waiting_share)
+
+    def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
+        """Time that a prompt takes of a prefill, where prompts follow each other through the stages. [s]"""
+        return np.asarray(prefill / (prompts * np.maximum(np.minimum(self.stages, batch), 1.0)))
 
 
-def prompts_together(plan: InferencePlan, requests: Array, steps: Array, share: Array) -> Array:
-    """Prompts that are prefilled together: those that come during a step, or in a burst.
+def demand_of(plan: InferencePlan, prefilling: InferencePlan, waiting_share: Array) -> Demand:
+    """What requests ask of the replicas of plans.
 
     Parameters
     ----------
     plan : InferencePlan
-        Lengths, tokens of a pass, (rows,).
-    requests : Array
-        Requests in flight on a replica, (rows,). [-]
-    steps : Array
-        Steps of decoding that a request takes, (rows,). [-]
-    share : Array
+        Of the replicas that decode, (rows,).
+    prefilling : InferencePlan
+        Of those that prefill, (rows,).
+    waiting_share : Array
         Share of the requests in flight that come together, (rows,). [-]
 
     Returns
     -------
+    Demand
+        Steps, prompts and stages, (rows,).
+    """
+    taken = np.maximum(np.floor(prefilling.prefill_tokens / prefilling.own_tokens), 1.0)
+    return Demand(
+        np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step,
+        plan.tokens_per_step,
+        prefilling.attention_replicas * taken,
+        prefilling.pipeline_parallel,
+        waiting_share,
+    )
+
+
+def half_of(batch: Array) -> Array:
+    r"""The smaller batch that the time of a step with one more request is found from.
+
+    .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
+
+    Parameters
+    ----------
+    batch : Array
+        Requests, (rows,). [-]
+
+    Returns
+    -------
     Array
-        Whole number, 1 or more, and no more than a pass takes, (rows,). [-]
+        Half of them, whole, 1 or more, (rows,). [-]
     """
-    most = plan.attention_replicas * np.maximum(np.floor(plan.prefill_tokens / plan.own_tokens), 1.0)
-    coming = np.maximum(requests / np.maximum(steps, 1.0), share * requests)
-    return np.maximum(np.minimum(np.floor(coming), most), 1.0)
-
-
-def loaded_serving(serving: Serving, stream: Stream, requests: Array) -> Serving:
-    """Replicas with a number of requests that are decoded together, and the prompts that are prefilled together then.
-
-    Parameters
-    ----------
-    serving : Serving
-        Model, accelerators, plan, calibration, (rows,).
-    stream : Stream
-        Requests, (rows,).
-    requests : Array
-        Requests that are decoded together, whole, (rows,). [-]
-
-    Returns
-    -------
-    Serving
-        With that batch.
-    """
-    plan = serving.plan
-    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    return serving.with_batch(requests, prompts_together(plan, requests, steps, stream.waiting_share))
-
-
-def decoding_line(loaded: Serving, steps: Array, per_token: Array) -> tuple[Array, Array]:
-    """Time of a step of decoding with no request and of one more, from the time per token with all of a batch.
-
-    Parameters
-    ----------
-    loaded : Serving
-        Replicas with their batch, (rows,).
-    steps : Array
-        Steps of decoding that a request takes, (rows,). [-]
-    per_token : Array
-        Time of a step over the tokens that it yields, (rows,). [s]
-
-    Returns
-    -------
-    tuple of Array
-        Base and slope, (rows,). [s]
-    """
-    requests = loaded.plan.batch_size
-    fewer = np.maximum(np.floor(0.5 * requests), 1.0)
-    half = loaded.with_batch(fewer, loaded.plan.prompts_together).times((DECODING,))[:, 0]
-    step = np.where(steps > 0.0, per_token * loaded.plan.tokens_per_step, half)
-    return step_line(requests, step, fewer, half)
-
-
-def service_of(loaded: Serving, stream: Stream, prefill_time: Array, per_token: Array) -> Service:
-    """What a replica needs for a request, from its times with a batch.
-
-    Parameters
-    ----------
-    loaded : Serving
-        Replicas with their batch, as :func:`loaded_serving` has them, (rows,).
-    stream : Stream
-        Requests, (rows,).
-    prefill_time : Array
-        Time of the prefill of the prompts that go together, (rows,). [s]
-    per_token : Array
-        Time of a step of decoding over the tokens that it yields, (rows,). [s]
-
-    Returns
-    -------
-    Service
-        Its times, (rows,).
-    """
-    plan = loaded.plan
-    steps = np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step
-    base, slope = decoding_line(loaded, steps, per_token)
-    # Prompts follow each other through the stages.
-    parts = plan.prompts_together * np.maximum(np.minimum(plan.pipeline_parallel, plan.batch_size), 1.0)
-    return Service(prefill_time, prefill_time / parts, base, slope, steps, stream.waiting_share)
-
-
-def quick_service(serving: Serving, stream: Stream, requests: Array) -> Service:
-    """What a replica needs for a request while a number of them are decoded together, without other results.
-
-    Parameters
-    ----------
-    serving : Serving
-        Model, accelerators, plan, calibration, (rows,).
-    stream : Stream
-        Requests, (rows,).
-    requests : Array
-        Requests that are decoded together, whole, (rows,). [-]
-
-    Returns
-    -------
-    Service
-        Its times, (rows,).
-    """
-    loaded = loaded_serving(serving, stream, requests)
-    prefill, step = loaded.times().T
-    return service_of(loaded, stream, prefill, step / serving.plan.tokens_per_step)
+    return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))
 
 
 class Operation(NamedTuple):
-    """Replicas in steady state, (rows,): times, state, results of a static batch, and the plan at that batch."""
+    """Replicas in steady state, (rows,).
+
+    Attributes
+    ----------
+    service : Service
+        Times of a replica with the batch that it decodes.
+    steady : Steady
+        Its state.
+    results : dict of str to Array
+        Of that batch as a static one.
+    places : Array
+        Requests that the cache has room for, 1 or more. [-]
+    filled : Service
+        Times of a replica that decodes as many.
+    running : Serving
+        The plan at the batch that it decodes.
+    room : Room
+        Memory of a replica.
+    halves : HalfPasses
+        Times that are known of it.
+    """
 
     service: Service
     steady: Steady
     results: dict[str, Array]
     places: Array
+    filled: Service
     running: Serving
+    room: Room
+    halves: HalfPasses
 
 
 def operating(serving: Serving, stream: Stream) -> Operation:
@@ -304,32 +179,44 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     Operation
         Times and state of a replica.
     """
-    plan = serving.plan
+    plan, room, halves = serving.plan, serving.room(), HalfPasses(serving)
+    demand = demand_of(plan, plan, stream.waiting_share)
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(stream.request_rate)
-    room = places_of(serving)
     # A plan that has room for no request keeps its numbers.
-    places, room = np.maximum(room, 1.0), np.where(room >= 1.0, room, np.inf)
+    places, limit = np.maximum(room.places, 1.0), np.where(room.places >= 1.0, room.places, np.inf)
     requests = np.maximum(plan.num_requests / replicas, 1.0)
     active = np.minimum(np.ceil(requests), places)
     rate = stream.request_rate / replicas
     if arriving.any():
-        guess = np.minimum(places, MOST_OPEN)
-        service = quick_service(serving, stream, np.where(arriving, guess, active))
-        found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation, room).running
+        guess = np.where(arriving, np.minimum(places, MOST_OPEN), active)
+        prompts = demand.prompts(guess)
+        (step, half), (prefill,) = halves.times(np.stack([guess, half_of(guess)]), prompts[None])
+        service = demand.service(guess, step, half, prefill, demand.shared(guess, prompts, prefill))
+        found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation, limit).running
         found = np.where(np.isfinite(found), np.ceil(found), places)
         active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
-    running = loaded_serving(serving, stream, active)
-    results = running.results()
-    service = service_of(running, stream, results["ttft"], results["tpot"])
+    prompts, most = demand.prompts(active), demand.prompts(places)
+    batches = np.stack([active, half_of(active), places])
+    (step, half, full), (prefill, filling) = halves.times(batches, np.stack([prompts, most]), detailed=True)
+    service = demand.service(active, step, half, prefill, demand.shared(active, prompts, prefill))
     steady = closed_state(service, requests, places)
     if arriving.any():
-        opened = service.open_state(rate, stream.prompt_variation, room)
+        opened = service.open_state(rate, stream.prompt_variation, limit)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
-    return Operation(service, steady, results, places, running)
+    filled = service._replace(
+        prefill_time=filling,
+        prefill_share=demand.shared(places, most, filling),
+        step_base=full,
+        step_slope=0.0 * full,
+    )
+    running = halves.step(active)
+    loaded = serving.with_batch(active, prompts)
+    results = batch_results(loaded.plan, room.with_batch(loaded.plan), prefill, running.parts, running.bound)
+    return Operation(service, steady, results, places, filled, loaded, room, halves)
 
 
-def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
+def loaded_results(serving: Serving, stream: Stream, operation: Operation) -> dict[str, Array]:
     """Results of continuous batching, as :func:`xlperf.inference.serving_results` has them for a static batch.
 
     Parameters
@@ -338,27 +225,23 @@ def loaded_results(serving: Serving, stream: Stream) -> dict[str, Array]:
         Model, accelerators, plan, calibration, (rows,).
     stream : Stream
         Requests, (rows,).
+    operation : Operation
+        Their steady state, as :func:`operating` has it.
 
     Returns
     -------
     dict of str to Array
         Columns of inference_results, (rows,), with quantiles, queueing and running requests.
     """
-    service, steady, results, places, running = operating(serving, stream)
+    service, steady, places = operation.service, operation.steady, operation.places
     replicas = np.maximum(serving.plan.num_replicas, 1.0)
-    full = loaded_serving(serving, stream, places)
-    prefill, step = full.prefill_unless(running, service.prefill_time), full.times((DECODING,))[:, 0]
-    parts = full.plan.prompts_together * np.minimum(full.plan.pipeline_parallel, places)
-    filled = service._replace(
-        prefill_time=prefill, prefill_share=prefill / parts, step_base=step, step_slope=0.0 * step
-    )
-    best = np.maximum(closed_state(filled, places, places).rate, steady.rate) * replicas
+    best = np.maximum(closed_state(operation.filled, places, places).rate, steady.rate) * replicas
     rate = steady.rate
     if not np.isnan(stream.run_requests).all():
         offered = np.maximum(serving.plan.num_requests / replicas, 1.0)
         rate = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
     one = np.ones_like(replicas)
-    return streamed(serving, stream, service, steady, results, best, rate * replicas, one, one)
+    return streamed(serving.plan, stream, service, steady, operation.results, best, rate * replicas, one, one)
 
 
 def token_rates(plan: InferencePlan, rate: Array, share: Array) -> dict[str, Array]:
@@ -388,7 +271,7 @@ def token_rates(plan: InferencePlan, rate: Array, share: Array) -> dict[str, Arr
 
 
 def streamed(
-    serving: Serving,
+    plan: InferencePlan,
     stream: Stream,
     service: Service,
     steady: Steady,
@@ -402,8 +285,8 @@ def streamed(
 
     Parameters
     ----------
-    serving : Serving
-        Plans, with all accelerators of the deployment, (rows,).
+    plan : InferencePlan
+        With all accelerators of the deployment, (rows,).
     stream : Stream
         Requests, (rows,).
     service : Service
@@ -426,7 +309,7 @@ def streamed(
     dict of str to Array
         Columns of inference_results, (rows,).
     """
-    plan, arriving = serving.plan, ~np.isnan(stream.request_rate)
+    arriving = ~np.isnan(stream.request_rate)
     tokens = np.maximum(plan.output_length - 1.0, 0.0)
     first = steady.first_token + steady.queue_time
     latency = first + steady.decode_time
@@ -447,14 +330,12 @@ def streamed(
         **token_rates(plan, rate, service.prefill_share / (service.prefill_share + decoding)),
     }
     varied = stream.prompt_variation, plan.output_variation
-    late = [
-        spread_quantiles(service, steady, tokens, *varied, side, prefill_replicas, interrupting)
-        for side in (False, True)
+    sides = [side for side in (False, True) if (arriving == side).any()]
+    spread = [
+        spread_quantiles(service, steady, tokens, *varied, side, prefill_replicas, interrupting) for side in sides
     ]
-    mask = arriving[:, None]
-    for name, side in (("ttft", 0), ("tpot", 1)):
-        values = np.where(mask, late[1][side], late[0][side])
-        for index, quantile in enumerate(QUANTILE_NAMES):
-            column = values[:, index]
-            found[f"{name}_{quantile}"] = column if side == 0 else np.where(tokens > 0.0, column, np.nan)
+    for name, *late in zip(("ttft", "tpot"), *spread, strict=True):
+        values = late[0] if len(sides) == 1 else np.where(arriving[:, None], late[1], late[0])
+        values = values if name == "ttft" else np.where(tokens[:, None] > 0.0, values, np.nan)
+        found |= {f"{name}_{quantile}": values[:, index] for index, quantile in enumerate(QUANTILE_NAMES)}
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, s
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.parameters import router_parameters
-from xlperf.workload.serving import BOTH_PHASES, DENSE, PREFILL, cache_elements
+from xlperf.workload.serving import DECODING, DENSE, PREFILL, cache_elements
 from xlperf.workload.transformer import (
     embedding_parameters,
     expert_parameters,
@@ -26,6 +27,7 @@ from xlperf.workload.transformer import (
 )
 
 _LOGIT_SIZE = 4.0
+_OF_ONE_SEQUENCE = ("kv_cache_size", "working_set_size", "most_sequences")
 _QUANTILES = ("median", "ninetieth", "ninety_ninth")
 
 
@@ -137,15 +139,82 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
     passing = np.where(plan.context_parallel > 1.0, 2.0 * elements * plan.attention_size, 0.0)
     working_set = working_set + passing * np.minimum(plan.own_tokens, plan.prefill_tokens)
     most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
-    own = np.ceil(plan.batch_size / replicas)
     return {
         "memory_weights": weights,
-        "memory_kv_cache": own * cache,
-        "memory_activations": np.minimum(np.ceil(plan.micro_batch_size / replicas), most) * working_set,
+        **_batch_memory(plan, cache, working_set, most),
         "kv_cache_size": cache,
         "working_set_size": working_set,
         "most_sequences": most,
     }
+
+
+def _batch_memory(plan: InferencePlan, cache: Array, working_set: Array, most: Array) -> dict[str, Array]:
+    """Cache and activations of the batch of a plan, from those of one sequence. [B]"""
+    own = np.ceil(plan.batch_size / plan.attention_replicas)
+    prefilled = np.minimum(np.ceil(plan.micro_batch_size / plan.attention_replicas), most)
+    return {"memory_kv_cache": own * cache, "memory_activations": prefilled * working_set}
+
+
+class Room(NamedTuple):
+    """Memory of a replica, (rows,): as :func:`serving_memory` has it, and how much of what the accelerator has is used.
+
+    Attributes
+    ----------
+    memory : mapping of str to Array
+        As :func:`serving_memory` has it. [B]
+    capacity : Array
+        Memory of an accelerator. [B]
+    usable : Array
+        Of that, what the engine may use. [B]
+    places : Array
+        Requests that there is room for, whole; 0 where not one fits. [-]
+    """
+
+    memory: Mapping[str, Array]
+    capacity: Array
+    usable: Array
+    places: Array
+
+    def with_batch(self, plan: InferencePlan) -> Room:
+        """The same with the batch of a plan that is otherwise the same."""
+        held = _batch_memory(plan, *(self.memory[name] for name in _OF_ONE_SEQUENCE))
+        return self._replace(memory={**self.memory, **held})
+
+
+def room_of(
+    model: Model,
+    device: Device,
+    plan: InferencePlan,
+    software: Mapping[str, Array],
+    reserved_memory: Array,
+    architecture: Architecture = DENSE,
+) -> Room:
+    """Memory of a replica and the requests that it has room for.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    device : Device
+        Accelerators, (rows, 1).
+    plan : InferencePlan
+        Degrees, lengths, batch, (rows,).
+    software : mapping of str to Array
+        Constants (rows, 1) of the family serving_software.
+    reserved_memory : Array
+        Memory that the driver keeps from the engine, (rows,). [B]
+    architecture : Architecture, default DENSE
+        Structure that the models share.
+
+    Returns
+    -------
+    Room
+        Weights, cache and activations, what is usable, and the largest batch.
+    """
+    memory = serving_memory(model, plan, architecture)
+    capacity = device.memory_capacity[:, 0]
+    usable = usable_memory(capacity, reserved_memory, memory["memory_weights"], software["memory_fraction"][:, 0])
+    return Room(memory, capacity, usable, most_requests(plan, memory, usable))
 
 
 def most_requests(plan: InferencePlan, memory: Mapping[str, Array], usable_memory: Array) -> Array:
@@ -186,7 +255,6 @@ def serving_results(
     software: Mapping[str, Array],
     reserved_memory: Array,
     architecture: Architecture = DENSE,
-    phases: tuple[int, ...] = BOTH_PHASES,
 ) -> dict[str, Array]:
     """Every number of the inference results that is not a cost, an energy or a band, in the units used inside.
 
@@ -212,8 +280,6 @@ def serving_results(
         Memory that the driver keeps from the engine, (rows,). [B]
     architecture : Architecture, default DENSE
         Structure that the models share.
-    phases : tuple of int, default both
-        Both, or DECODING alone: then what takes the prefill is NaN.
 
     Returns
     -------
@@ -223,26 +289,47 @@ def serving_results(
         ``output_token_rate``, tokens per second of one replica while it is in the phase that makes them, infinite
         where there is no such phase.
     """
-    work = serving_work(
-        model, device, attention_device, wide_device, network, plan, kernels, software, architecture, phases
-    )
+    work = serving_work(model, device, attention_device, wide_device, network, plan, kernels, software, architecture)
     parts = phase_times(work)
-    times = total(parts)
+    bound = serving_bound(work, device, attention_device, kernels, architecture.latent_attention)
+    room = room_of(model, device, plan, software, reserved_memory, architecture)
+    return batch_results(plan, room, total(parts[:, PREFILL]), parts[:, DECODING], bound)
+
+
+def batch_results(plan: InferencePlan, room: Room, prefill: Array, parts: Array, bound: Array) -> dict[str, Array]:
+    """Results of a static batch from the times of its prefill and of a step of decoding.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Degrees, lengths, batch, (rows,).
+    room : Room
+        Memory of a replica with that batch, (rows,).
+    prefill : Array
+        Time of the prefill; where it is NaN, so is what takes it, (rows,). [s]
+    parts : Array
+        Times of a step by part, as :func:`phase_times` has them, (rows, 5). [s]
+    bound : Array
+        What a step waits for, a position in :data:`xlperf.inference.BOUNDS`, (rows,). [-]
+
+    Returns
+    -------
+    dict of str to Array
+        As :func:`serving_results`.
+    """
     steps = plan.output_length - 1.0
-    prefill = times[:, 0] if PREFILL in phases else np.full(len(times), np.nan)
-    step = times[:, -1] / plan.tokens_per_step
+    gained = plan.tokens_per_step
+    step = total(parts) / gained
     decode = steps * step
     latency = prefill + decode
     decodes = steps > 0.0
     rate = plan.num_requests * plan.output_length / latency
-    memory = serving_memory(model, plan, architecture)
-    weights, cache, activations = (memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations"))
-    capacity = device.memory_capacity[:, 0]
-    usable = usable_memory(capacity, reserved_memory, weights, software["memory_fraction"][:, 0])
+    weights, cache, activations = (room.memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations"))
     used = weights + cache + activations
+    per_token = np.where(decodes, step, np.nan)
     return {
         "ttft": prefill,
-        "tpot": np.where(decodes, step, np.nan),
+        "tpot": per_token,
         "tpot_itl": latency / plan.output_length,
         "latency": latency,
         "tokens_per_second": rate,
@@ -251,24 +338,22 @@ def serving_results(
         "memory_weights": weights,
         "memory_kv_cache": cache,
         "memory_activations": activations,
-        "memory_capacity": capacity,
-        "max_batch_size": most_requests(plan, memory, usable),
-        "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
-        "bound": np.where(
-            decodes, serving_bound(work, device, attention_device, kernels, architecture.latent_attention), np.nan
-        ),
+        "memory_capacity": room.capacity,
+        "max_batch_size": room.places,
+        "fits": np.where(np.isnan(used + room.usable), np.nan, used <= room.usable),
+        "bound": np.where(decodes, bound, np.nan),
         "prefill_time": prefill,
         "decode_time": decode,
         **{f"ttft_{quantile}": prefill for quantile in _QUANTILES},
-        **{f"tpot_{quantile}": np.where(decodes, step, np.nan) for quantile in _QUANTILES},
+        **{f"tpot_{quantile}": per_token for quantile in _QUANTILES},
         "queue_time": 0.0 * prefill,
         "running_batch": plan.batch_size + 0.0 * prefill,
         "max_request_rate": rate / plan.output_length,
-        "time_matrix": parts[:, -1, MATRIX] / plan.tokens_per_step,
-        "time_attention": parts[:, -1, ATTENTION] / plan.tokens_per_step,
-        "time_vector": parts[:, -1, VECTOR] / plan.tokens_per_step,
-        "time_communication": parts[:, -1, COMMUNICATION] / plan.tokens_per_step,
-        "time_overhead": parts[:, -1, FIXED] / plan.tokens_per_step,
+        "time_matrix": parts[:, MATRIX] / gained,
+        "time_attention": parts[:, ATTENTION] / gained,
+        "time_vector": parts[:, VECTOR] / gained,
+        "time_communication": parts[:, COMMUNICATION] / gained,
+        "time_overhead": parts[:, FIXED] / gained,
         "input_token_rate": plan.batch_size * plan.prompt_length / prefill,
         "output_token_rate": divide(plan.batch_size * plan.output_length, decode, np.inf),
     }

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.arrays import Array, Numeric, array
+from xlperf.arrays import Array, Numeric, array, some
 from xlperf.network.tiers import Network, members_by_tier
 from xlperf.network.topology import FAT_TREE, TierShape, tier_shape
 
@@ -287,9 +287,9 @@ def collective_time(
         size, group = np.broadcast_arrays(size, group)
     members = members_by_tier(group, stride, network)
     # Tiers above the innermost that no group spans have no part in the time.
-    spanned = [0, *(tier for tier in range(1, len(members)) if not (members[tier] == 1.0).all())]
+    spanned = [0, *(tier for tier in range(1, len(members)) if some(members[tier] != 1.0))]
     shapes: dict[int, TierShape] = {}
-    if (network.topology > FAT_TREE).any():
+    if some(network.topology > FAT_TREE):
         shapes = {tier: tier_shape(operation, members[tier], array(stride), network, tier) for tier in spanned}
     if operation == "point_to_point":
         time = _point_to_point_time(size, array(stride), members, spanned, network, constants, shapes)

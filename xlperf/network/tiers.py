@@ -79,7 +79,7 @@ def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> A
        multiple links", PPoPP 2006, doi:10.1145/1122971.1122975.
     """
     group, distance = array(group_size), array(stride)
-    before = np.ones(np.broadcast_shapes(group.shape, distance.shape, network.size[:, :1].shape))
+    before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)
     last = network.size.shape[1] - 1
     parts = []
     for tier in range(last + 1):

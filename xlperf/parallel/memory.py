@@ -64,7 +64,7 @@ def optimizer_element_size(
     .. [1] P. Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740.
     .. [2] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.3.3 (moments in BF16).
     """
-    word, weight = np.broadcast_arrays(array(word_size), array(element_size))
+    word, weight = array(word_size), array(element_size)
     narrow = np.where(np.isnan(weight + word), np.nan, weight < word)
     return np.asarray((1.0 + array(adam)) * array(moment_size) + narrow * array(master_size))
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xlperf.arrays import some
+
 
 class Rule(NamedTuple):
     """A rule of legality: where it is broken, and the sentence that says so; ``{}`` takes the row's values."""
@@ -34,7 +36,7 @@ def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.n
     illegal = np.zeros(num_rows, dtype=bool)
     sentences = np.full(num_rows, "", dtype=object)
     for rule in rules:
-        if not (rule.broken.item() if num_rows == 1 else rule.broken.any()):
+        if not (rule.broken.item() if num_rows == 1 else some(rule.broken)):
             continue
         rows = np.flatnonzero(rule.broken)
         illegal[rows] = True

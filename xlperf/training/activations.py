@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div
+from xlperf.arrays import Array, some
 from xlperf.parallel.memory import attention_activation_size, expert_activation_size, mlp_activation_size
 from xlperf.parallel.plan import ADAPT_ALL, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ULYSSES
-from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import MASK, STORED, STORED_OUTPUT, Setting
 
 
@@ -46,7 +45,7 @@ def _freed_inputs(setting: Setting) -> _Inputs:
     dense = alone * again * (norm * stream + activation * plan.tokens * model.ffn_hidden_size / tensor * element)
     if not setting.architecture.experts:
         return _Inputs(0.0 * dense, dense, dense)
-    _, copies, _ = routed_tokens(setting)
+    _, copies, _ = setting.routed
     width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
     received = copies * (model.hidden_size + activation * width) * element
     shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor * element
@@ -58,7 +57,7 @@ def _freed_inputs(setting: Setting) -> _Inputs:
 def _narrow_inputs(setting: Setting) -> _Inputs | None:
     """Inputs of products that are kept narrow: in place of norm and activation outputs, beside the attention's."""
     model, plan = setting.model, setting.plan
-    if not plan.keeps_copies.any():
+    if not some(plan.keeps_copies):
         return None
     tensor, narrow = plan.tensor_parallel, plan.product_size
     share = np.where(plan.keeps_copies & (plan.adapter_rank <= 0), 1.0 - plan.wide_layers / model.num_layers, 0.0)
@@ -72,7 +71,7 @@ def _narrow_inputs(setting: Setting) -> _Inputs | None:
     dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
     if not setting.architecture.experts:
         return _Inputs(attention, dense, dense)
-    _, copies, _ = routed_tokens(setting)
+    _, copies, _ = setting.routed
     width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
     received = copies * (model.hidden_size + activation * width)
     shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor
@@ -95,8 +94,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
     """
     model, plan = setting.model, setting.plan
     tensor, sequence, element = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
-    heads = ceil_div(model.num_attention_heads, tensor)
-    scores = (1.0 - plan.flash_attention) * heads * plan.tokens * plan.sequence_length
+    scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
     width = model.num_attention_heads * model.v_head_size
     compressed = tensor * (2.0 * model.q_lora_rank + 2.0 * model.kv_lora_rank + model.qk_rope_head_size)
     expanded = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
@@ -109,23 +107,22 @@ def layer_activations(setting: Setting) -> LayerActivations:
         plan.tokens, model.hidden_size, projected, width, scores, model.dropout, *common
     )
     exchanged = (plan.context_method == ULYSSES) & (plan.context_parallel > 1)
-    if exchanged.any():  # the output is kept on both sides of the exchange
+    if some(exchanged):  # the output is kept on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * width / tensor * element, 0.0)
-    kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
     dense = mlp_activation_size(
         plan.tokens, model.hidden_size, model.ffn_hidden_size, model.gated_mlp, model.dropout, *common
     )
     mixture = dense
     inner = expert_inner = plan.tokens * model.ffn_hidden_size / tensor
     if setting.architecture.experts:
-        _, copies, _ = routed_tokens(setting)
+        _, copies, _ = setting.routed
         shared = mlp_activation_size(
             plan.tokens, model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp, model.dropout, *common
         )
         expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
         mixture = shared + expert_activation_size(copies, model.hidden_size, expert_ffn, model.gated_mlp, element)
         expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / tensor
-    if (plan.adapter_rank > 0).any():
+    if some(plan.adapter_rank > 0):
         freed = _freed_inputs(setting)
         dense, mixture = dense - freed.dense, mixture - freed.mixture
     narrow = _narrow_inputs(setting)
@@ -133,7 +130,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
         attention, dense = attention + narrow.attention, dense + narrow.dense
         mixture = mixture + narrow.mixture
     output_size = before_size = element  # of the output of attention; of what an activation function reads
-    if plan.stores_narrow.any():
+    if some(plan.stores_narrow):
         stored = plan.stores_narrow > 0
         output_size, before_size = np.where(stored, STORED_OUTPUT, element), np.where(stored, STORED, element)
         up = (1.0 + model.gated_mlp) * (element - before_size)
@@ -141,13 +138,15 @@ def layer_activations(setting: Setting) -> LayerActivations:
         dense, mixture = dense - up * inner, mixture - up * expert_inner
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
     whole, mixture_whole = unfused * (attention + dense), unfused * (attention + mixture)
-    if not (plan.recompute > 0).any():
+    if not some(plan.recompute > 0):
         return LayerActivations(whole, mixture_whole, whole, mixture_whole)
 
     stream = plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
-    full, some = plan.recompute == RECOMPUTE_FULL, plan.recompute == RECOMPUTE_SELECTIVE
-    attention = attention - np.where(some, plan.again("core_attention") * kept_scores, 0.0)
-    if plan.more_modules.any():
+    full, selective = plan.recompute == RECOMPUTE_FULL, plan.recompute == RECOMPUTE_SELECTIVE
+    if some(scores):
+        kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
+        attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)
+    if some(plan.more_modules):
         norm, activation = plan.again("norm"), plan.again("activation")
         again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
         expansion = plan.tokens * expanded / tensor * element

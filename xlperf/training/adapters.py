@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, total
+from xlperf.arrays import Array, some, total
 from xlperf.parallel.plan import ADAPT_ALL, TrainingPlan
 from xlperf.workload.model import Model
 from xlperf.workload.operators import Gemms, Vectors, attention_projections, mlp_gemms
@@ -108,7 +108,7 @@ def adapter_parameters(model: Model, plan: TrainingPlan, tensor_parallel: Array)
     plain, latent = (attention_projections(model, tokens, tensor_parallel, kind) for kind in (False, True))
     is_latent = model.latent_attention > 0
     attention = size("attention", plain)
-    if is_latent.any():
+    if some(is_latent):
         attention = np.where(is_latent, size("attention", latent), attention)
     mlp = mlp_gemms(model, tokens, model.ffn_hidden_size / tensor_parallel, "mlp")
     return AdapterParameters(attention, size("mlp", mlp))

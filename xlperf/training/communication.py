@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
+from xlperf.arrays import Array, Numeric, array, side_by_side, some
 from xlperf.network.collectives import collective_time
 from xlperf.parallel.plan import ALL_GATHER, OVERLAPS_ALL, PRIMARY, RING, ULYSSES
-from xlperf.training.kernels import routed_tokens
 from xlperf.training.setting import Setting
 
 
@@ -50,13 +49,13 @@ class Communication(NamedTuple):
 
 def _call(setting: Setting, operation: str, *calls: tuple[Array, Array, Array]) -> list[Collective]:
     """Several calls of one operation, (message size, group size, stride) each, timed together; groups of 1 cost 0."""
-    needed = [index for index, (_, group, _) in enumerate(calls) if not (group == 1.0).all()]
+    needed = [index for index, (_, group, _) in enumerate(calls) if some(group != 1.0)]
     found = [Collective(operation, 0.0 * message, message) for message, _, _ in calls]
     if needed:
         message, group, stride = (side_by_side(*values) for values in zip(*(calls[i] for i in needed), strict=True))
         time = collective_time(operation, message, group, stride, setting.network, setting.constants[operation])
         for column, index in enumerate(needed):
-            found[index] = found[index]._replace(time=time[:, column])
+            found[index] = Collective(operation, time[:, column], found[index].message_size)
     return found
 
 
@@ -83,10 +82,13 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
     """
-    places, chosen = np.broadcast_arrays(array(num_places), array(top_k))
-    missed = np.ones_like(places)
-    for count in range(int(np.nanmax(chosen, initial=0.0))):
-        missed = np.where(chosen > count, missed * (1.0 - 1.0 / places), missed)
+    places, chosen = array(num_places), array(top_k)
+    missed = np.ones(np.broadcast(places, chosen).shape)
+    others = 1.0 - 1.0 / places
+    most = np.fmax.reduce(chosen, axis=None, initial=0.0)
+    least = np.fmin.reduce(chosen, axis=None, initial=most)
+    for count in range(int(most)):
+        missed = np.where(chosen > count, missed * others, missed) if count >= least else missed * others
     return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))
 
 
@@ -136,7 +138,7 @@ def communication_of(
     weights = parameters * plan.element_size - narrow_parameters * saved
     expert_weights_size = expert_parameters * (plan.element_size - saved)
     frozen = (plan.adapter_rank > 0) & (plan.zero_stage < 3)  # only what is trained has to be gathered
-    if frozen.any():
+    if some(frozen):
         weights = np.where(frozen, trained_parameters * plan.element_size, weights)
         expert_weights_size = np.where(frozen, 0.0, expert_weights_size)
     weights_call = (weights / calls, sharded_ranks, stride)
@@ -145,10 +147,10 @@ def communication_of(
 
     def repeated(call: Collective) -> Collective:
         """All calls of a step, one for each tensor."""
-        return call._replace(time=calls * call.time, message_size=calls * call.message_size)
+        return Collective(call.operation, calls * call.time, calls * call.message_size)
 
-    heads = ceil_div(model.num_attention_heads, tensor)
-    groups = np.where(model.latent_attention > 0, heads, ceil_div(model.num_query_groups, tensor))
+    heads = setting.heads
+    groups = np.where(model.latent_attention > 0, heads, setting.key_heads)
     pair = model.qk_head_size + model.v_head_size
     keys_and_values = plan.tokens * groups * pair * plan.element_size
     queries_and_output = plan.tokens * heads * pair * plan.element_size
@@ -160,7 +162,7 @@ def communication_of(
     context_exchange = (queries_and_output + keys_and_values, *exchange)
 
     if setting.architecture.experts:
-        routed, _, _ = routed_tokens(setting)
+        routed, _, _ = setting.routed
         copies = routed * model.top_k * model.hidden_size
         inside = np.minimum(np.maximum(setting.network.size[:, 0] / plan.expert_stride, 1.0), plan.expert_parallel)
         across = plan.expert_parallel / inside
@@ -168,7 +170,7 @@ def communication_of(
         share = np.where(across > 1.0, np.minimum(share, plan.dispatch_nodes / np.maximum(model.top_k, 1.0)), share)
         share = np.where(plan.dispatch_copies > 0, 1.0, share)
         padded = ~np.isnan(plan.expert_capacity)  # buffers of one size for each expert
-        if padded.any():
+        if some(padded):
             share = np.where(padded, plan.expert_capacity, share)
         exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel

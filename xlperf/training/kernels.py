@@ -8,10 +8,11 @@ feed-forward layers), ``embedding``, ``head`` and ``mtp`` (entry and exit of a m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div, side_by_side, total
+from xlperf.arrays import Array, ceil_div, ones, side_by_side, some, total
 from xlperf.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
 from xlperf.parallel.plan import ALL_GATHER, FUSED, GRAPH_OF_STEP, LAYOUTS, PLAIN, PRIMARY, RING
 from xlperf.training.adapters import PLACES as ADAPTED
@@ -53,7 +54,7 @@ class _Collected:
     def add(self, phase: str, place: str, gemms: Gemms, output_size: Array) -> None:
         self.marks.append((phase, place, len(gemms.names)))
         self.gemms.append(gemms)
-        self.output.append(np.broadcast_to(output_size[:, None], gemms.n.shape))
+        self.output.append(np.repeat(output_size[:, None], len(gemms.names), axis=-1))
 
     def add_with_gradients(self, place: str, gemms: Gemms, output_size: Array, gradient_size: Array) -> None:
         self.add("forward", place, gemms, output_size)
@@ -72,7 +73,7 @@ class _Collected:
         constants = setting.constants["gemm_wide" if wide else "gemm"]
         output = np.concatenate(self.output, axis=-1)
         time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
-        if not wide and setting.plan.wide_layers.any():
+        if not wide and some(setting.plan.wide_layers):
             share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
             other = (setting.wide_device, setting.constants["gemm_wide"])
             element = setting.plan.element_size[:, None]
@@ -80,11 +81,11 @@ class _Collected:
             time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
-        if (setting.plan.adapter_rank > 0).any():
+        if some(setting.plan.adapter_rank > 0):
             frozen = frozen_products(whole.names, setting.plan)
             calls, time = np.where(frozen, 0.0, calls), np.where(frozen, 0.0, time)
-        grouped = np.array([name.startswith("experts") for name in whole.names])
-        if grouped.any():
+        if setting.architecture.experts and not wide:
+            grouped = _starting(whole.names, "experts")
             time = np.where(grouped, setting.constants["experts"]["product_slowdown"] * time, time)
         found, start = [], 0
         for (phase, place, count), gemms in zip(self.marks, self.gemms, strict=True):
@@ -104,29 +105,27 @@ def _local_shape(setting: Setting, length: Array) -> tuple[Array, Array, Array, 
 
 def _core_parts(setting: Setting) -> list[Part]:
     model, plan = setting.model, setting.plan
-    heads = ceil_div(model.num_attention_heads, plan.tensor_parallel)
-    groups = ceil_div(model.num_query_groups, plan.tensor_parallel)
-    if setting.architecture.latent_attention:
-        groups = heads
+    heads = setting.heads
+    groups = heads if setting.architecture.latent_attention else setting.key_heads
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
     length = plan.sequence_length
-    ones = np.ones_like(length)
+    once = ones(length)
     ringed = (plan.context_parallel > 1) & (plan.context_method == RING)
     parts_of_ring = np.where(ringed, plan.context_parallel, 1.0)
     sequences = plan.micro_batch_size / (plan.context_parallel / parts_of_ring)
     uneven = plan.context_balance < 1
-    if uneven.any():  # the rank with the last part of the sequence sees all keys before it
+    if some(uneven):  # the rank with the last part of the sequence sees all keys before it
         gathered = uneven & (plan.context_parallel > 1) & (plan.context_method == ALL_GATHER)
         sequences = np.where(gathered, sequences * (2.0 - 1.0 / plan.context_parallel), sequences)
-    shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, ones, ones)]
-    if ringed.any():
+    shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, once, once)]
+    if some(ringed):
         piece = length / plan.context_parallel
         seen = np.where(uneven, piece, 0.5 * piece)
-        shapes.append(("core", sequences, piece, seen, 0.0 * ones, np.where(ringed, parts_of_ring - 1.0, 0.0)))
+        shapes.append(("core", sequences, piece, seen, 0.0 * once, np.where(ringed, parts_of_ring - 1.0, 0.0)))
     if setting.architecture.local_attention:
         count, queries, keys, causal = _local_shape(setting, length)
         batch = plan.micro_batch_size / plan.context_parallel * count
-        shapes.append(("local core", batch, queries, keys, causal, ones))
+        shapes.append(("local core", batch, queries, keys, causal, once))
     parts = []
     for place, batch, queries, keys, causal, calls in shapes:
         flash = (plan.flash_attention * calls)[:, None]
@@ -148,30 +147,8 @@ def _core_parts(setting: Setting) -> list[Part]:
 
 def _standard_scores(setting: Setting) -> Array:
     plan = setting.plan
-    heads = ceil_div(setting.model.num_attention_heads, plan.tensor_parallel)
     pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
-    return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * heads * pairs)
-
-
-def routed_tokens(setting: Setting) -> tuple[Array, Array, Array]:
-    """Tokens that a rank routes, copies of tokens that its experts see, and experts that it holds.
-
-    Parameters
-    ----------
-    setting : Setting
-        Model and plan, (rows,). [-]
-
-    Returns
-    -------
-    tuple of Array
-        Tokens, copies over all experts of the fullest rank, experts of a rank, each (rows,). [-]
-    """
-    model, plan = setting.model, setting.plan
-    routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-    experts = model.num_experts / plan.expert_parallel
-    filled = np.where(np.isnan(plan.expert_capacity), plan.expert_imbalance, plan.expert_capacity)
-    copies = routed * model.top_k * plan.expert_tensor_parallel * filled
-    return routed, copies, experts
+    return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
 
 
 def _gemm_parts(setting: Setting) -> list[Part]:
@@ -183,22 +160,24 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     narrow.add_with_gradients("mlp", mlp_gemms(model, tokens, model.ffn_hidden_size / tensor, "mlp"), element, gradient)
     wide.add_with_gradients("head", logits_gemm(model, tokens, tensor), element, gradient)
     if setting.architecture.experts:
-        routed, copies, experts = routed_tokens(setting)
+        routed, copies, experts = setting.routed
         ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
         narrow.add_with_gradients("moe", expert_gemms(model, copies / experts, experts, ffn), element, gradient)
-        shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
-        present = np.broadcast_to(np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)[:, None], shared.n.shape)
-        shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
-        narrow.add_with_gradients("moe", shared, element, gradient)
+        if some(model.shared_ffn_hidden_size):
+            shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
+            present = np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)
+            present = side_by_side(present, present)
+            shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
+            narrow.add_with_gradients("moe", shared, element, gradient)
         wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
     adapters: list[Part] = []
-    if (plan.adapter_rank > 0).any():
+    if some(plan.adapter_rank > 0):
         for place, gemms in narrow.forward[: len(ADAPTED)]:
             wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
             adapters += _adapter_parts(setting, place, gemms)
-    if plan.mtp_layers.any():
+    if some(plan.mtp_layers):
         narrow.add_with_gradients("mtp", mtp_gemm(model, tokens, tensor), element, gradient)
-    if bool((plan.flash_attention < 1).any()):
+    if some(plan.flash_attention < 1):
         present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(tokens), 2))
         scores = attention_gemms(model, plan.micro_batch_size / plan.context_parallel, plan.sequence_length, tensor)
         scores = scores._replace(batch=scores.batch * present)
@@ -224,7 +203,7 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     not kept is cast anew for each product, in the layout that it takes.
     """
     plan = setting.plan
-    if not plan.quantized.any():
+    if not some(plan.quantized):
         return []
     element, size = plan.element_size[:, None], plan.product_size[:, None]
     read = plan.cast_reads[:, None] * element
@@ -234,20 +213,27 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     once = kept & ~(plan.regathers & (plan.quantized_copies < PRIMARY))[:, None]
     again = np.where(kept, 0.0, 1.0)
     layouts = np.where(plan.adapter_rank[:, None] > 0, 1.0, LAYOUTS)  # frozen weights need no gradient
+    gemms = joined(*(gemms for _, gemms in narrow.forward))
+    inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
+    weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
+    made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
+    forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
+    backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
+    backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
+    found, start = [], 0
+    for place, own in narrow.forward:
+        cut = slice(start, start + len(own.names))
+        found.append(("forward", place, "casts", total(forward[:, cut])))
+        found.append(("backward", place, "casts of gradients", total(backward[:, cut])))
+        start = cut.stop
+    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in found)), 0.0)
+    time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
+    calls = np.where(moved > 0.0, 1.0, 0.0)
     parts = []
-    for place, gemms in narrow.forward:
-        inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
-        weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
-        made_narrow = np.array([name not in _STANDALONE for name in gemms.names])
-        taken_narrow = np.array([name.endswith("up") for name in gemms.names])
-        forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
-        backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
-        backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
-        for phase, name, traffic in (("forward", "casts", forward), ("backward", "casts of gradients", backward)):
-            moved = np.maximum(share[:, 0] * total(traffic), 0.0)[:, None]
-            time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
-            calls = np.where(moved > 0.0, 1.0, 0.0)
-            parts.append(Part(phase, "vector", (f"{place} {name}",), place, calls, time, None, moved, wide=True))
+    for column, (phase, place, name, _) in enumerate(found):
+        cut = slice(column, column + 1)
+        names = (f"{place} {name}",)
+        parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
     return parts
 
 
@@ -257,36 +243,35 @@ def _vector_parts(setting: Setting) -> list[Part]:
     latent = setting.architecture.latent_attention
     scores = _standard_scores(setting)
     groups: list[tuple[str, str, Vectors]] = []
+    dense_inner = tokens * model.ffn_hidden_size / tensor
+    none = np.zeros(tokens.shape)
+    if setting.architecture.experts:
+        _, copies, _ = setting.routed
+        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
+        inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
+        slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
+        sorted_twice = 1.0 + plan.dispatch_copies
+        moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
+        biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
     for phase in ("forward", "backward"):
         backward = phase == "backward"
         found = attention_vectors(model, tokens, scores, tensor, sequence, element, MASK, latent, backward)
-        core = [index for index, name in enumerate(found.names) if name.startswith(("softmax", "attention dropout"))]
-        rest = [index for index in range(len(found.names)) if index not in core]
-        groups.append((phase, "attention", _some(found, rest)))
-        groups.append((phase, "core", _some(found, core)))
-        inner = tokens * model.ffn_hidden_size / tensor
-        none = np.zeros_like(inner)
-        dense = mlp_vectors(model, tokens, inner, none, tensor, sequence, element, MASK, backward)
+        for place, names, columns in _attention_places(found.names):
+            groups.append((phase, place, Vectors(names, found.traffic[:, columns])))
+        dense = mlp_vectors(model, tokens, dense_inner, none, tensor, sequence, element, MASK, backward)
         groups.append((phase, "mlp", dense))
         if setting.architecture.experts:
-            _, copies, _ = routed_tokens(setting)
-            ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-            separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
-            inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
-            slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
-            sorted_twice = 1.0 + plan.dispatch_copies
-            moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
             mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
             groups.append((phase, "moe", mixture))
-            biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
-            if biased.any():
+            if some(biased):
                 groups.append((phase, "moe", expert_bias_vectors(model, biased * copies, ffn, element, WORD, backward)))
-        if plan.mtp_layers.any():
+        if some(plan.mtp_layers):
             split = np.where(sequence > 0, tensor, 1.0)
             groups.append((phase, "mtp", mtp_vectors(model, tokens, split, element, backward)))
     merged = np.where(plan.context_method == RING, plan.context_parallel - 1.0, 0.0)
-    if merged.any():
-        output = tokens * ceil_div(model.num_attention_heads, tensor) * model.v_head_size
+    if some(merged):
+        output = tokens * setting.heads * model.v_head_size
         traffic = (merged * output * (2.0 * WORD + element))[:, None]
         groups.append(("forward", "attention", Vectors(("merge of partial attention",), traffic)))
         groups.append(("backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)))
@@ -314,8 +299,29 @@ def _vector_parts(setting: Setting) -> list[Part]:
     return parts
 
 
-def _some(vectors: Vectors, index: list[int]) -> Vectors:
-    return Vectors(tuple(vectors.names[position] for position in index), vectors.traffic[:, index])
+@lru_cache(maxsize=64)
+def _starting(names: tuple[str, ...], *words: str) -> np.ndarray:
+    """Which names start with one of some words."""
+    return np.array([name.startswith(words) for name in names])
+
+
+@lru_cache(maxsize=64)
+def _ending(names: tuple[str, ...], word: str) -> np.ndarray:
+    """Which names end with a word."""
+    return np.array([name.endswith(word) for name in names])
+
+
+@lru_cache(maxsize=8)
+def _attention_places(names: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...], slice | list[int]], ...]:
+    """Places of the vector kernels of attention: what belongs to its core, and the rest; names and columns of each."""
+    core = _starting(names, "softmax", "attention dropout")
+    found = []
+    for place, chosen in (("attention", ~core), ("core", core)):
+        index = np.flatnonzero(chosen).tolist()
+        whole = slice(index[0], index[-1] + 1)
+        columns = whole if len(index) == whole.stop - whole.start else index
+        found.append((place, tuple(names[position] for position in index), columns))
+    return tuple(found)
 
 
 def kernel_parts(setting: Setting) -> list[Part]:

@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div, side_by_side
+from xlperf.arrays import Array, ceil_div, side_by_side, some
 from xlperf.parallel.memory import logits_size, optimizer_element_size, weights_size
 from xlperf.parallel.pipeline import in_flight_micro_batches
 from xlperf.parallel.plan import DUALPIPE, FUSED, LAYOUTS, PLAIN, PRIMARY, RECOMPUTE_FULL, TrainingPlan
 from xlperf.training.activations import LayerActivations, layer_activations
 from xlperf.training.adapters import AdapterParameters, adapter_parameters
 from xlperf.training.setting import MASK, WORD, Setting
-from xlperf.training.stages import stages_of
 from xlperf.workload.model import Model
 from xlperf.workload.parameters import attention_matrix_parameters, layer_small_parameters, router_parameters
 from xlperf.workload.transformer import expert_parameters
@@ -66,12 +65,13 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         hidden * (model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_size),
         0.0,
     )
-    attention = (attention_matrix_parameters(model) - compressed) / tensor + compressed + layer_small_parameters(model)
+    small, router = layer_small_parameters(model), router_parameters(model)
+    attention = (attention_matrix_parameters(model) - compressed) / tensor + compressed + small
     table = ceil_div(model.vocab_size, tensor) * hidden
     return RankParameters(
         attention=attention,
         mlp=expert_parameters(hidden, model.ffn_hidden_size, gated) / tensor,
-        shared=expert_parameters(hidden, model.shared_ffn_hidden_size, gated) / tensor + router_parameters(model),
+        shared=expert_parameters(hidden, model.shared_ffn_hidden_size, gated) / tensor + router,
         experts=model.num_experts
         / plan.expert_parallel
         * expert_parameters(hidden, model.expert_ffn_hidden_size, gated)
@@ -79,11 +79,11 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         embedding=table + model.learned_positions * hidden,
         head=np.where((model.tied_embeddings > 0) & (plan.pipeline_parallel < 2), 0.0, table),
         mtp=2.0 * hidden**2 / tensor + 3.0 * (1.0 + model.layer_norm) * hidden,
-        small=layer_small_parameters(model),
-        router=router_parameters(model),
+        small=small,
+        router=router,
         adapters=adapter_parameters(model, plan, tensor)
-        if (plan.adapter_rank > 0).any()
-        else AdapterParameters(np.zeros_like(table), np.zeros_like(table)),
+        if some(plan.adapter_rank > 0)
+        else AdapterParameters(np.zeros(table.shape), np.zeros(table.shape)),
     )
 
 
@@ -108,11 +108,13 @@ def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> A
     Array
         Mixture-of-experts layers, (rows,). [-]
     """
+    if not some(model.num_moe_layers):
+        return np.zeros(layers.shape)
     share = layers * model.num_moe_layers / model.num_layers
     leading = model.moe_layer_step <= 1
     later = np.where(leading, np.minimum(layers, model.num_moe_layers), share)
     start = np.where(leading, layers - np.minimum(model.num_dense_layers, layers), share)
-    alone = np.clip(2.0 - stages, 0.0, 1.0)
+    alone = np.minimum(np.maximum(2.0 - stages, 0.0), 1.0)
     return np.asarray(alone * share + (1.0 - alone) * (start if first else later))
 
 
@@ -125,7 +127,7 @@ def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
     last = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
     found = side_by_side(first, second, np.where(single, first, last))
     both_ways = plan.schedule == DUALPIPE
-    if both_ways.any():
+    if some(both_ways):
         found = np.where(both_ways[:, None], np.minimum(batches, stages + 1.0)[:, None], found)
     return found
 
@@ -134,8 +136,8 @@ def _kept(plan: TrainingPlan, size: LayerActivations, layers: Array, mixtures: A
     """Bytes that the layers of each stage keep per micro-batch, and those of layers while they are computed again."""
     dense, mixture, dense_whole, mixture_whole = (values[:, None] for values in size)
     kept = (layers - mixtures) * dense + mixtures * mixture
-    if not (plan.recompute > 0).any():
-        return kept, np.zeros_like(kept)
+    if not some(plan.recompute > 0):
+        return kept, np.zeros(kept.shape)
     share = np.where(plan.recompute[:, None] > 0, np.minimum(plan.recompute_layers[:, None] / layers, 1.0), 1.0)
     plain = (layers - mixtures) * dense_whole + mixtures * mixture_whole
     group = np.where(plan.recompute == RECOMPUTE_FULL, plan.recompute_group, 1.0)[:, None]
@@ -169,24 +171,24 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     model, plan = setting.model, setting.plan
     stages = plan.pipeline_parallel
     single = stages < 2
-    first, full, last = stages_of(model, plan)
+    first, full, last = setting.stages
     layers = side_by_side(first, full, last)
     mixtures = side_by_side(
         mixture_layers(model, first, stages, first=True),
         mixture_layers(model, full, stages, first=False),
         mixture_layers(model, last, stages, first=False),
     )
-    zero = np.zeros_like(full)
+    zero = np.zeros(full.shape)
     outside = side_by_side(held.embedding + np.where(single, held.head, 0.0), zero, held.head)
     mtp = plan.mtp_layers
-    if mtp.any():  # on the last stage, with a copy of the embedding but where its ranks have the first stage too
+    if some(mtp):  # on the last stage, with a copy of the embedding but where its ranks have the first stage too
         ahead = side_by_side(np.where(single, mtp, 0.0), zero, np.where(single, 0.0, mtp))
         layers = layers + ahead
         mixtures = mixtures + np.where(model.num_moe_layers > 0, 1.0, 0.0)[:, None] * ahead
         outside = outside + ahead * held.mtp[:, None]
         outside[:, 2] += np.where((ahead[:, 2] > 0) & (plan.schedule != DUALPIPE), held.embedding, 0.0)
     paired = plan.schedule == DUALPIPE
-    for ends in (layers, mixtures, outside) if paired.any() else ():  # a rank has a stage of each end
+    for ends in (layers, mixtures, outside) if some(paired) else ():  # a rank has a stage of each end
         ends[np.ix_(paired, (0, 2))] = 0.5 * (ends[paired, 0] + ends[paired, 2])[:, None]
     copies = np.where(paired, 2.0, 1.0)[:, None]
     dense = copies * (
@@ -203,7 +205,7 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     tensor_ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
     whole_stream = plan.tokens * model.hidden_size * plan.element_size
     stream = whole_stream / tensor_ranks
-    if mtp.any():  # inputs of the norms, and what the projection reads
+    if some(mtp):  # inputs of the norms, and what the projection reads
         layer_kept = layer_kept + in_flight * ahead * (5.0 * stream)[:, None]
     logits = logits_size(
         plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel),
@@ -228,7 +230,7 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     masters = sharded_weights[:, None] & ~frozen
     resting = np.where(masters, np.maximum(element, WORD), element)
     trained, trained_experts = dense, routed
-    if frozen.any():
+    if some(frozen):
         adapters = layers * held.adapters.attention[:, None] + (layers - mixtures) * held.adapters.mlp[:, None]
         adapters = np.where(frozen, adapters, 0.0)
         dense = dense + adapters
@@ -236,8 +238,11 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
 
     def sharded(size: Array, since: float, parameters: Array, experts: Array) -> Array:
         shards = np.where(stage >= since, plan.zero_shards[:, None], 1.0)
+        own = weights_size(parameters, size, shards)
+        if not setting.architecture.experts:
+            return own
         expert_shards = np.where(stage >= since, plan.expert_zero_shards[:, None], 1.0)
-        return np.asarray(weights_size(parameters, size, shards) + weights_size(experts, size, expert_shards))
+        return np.asarray(own + weights_size(experts, size, expert_shards))
 
     weights = sharded(resting, 3.0, dense, routed)
     gradients, optimizer = (
@@ -249,21 +254,21 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     block = held.attention + np.where(model.num_dense_layers > 0, held.mlp, 0.0)
     block = block + np.where(model.num_experts > 0, held.shared + one_expert, 0.0)
     passing = element * (block[:, None] + heads)  # weight gradients on their way into the buffer
-    if (copy > 0.0).any():
+    if some(copy > 0.0):
         gradients = gradients + sharded(copy, 2.0, trained, trained_experts)
         passing = np.maximum(passing - copy * (trained + trained_experts), 0.0)
     passing = np.where(frozen, 0.0, passing)
     held_whole = (plan.zero_stage > 2) & (stages > 1)  # gathered once, and no gradient leaves before the last one
-    if held_whole.any():
+    if some(held_whole):
         whole = dense + routed
         weights = weights + np.where(held_whole[:, None], element * whole, 0.0)
         gradients = np.where(held_whole[:, None], gradients + gradient * (trained + trained_experts), gradients)
     narrow: Array | float = 0.0
-    if plan.keeps_copies.any():
+    if some(plan.keeps_copies):
         narrow = _narrow_growth(setting)[:, None]
         layouts = copies * held.narrow(layers.T, mixtures.T).T + routed
         weights = weights + np.where(plan.regathers[:, None], 0.0, narrow) * layouts
-    if plan.regathers.any():
+    if some(plan.regathers):
         gathered_layer = np.where(
             mixtures > 0, held.attention[:, None] + held.shared[:, None] + held.experts[:, None],
             held.attention[:, None] + held.mlp[:, None],
@@ -274,7 +279,7 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     activations = activations + passing
     stage_total = weights + gradients + optimizer + activations
     present = side_by_side(zero, np.where(stages > 2, 0.0, -np.inf), np.where(single, -np.inf, 0.0))
-    worst = np.argmax(np.nan_to_num(stage_total, nan=0.0) + present, axis=-1)
+    worst = np.argmax(np.where(np.isnan(stage_total), 0.0, stage_total) + present, axis=-1)
     rows = np.arange(len(worst))
     memory = stage_total[rows, worst]
     software = setting.constants["training_memory"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.parallel.plan import TrainingPlan
 from xlperf.training.kernels import CORES, LAYER_PLACES
 from xlperf.training.setting import Part
@@ -27,7 +27,7 @@ def selected_share(plan: TrainingPlan, part: Part) -> Array | None:
     """
     if part.place in CORES:
         return np.asarray(plan.again("core_attention")[:, None] * np.ones_like(part.time))
-    if part.place not in LAYER_PLACES or not plan.more_modules.any():
+    if part.place not in LAYER_PLACES or not some(plan.more_modules):
         return None
     products = plan.again("products")
     block = {"mlp": "mlp", "moe": "moe"}.get(part.place)

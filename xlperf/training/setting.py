@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from xlperf.arrays import Array, total
+import numpy as np
+
+from xlperf.arrays import Array, ceil_div, total
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.plan import TrainingPlan
+from xlperf.training.stages import StageLayers, stages_of
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms
 
@@ -47,8 +51,20 @@ class Part(NamedTuple):
         """Time of one pass of the operators whose name ends so; all of them for "", (rows,). [s]"""
         if not ending:
             return self.total_time
-        index = [position for position, name in enumerate(self.names) if name.endswith(ending)]
-        return total(self.calls[:, index] * self.time[:, index]) if index else 0.0 * self.total_time
+        chosen = _ending(self.names, ending)
+        if chosen is None:
+            return 0.0 * self.total_time
+        return total(self.calls[:, chosen] * self.time[:, chosen])
+
+
+@lru_cache(maxsize=256)
+def _ending(names: tuple[str, ...], ending: str) -> slice | list[int] | None:
+    """Columns of the names that end so."""
+    index = [position for position, name in enumerate(names) if name.endswith(ending)]
+    if not index:
+        return None
+    whole = slice(index[0], index[-1] + 1)
+    return whole if len(index) == whole.stop - whole.start else index
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,3 +83,28 @@ class Setting:
     plan: TrainingPlan
     constants: Constants
     architecture: Architecture
+
+    @cached_property
+    def stages(self) -> StageLayers:
+        """Layers of the kinds of stages. [-]"""
+        return stages_of(self.model, self.plan)
+
+    @cached_property
+    def heads(self) -> Array:
+        """Heads of queries on a rank, (rows,). [-]"""
+        return ceil_div(self.model.num_attention_heads, self.plan.tensor_parallel)
+
+    @cached_property
+    def key_heads(self) -> Array:
+        """Heads of keys and values on a rank, latent attention apart, (rows,). [-]"""
+        return ceil_div(self.model.num_query_groups, self.plan.tensor_parallel)
+
+    @cached_property
+    def routed(self) -> tuple[Array, Array, Array]:
+        """Tokens that a rank routes, their copies over all experts of the fullest rank, and experts of a rank. [-]"""
+        model, plan = self.model, self.plan
+        routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
+        experts = model.num_experts / plan.expert_parallel
+        filled = np.where(np.isnan(plan.expert_capacity), plan.expert_imbalance, plan.expert_capacity)
+        copies = routed * model.top_k * plan.expert_tensor_parallel * filled
+        return routed, copies, experts

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div
+from xlperf.arrays import Array, ceil_div, some
 from xlperf.parallel.pipeline import first_stage_layers, last_stage_layers, layers_dealt, stage_layers
 from xlperf.parallel.plan import DUALPIPE, TrainingPlan
 from xlperf.parallel.rules import Rule
@@ -47,10 +47,10 @@ def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
     shape = model.num_layers + ahead, plan.pipeline_parallel, plan.virtual_pipeline
     first, full = first_stage_layers(*shape), stage_layers(*shape)
     last = np.maximum(last_stage_layers(*shape) - ahead, 0.0)
-    if plan.dealt_by_cost.any():
+    if some(plan.dealt_by_cost):
         first, full, last = _by_cost(model, plan, StageLayers(first, full, last))
     starts, ends = ~np.isnan(plan.first_stage_layers), ~np.isnan(plan.last_stage_layers)
-    if not (starts | ends).any():
+    if not some(starts | ends):
         return StageLayers(first, full, last)
     given = starts | ends
     share = np.where(given, _between(model, plan), full)
@@ -103,7 +103,7 @@ def stage_rules(model: Model, plan: TrainingPlan) -> list[Rule]:
     """
     given = ~np.isnan(plan.first_stage_layers) | ~np.isnan(plan.last_stage_layers)
     rules = []
-    if plan.dealt_by_cost.any():
+    if some(plan.dealt_by_cost):
         dealt = plan.dealt_by_cost > 0
         rules = [
             Rule(dealt & given, "stage dealing cost leaves no choice of the layers of the first or last stage"),
@@ -115,7 +115,7 @@ def stage_rules(model: Model, plan: TrainingPlan) -> list[Rule]:
             Rule(dealt & (plan.schedule == DUALPIPE), "stage dealing cost has no dualpipe schedule"),
             Rule(dealt & (plan.mtp_layers > 0), "stage dealing cost has no multi-token prediction modules"),
         ]
-    if not given.any():
+    if not some(given):
         return rules
     taken = np.nan_to_num(plan.first_stage_layers) + np.nan_to_num(plan.last_stage_layers)
     left = plan.pipeline_parallel - ~np.isnan(plan.first_stage_layers) - ~np.isnan(plan.last_stage_layers)

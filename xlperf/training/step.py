@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, side_by_side, total
+from xlperf.arrays import Array, ones, side_by_side, some, total
 from xlperf.hardware.kernels import vector_time
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.pipeline import (
@@ -33,7 +33,6 @@ from xlperf.training.kernels import kernel_parts
 from xlperf.training.memory import RankParameters, memory_of, mixture_layers, rank_parameters
 from xlperf.training.recompute import selected_share
 from xlperf.training.setting import WORD, Part, Setting
-from xlperf.training.stages import stages_of
 from xlperf.workload.model import Model
 from xlperf.workload.parameters import layer_matrices, matrix_parameters
 from xlperf.workload.transformer import attention_flop, expert_parameters, training_flop_per_token
@@ -96,10 +95,9 @@ _LAYERS, _OUTSIDE = slice(0, 5), slice(5, 8)
 
 
 def _blocks(setting: Setting, parts: list[Part], communication: Communication) -> _Blocks:
-    software = {name: values[:, 0] for name, values in setting.constants["training_software"].items()}
-    slowdown = software["kernel_slowdown"]
+    slowdown = setting.constants["training_software"]["kernel_slowdown"]
     plan = setting.plan
-    selective = bool((plan.recompute == RECOMPUTE_SELECTIVE).any())
+    selective = some(plan.recompute == RECOMPUTE_SELECTIVE)
     times = np.zeros((4, len(slowdown), len(PLACES)))
     for part in parts:
         place = PLACES.index(part.place)
@@ -110,7 +108,7 @@ def _blocks(setting: Setting, parts: list[Part], communication: Communication) -
             share = selected_share(plan, part)
             if share is not None:
                 times[AGAIN, :, place] += total(part.calls * part.time * share)
-    times *= slowdown[:, None]
+    times *= slowdown
     exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
     return _Blocks(
         times[FORWARD],
@@ -137,8 +135,8 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     software = constants["training_software"]
     ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
     host = (layers - mixtures) * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
-    apart = np.zeros_like(host)
-    if plan.graphs.any():
+    apart = np.zeros(host.shape)
+    if some(plan.graphs):
         host = np.where(plan.graphs[:, None] > 0, 0.0, host)
     if setting.architecture.experts:
         launched = np.where(plan.graphs[:, None] < GRAPH_OF_STEP, mixtures, 0.0)
@@ -162,12 +160,12 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     waiting = waiting + np.maximum(host - layer_backward - tensor_backward * once, 0.0) + 2.0 * apart
     blocks_again: Array | float = 0.0
     exchanges = mixtures * passes
-    if plan.more_modules.any():
+    if some(plan.more_modules):
         mlp, moe = share * plan.again("mlp")[:, None], share * plan.again("moe")[:, None]
         blocks_again = mlp * counts[..., 3] + moe * (once - layers - counts[..., 3])
         exchanges = exchanges + moe * mixtures
     exchange = exchanges * blocks.exchange[:, None]
-    if plan.expert_overlap.any():
+    if some(plan.expert_overlap):
         computed = layer_forward + layer_backward + again
         hidden = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
         exchange = exchange - (1.0 - constants["experts"]["overlap_tax"]) * hidden
@@ -186,14 +184,15 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
 def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
     plan = setting.plan
     stages, chunks = plan.pipeline_parallel, plan.virtual_pipeline
-    whole = stage.time + transfer
+    plain = pipeline_bubble_time(stage.time + transfer, stages, chunks)
+    if not some(plan.schedule >= ZERO_BUBBLE):
+        return plain
     share = 0.5 * (stage.tensor + stage.context + stage.expert + transfer)
     forward = stage.forward + share
     backward = stage.backward + stage.again + stage.waiting + share
     weights = np.minimum(stage.weight_gradients, backward)
     filled = zero_bubble_time(forward, backward - weights, weights, stages)
     both = dualpipe_bubble_time(forward + backward, backward, weights, stages)
-    plain = pipeline_bubble_time(whole, stages, chunks)
     return np.where(plan.schedule == ZERO_BUBBLE, filled, np.where(plan.schedule == DUALPIPE, both, plain))
 
 
@@ -232,7 +231,7 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
 def _sharding_time(setting: Setting, layers: Array) -> Array | float:
     """Time in which the host hands out the shards of a stage's layers, once a step, (rows,). [s]"""
     plan, each = setting.plan, setting.constants["training_software"]["shard_overhead_time"][:, 0]
-    if not each.any():
+    if not some(each):
         return 0.0
     between = (plan.zero_stage > 0) & (plan.zero_stage < 3) & (plan.zero_shards > 1)
     return np.where(between, layers * plan.zero_shards * each, 0.0)
@@ -242,7 +241,7 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     """FLOP per token that are computed again, averaged over the layers of a full stage, (rows,). [FLOP]"""
     model, plan = setting.model, setting.plan
     found = plan.again("core_attention") * scores
-    if plan.more_modules.any():
+    if some(plan.more_modules):
         dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
         width = model.top_k * model.expert_ffn_hidden_size + model.shared_ffn_hidden_size
         mixture = expert_parameters(model.hidden_size, width, model.gated_mlp)
@@ -310,13 +309,13 @@ def step(setting: Setting) -> Step:
     model, plan = setting.model, setting.plan
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     parts = kernel_parts(setting)
-    start_layers, full_layers, last_layers = stages_of(model, plan)
+    start_layers, full_layers, last_layers = setting.stages
     full_layers = np.where(full_layers > 0, full_layers, np.maximum(start_layers, last_layers))
     full_mixtures = mixture_layers(model, full_layers, stages, first=False)
     last_mixtures = mixture_layers(model, last_layers, stages, first=False)
     first_layers, first_mixtures = full_layers, full_mixtures
     starts = ~np.isnan(plan.first_stage_layers) | (plan.dealt_by_cost > 0)
-    if starts.any():
+    if some(starts):
         first_layers = np.where(starts, start_layers, full_layers)
         first_mixtures = np.where(starts, mixture_layers(model, start_layers, stages, first=True), full_mixtures)
     single = np.where(stages < 2, 1.0, 0.0)
@@ -333,35 +332,35 @@ def step(setting: Setting) -> Step:
     experts = full_mixtures * held.experts
     mtp = plan.mtp_layers
     mtp_mixtures = np.where(model.num_moe_layers > 0, mtp, 0.0)
-    if mtp.any():
+    if some(mtp):
         parameters, experts = _with_mtp(setting, held, parameters, experts, last_layers, last_mixtures)
     narrow = held.narrow(full_layers, full_mixtures)
     trained, trained_experts = parameters, experts
     frozen = plan.adapter_rank > 0
-    if frozen.any():
+    if some(frozen):
         adapters = np.where(frozen, full_layers * held.adapters.attention + dense * held.adapters.mlp, 0.0)
         parameters = parameters + adapters
         trained, trained_experts = np.where(frozen, adapters, parameters), np.where(frozen, 0.0, experts)
     communication = communication_of(setting, parameters, experts, narrow, trained, trained_experts)
     blocks = _blocks(setting, parts, communication)
 
-    ones, none = np.ones_like(single), np.zeros_like(single)
+    one, none = ones(single), np.zeros(single.shape)
     ahead = side_by_side(single * mtp, mtp, none)
     counts = _counts(
         model,
         side_by_side(first_layers + single * mtp, last_layers + mtp, full_layers),
         side_by_side(first_mixtures + single * mtp_mixtures, last_mixtures + mtp_mixtures, full_mixtures),
-        side_by_side(single, ones, none) + ahead,
-        side_by_side(ones, single, none) + ahead,
+        side_by_side(single, one, none) + ahead,
+        side_by_side(one, single, none) + ahead,
         ahead,
     )
     paired = plan.schedule == DUALPIPE
-    if paired.any():  # half of the micro-batches meet the first stage, half the last
+    if some(paired):  # half of the micro-batches meet the first stage, half the last
         counts[paired, :_MIDDLE] = 0.5 * (counts[paired, _FULL] + counts[paired, _LAST])[:, None]
     kinds = _stages(setting, blocks, counts)
     times_of_kinds = kinds.time
     which = np.where((times_of_kinds[:, _LAST] > times_of_kinds[:, _FULL]) & (stages > 1), _LAST, _FULL)
-    if starts.any() or paired.any():
+    if some(starts) or some(paired):
         slowest = times_of_kinds[:, _MIDDLE] > np.maximum(times_of_kinds[:, _LAST], times_of_kinds[:, _FULL])
         which = np.where(slowest & (stages > 2), _MIDDLE, which)
     critical = kinds.kind(which)
@@ -370,7 +369,7 @@ def step(setting: Setting) -> Step:
     transfer = np.where(stages > 1, 2.0 * chunks * communication.stage_transfer.time, 0.0)
     bubble = _bubble(setting, kinds.kind(_MIDDLE), transfer)
     dealt = (plan.dealt_by_cost > 0) & (stages > 1)
-    if dealt.any():
+    if some(dealt):
         between = (model.num_layers - start_layers - last_layers) / full_layers
         bubble = np.where(dealt, _uneven_bubble(times_of_kinds + transfer[:, None], which, between), bubble)
     data = _data_parallel_time(setting, communication, kinds.kind(_FULL))
@@ -384,7 +383,7 @@ def step(setting: Setting) -> Step:
         trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
     )
     optimizer_traffic = touched * (trained / owners + trained_experts / expert_owners) + cleared
-    if plan.keeps_copies.any():
+    if some(plan.keeps_copies):
         optimizer_traffic = optimizer_traffic + _copied_weights(setting, narrow + experts)
     optimizer = vector_time(setting.device, setting.constants["vector"], optimizer_traffic[:, None], 0.0)[:, 0]
 
@@ -408,12 +407,12 @@ def step(setting: Setting) -> Step:
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
     scores = attention_flop(1.0, model.num_attention_heads, 1.0, seen, head_size)
     met = matrix_parameters(model, experts_per_token=True)
-    if mtp.any():
+    if some(mtp):
         met, scores = _met_with_mtp(setting, met, scores)
     flop = training_flop_per_token(met, 0.5 * scores)
     head_flop = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
     recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head_flop, full_layers)
-    if frozen.any():  # no gradients of frozen weights, all three products of adapters
+    if some(frozen):  # no gradients of frozen weights, all three products of adapters
         flop = np.where(frozen, flop - 2.0 * met + 6.0 * _met_adapters(setting), flop)
     rate = plan.global_batch_size * plan.sequence_length / step_time
     per_accelerator = rate / plan.num_accelerators

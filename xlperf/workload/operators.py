@@ -6,11 +6,12 @@ operator of every plan. Tokens are those that one rank sees in one pass: sequenc
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, Numeric, array, ceil_div, side_by_side
+from xlperf.arrays import Array, Numeric, array, ceil_div, ones, side_by_side
 from xlperf.workload.model import Model
 
 
@@ -34,27 +35,6 @@ class Vectors(NamedTuple):
 
     names: tuple[str, ...]
     traffic: Array
-
-
-def layer_gemms(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
-    """Matrix products with weights of one layer in the forward pass, on one tensor-parallel rank.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens of one pass, (rows,). [-]
-    tensor_parallel : Array
-        Ranks that share each matrix, (rows,). [-]
-
-    Returns
-    -------
-    Gemms
-        qkv, attention output, MLP up (with the gate), MLP down. [-]
-    """
-    ffn = model.ffn_hidden_size / tensor_parallel
-    return joined(attention_projections(model, tokens, tensor_parallel, False), mlp_gemms(model, tokens, ffn, "mlp"))
 
 
 def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Gemms:
@@ -83,7 +63,7 @@ def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, l
         n = side_by_side((heads + 2.0 * groups) * model.head_size, hidden)
         k = side_by_side(hidden, heads * model.head_size)
         names: tuple[str, ...] = ("qkv", "attention output")
-        batch = np.ones_like(n)
+        batch = ones(n)
     else:
         queries, rank = heads * model.qk_head_size, model.q_lora_rank
         nope = model.qk_head_size - model.qk_rope_head_size
@@ -98,9 +78,9 @@ def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, l
         k = side_by_side(hidden, compressed, hidden, model.kv_lora_rank, heads * model.v_head_size)
         names = ("query compression", "query expansion", "key and value compression", "key and value expansion",
                  "attention output")  # fmt: skip
-        one = np.ones_like(rank)
+        one = ones(rank)
         batch = side_by_side(np.where(rank > 0.0, 1.0, 0.0), one, one, one, one)
-    return Gemms(names, np.broadcast_to(tokens[:, None], n.shape), n, k, batch)
+    return Gemms(names, np.repeat(tokens[:, None], len(names), axis=-1), n, k, batch)
 
 
 def mlp_gemms(model: Model, tokens: Array, ffn_size: Array, name: str) -> Gemms:
@@ -124,7 +104,7 @@ def mlp_gemms(model: Model, tokens: Array, ffn_size: Array, name: str) -> Gemms:
     """
     n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.hidden_size)
     k = side_by_side(model.hidden_size, ffn_size)
-    return Gemms((f"{name} up", f"{name} down"), np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
+    return Gemms((f"{name} up", f"{name} down"), side_by_side(tokens, tokens), n, k, ones(n))
 
 
 def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array, ffn_size: Array) -> Gemms:
@@ -147,7 +127,7 @@ def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array
         Up (with the gate) and down. [-]
     """
     pair = mlp_gemms(model, tokens_per_expert, ffn_size, "experts")
-    return pair._replace(batch=np.broadcast_to(experts_per_rank[:, None], pair.n.shape))
+    return pair._replace(batch=side_by_side(experts_per_rank, experts_per_rank))
 
 
 def router_gemm(model: Model, tokens: Array) -> Gemms:
@@ -166,8 +146,7 @@ def router_gemm(model: Model, tokens: Array) -> Gemms:
         One product. [-]
     """
     n = model.num_experts[:, None]
-    ones = np.ones_like(n)
-    return Gemms(("router",), tokens[:, None] * ones, n, model.hidden_size[:, None] * ones, ones)
+    return Gemms(("router",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
 
 
 def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
@@ -188,8 +167,7 @@ def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
         One product. [-]
     """
     n = (model.hidden_size / tensor_parallel)[:, None]
-    ones = np.ones_like(n)
-    return Gemms(("mtp projection",), tokens[:, None] * ones, n, 2.0 * model.hidden_size[:, None] * ones, ones)
+    return Gemms(("mtp projection",), tokens[:, None], n, 2.0 * model.hidden_size[:, None], ones(n))
 
 
 def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, backward: bool) -> Vectors:
@@ -254,8 +232,7 @@ def logits_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
         One product. [-]
     """
     n = ceil_div(model.vocab_size, tensor_parallel)[:, None]
-    ones = np.ones_like(n)
-    return Gemms(("logits",), tokens[:, None] * ones, n, model.hidden_size[:, None] * ones, ones)
+    return Gemms(("logits",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
 
 
 def backward_gemms(forward: Gemms) -> Gemms:
@@ -271,14 +248,18 @@ def backward_gemms(forward: Gemms) -> Gemms:
     Gemms
         Input gradients, then weight gradients. [-]
     """
-    names = tuple(f"{name} {side}" for side in ("input gradient", "weight gradient") for name in forward.names)
     return Gemms(
-        names,
+        _gradient_names(forward.names),
         np.concatenate([forward.m, forward.k], axis=-1),
         np.concatenate([forward.k, forward.n], axis=-1),
         np.concatenate([forward.n, forward.m], axis=-1),
         np.concatenate([forward.batch, forward.batch], axis=-1),
     )
+
+
+@lru_cache(maxsize=64)
+def _gradient_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name} {side}" for side in ("input gradient", "weight gradient") for name in names)
 
 
 def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, tensor_parallel: Array) -> Gemms:

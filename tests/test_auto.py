@@ -1,0 +1,318 @@
+"""``auto`` where users write it: in CSV files, workbook cells and cards; ``xlperf search``; XLPERF_SEARCH."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from openpyxl import Workbook, load_workbook
+
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.cells import table_from_rows
+from xlperf.errors import InputError
+from xlperf.evaluate import evaluate
+from xlperf.excel.blocks import CellError
+from xlperf.excel.session import Session
+from xlperf.explore import resolve as resolving
+from xlperf.explore.resolve import evaluate_resolved, resolve
+from xlperf.explore.search import search
+
+H100 = "H100-SXM-80GB"
+TRAIN = ["name", "model", "accelerator", "num_accelerators", "global_batch_size", "tensor_parallel", "recompute"]
+ROWS: list[list[Any]] = [
+    ["a", "Meta-Llama-3.1-8B", H100, 8, 32, "auto", "auto"],
+    ["b", "Meta-Llama-3.1-8B", H100, 8, 32, 2, "none"],
+    ["c", "Meta-Llama-3.1-405B", H100, 8, 32, "auto", "full"],
+]
+SERVE = ["name", "model", "accelerator", "num_accelerators", "prompt_length", "output_length", "tpot_target",
+         "tensor_parallel", "batch_size"]  # fmt: skip
+SERVED: list[list[Any]] = [["s", "Meta-Llama-3.1-8B", H100, 8, 1000, 200, 15, "auto", "auto"]]
+Command = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def sheet(path: Path, header: list[str], rows: list[list[Any]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([header, *rows])
+    return path
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Path:
+    return sheet(tmp_path / "plans.csv", TRAIN, ROWS)
+
+
+# --- resolve
+
+
+def test_rows_with_auto_get_the_best_and_others_stay(catalog: Catalog) -> None:
+    table = table_from_rows("training", TRAIN, ROWS)
+    resolved = resolve(table, catalog)
+    assert not resolved.plans.auto
+    assert sorted(resolved.notes) == [0, 2]
+    best = search(table.take([0]), catalog)
+    assert resolved.plans["tensor_parallel"].tolist()[:2] == [best.plans["tensor_parallel"][0], 2.0]
+    assert resolved.plans["recompute"].tolist() == [best.plans["recompute"][0], "none", "full"]
+    assert resolved.plans["name"].tolist() == ["a", "b", "c"]
+    assert resolved.plans.place(2, "tensor_parallel") == table.place(2, "tensor_parallel")
+    untouched = table.take([1])
+    assert resolve(untouched, catalog).plans["tensor_parallel"].tolist() == [2.0]
+
+
+def test_resolved_plans_evaluate_to_the_same_numbers(catalog: Catalog) -> None:
+    plans, results = evaluate_resolved(table_from_rows("training", TRAIN, ROWS), catalog)
+    alone = evaluate(plans, catalog)
+    for name, values in alone.columns.items():
+        if name != "reason":
+            assert np.array_equal(values, results[name], equal_nan=True), name
+    words = results["reason"].tolist()
+    best = search(table_from_rows("training", TRAIN, ROWS[:1]), catalog)
+    assert words[0] == f"auto: {best.chosen_words}: {best.words}"
+    assert best.chosen_words.startswith("tensor parallel ")
+    assert words[1] == alone["reason"][1]
+    assert "none fits: 4 plans tried, 4 legal, the smallest has memory reserved " in words[2]
+    assert words[2].endswith(str(alone["reason"][2]))
+    assert results["fits"].tolist() == [1.0, 1.0, 0.0]
+
+
+def test_rows_that_differ_by_name_alone_are_searched_once(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return search(*arguments, **options)
+
+    monkeypatch.setattr(resolving, "search", counted)
+    rows = [[name, *ROWS[0][1:3], 16, *ROWS[0][4:]] for name in "pqr"] + [["s", *ROWS[0][1:3], 16, 64, *ROWS[0][5:]]]
+    resolve(table_from_rows("training", TRAIN, rows), catalog)
+    assert len(calls) == 2
+    resolve(table_from_rows("training", TRAIN, rows[:1]), catalog)
+    assert len(calls) == 2
+    other = catalog.with_tables([catalog.tables["accelerators"]])  # another catalog may say something else
+    resolve(table_from_rows("training", TRAIN, rows[:1]), other)
+    assert len(calls) == 3
+
+
+def test_faults_of_all_rows_are_said_at_once(catalog: Catalog) -> None:
+    header = [*TRAIN, "sequence_length"]
+    rows = [[*ROWS[0], "auto"], [*ROWS[1], 4096], [*ROWS[2], "auto"]]
+    with pytest.raises(InputError) as caught:
+        resolve(table_from_rows("training", header, rows), catalog)
+    assert [fault.place for fault in caught.value.faults] == ["row 1, sequence length", "row 3, sequence length"]
+    with pytest.raises(InputError) as caught:
+        resolve(table_from_rows("training", TRAIN, ROWS), catalog, most=3)
+    assert [fault.place for fault in caught.value.faults] == ["row 1, tensor parallel", "row 3, tensor parallel"]
+
+
+# --- commands
+
+
+def test_evaluate_resolves_auto_in_a_csv_file(plans: Path, command: Command) -> None:
+    done = command("evaluate", plans)
+    assert done.code == 0
+    rows = read(done.out)
+    assert {row["tensor_parallel"] for row in rows} <= {"1", "2", "4", "8"}
+    assert rows[0]["reason"].startswith(f"auto: tensor parallel {rows[0]['tensor_parallel']}, recompute ")
+    again = command(
+        "evaluate", sheet(plans.with_name("again.csv"), list(rows[0]), [list(row.values()) for row in rows])
+    )
+    assert [row["step_time"] for row in read(again.out)] == [row["step_time"] for row in rows]
+    few = command("evaluate", plans, "--most", "3")
+    assert few.code == 2
+    assert "plans.csv [line 2, tensor parallel]: more than 3 plans to try: write values for some of tensor" in few.err
+
+
+def test_search_writes_the_best_plans(plans: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "best.csv"
+    done = command("search", plans, "--row", 1, "--top", 3, "-o", out)
+    assert done.code == 0
+    assert re.fullmatch(r"a: least step time of \d+ that fit; 12 plans tried, 12 legal\n", done.err)
+    fit = int(done.err.split()[5])
+    rows = read(out.read_text())
+    times = [float(row["step_time"]) for row in rows]
+    assert len(rows) == 3
+    assert times == sorted(times)
+    again = read(command("evaluate", out).out)
+    assert [row["step_time"] for row in again] == [row["step_time"] for row in rows]
+    whole = command("search", plans, "--row", 1, "--all", "-o", "-")
+    assert len(read(whole.out)) == fit > 3
+    shown = command("search", plans, "--row", 1, "--top", 1).out.splitlines()
+    assert shown[0].split("  ")[:2] == ["name", "tensor parallel"]
+    assert len(shown) == 4
+
+
+def test_search_says_no_when_nothing_fits(plans: Path, command: Command) -> None:
+    done = command("search", plans, "-o", "-")
+    assert done.code == 1
+    assert {row["name"] for row in read(done.out)} == {"a"}
+    lines = done.err.splitlines()
+    assert lines[1].startswith("c: none fits: 4 plans tried, 4 legal, the smallest has memory reserved ")
+    none = command("search", plans, "--row", 1, "--limit", "step time<=1 ms")
+    assert (none.code, none.out) == (1, "")
+    assert re.search(
+        r"none keeps step time <= 0.001 s: 12 plans tried, \d+ fit, the nearest has step time \d", none.err
+    )
+
+
+def test_search_varies_what_the_command_line_says(plans: Path, command: Command) -> None:
+    options = ("--vary", "tensor parallel=auto", "--vary", "precision=bf16,fp8", "--objective", "cost", "--all")
+    done = command("search", plans, "--name", "b", *options, "-o", "-")
+    rows = read(done.out)
+    assert done.code == 0
+    assert {row["precision"] for row in rows} == {"bf16", "fp8"}
+    assert {row["tensor_parallel"] for row in rows} == {"1", "2", "4", "8"} - {"1"} | {rows[0]["tensor_parallel"]}
+    costs = [float(row["cost_per_million_tokens"]) for row in rows]
+    assert costs == sorted(costs)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--row", "2"), "no cell says auto: write auto where a value is to be chosen, or give --vary"),
+        (("--vary", "sequence length=auto"), '--vary: "sequence length" cannot be auto in training plans, only'),
+        (("--objective", "speed"), 'objective: "speed" is no result in numbers of training plans'),
+        (("--limit", "speed<1", "--limit", "mfu"), '--limit: must be as "ttft<=500" or "memory<=70 GiB", got "mfu"'),
+        (("--vary", "tensor parallel=x"), "--vary: tensor parallel must be a whole number of at least 1"),
+        (("--row", "1", "--name", "a"), "give --row or --name, not both"),
+        (("--most", "3"), "line 2, tensor parallel]: more than 3 plans to try"),
+        (("-o", "out.txt"), "the output must end in .xlsx, .csv or .parquet"),
+    ],
+)
+def test_searches_that_are_refused(plans: Path, command: Command, options: tuple[str, ...], words: str) -> None:
+    done = command("search", plans, *options)
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_both_kinds_go_to_a_workbook(tmp_path: Path, command: Command) -> None:
+    book = Workbook()
+    for number, (name, rows) in enumerate((("training", [TRAIN, *ROWS[:1]]), ("inference", [SERVE, *SERVED]))):
+        page = book.create_sheet(name, number)
+        for row in rows:
+            page.append(row)
+    path = tmp_path / "study.xlsx"
+    book.save(path)
+    out = tmp_path / "best.xlsx"
+    done = command("search", path, "-o", out, "--top", 2)
+    assert done.code == 0, done.err
+    assert "s: most tokens per second per accelerator of " in done.err
+    assert " that fit with tpot <= 15 ms" in done.err
+    found = load_workbook(out)
+    assert found.sheetnames == ["training", "inference"]
+    cells = list(found["inference"].iter_rows(values_only=True))
+    assert len(cells) == 3
+    assert cells[1][cells[0].index("tpot (ms)")] <= 15
+    refused = command("search", path, "-o", tmp_path / "best.csv")
+    assert refused.code == 2
+    assert "holds both kinds of plans: give --sheet training, or an .xlsx output" in refused.err
+    report = command("report", path, "-o", tmp_path / "report.xlsx")
+    assert report.code == 0, report.err
+    shown = load_workbook(tmp_path / "report.xlsx")
+    words = [
+        str(cell) for page in shown for row in page.iter_rows(values_only=True) for cell in row if cell is not None
+    ]
+    assert any(re.match(r"auto: tensor parallel \d, recompute \w+: least step time of ", word) for word in words)
+    assert not any(word == "auto" for word in words)
+
+
+def test_explain_and_frontier_take_auto(tmp_path: Path, plans: Path, command: Command) -> None:
+    done = command("explain", plans, "--row", 1)
+    assert done.code == 0
+    assert done.out == command("explain", plans, "--row", 1).out
+    path = sheet(tmp_path / "serve.csv", SERVE, SERVED)
+    best = read(command("search", path, "-o", "-", "--top", 1).out)[0]
+    lines = command("frontier", path, "-o", tmp_path / "frontier.csv")
+    assert lines.code == 0
+    points = read((tmp_path / "frontier.csv").read_text())
+    assert len({row["tensor_parallel"] for row in points}) > 1
+    assert points[0]["tensor_parallel"] == best["tensor_parallel"]
+    assert points[0]["tokens_per_second_per_accelerator"] == best["tokens_per_second_per_accelerator"]
+    assert "tensor parallel" in command("frontier", path).out.splitlines()[0]
+
+
+# --- cells
+
+
+CARD = [[name.replace("_", " "), value] for name, value in zip(TRAIN, ROWS[0], strict=True)]
+
+
+def one(block: Any) -> Any:
+    assert len(block) == len(block[0]) == 1
+    return block[0][0]
+
+
+def test_scalar_functions_of_a_card_share_one_search(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
+    session = Session()
+    calls = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return search(*arguments, **options)
+
+    monkeypatch.setattr(resolving, "search", counted)
+    table = table_from_rows("training", TRAIN, ROWS[:1])
+    best = search(table, catalog)
+    assert one(session.call("XLPERF_STEP_TIME", [CARD])) == best.results["step_time"][0]
+    assert one(session.call("XLPERF_MFU", [CARD])) == best.results["mfu"][0]
+    assert one(session.call("XLPERF_CHECK", [CARD])) == f"auto: {best.chosen_words}: {best.words}"
+    block = session.call("XLPERF_TRAINING", [CARD, "name, tensor_parallel, recompute, step_time"])
+    assert block[1] == ["a", *(best.plans[name][0] for name in best.searched), best.results["step_time"][0]]
+    assert len(session.call("XLPERF_EXPLAIN", [CARD])) > 10
+    assert len(calls) == 1
+
+
+def test_search_spills_the_best_plans(catalog: Catalog) -> None:
+    session = Session()
+    block = session.call("XLPERF_SEARCH", [CARD, 3.0])
+    assert block[0][:3] == ["tensor parallel", "recompute", "step time (s)"]
+    table = table_from_rows("training", TRAIN, ROWS[:1])
+    best = search(table, catalog, top=3)
+    assert [row[:3] for row in block[1:]] == [
+        list(row) for row in zip(*(best.plans[name] for name in best.searched), best.results["step_time"], strict=True)
+    ]
+    assert len(session.call("XLPERF_SEARCH", [CARD])) == 1 + min(10, best.num_good)
+    cheap = session.call("XLPERF_SEARCH", [CARD, None, "cost"])
+    assert cheap[0][2] == "cost per million tokens (USD/Mtoken)"
+    serve = [[name, value] for name, value in zip(SERVE, SERVED[0], strict=True)]
+    spilled = session.call("XLPERF_SEARCH", [serve, 2.0])
+    assert spilled[0][:3] == ["tensor parallel", "batch size", "tokens per second per accelerator (token/s)"]
+    assert len(spilled) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([CARD, 2.5], "#VALUE!", "top must be a whole number of at least 1, got 2.5"),
+        ([CARD, -1.0], "#VALUE!", "top must be a whole number of at least 1, got -1"),
+        ([CARD, None, "speed"], "#VALUE!", '"speed" is no result in numbers of training plans'),
+        ([[row if row[1] != "auto" else [row[0], None] for row in CARD]], "#VALUE!", "no cell of the plan says auto"),
+        ([[TRAIN, *ROWS[:2]]], "#VALUE!", "XLPERF_SEARCH takes one plan, got 2"),
+        ([[TRAIN, ROWS[2]]], "#N/A", "none fits: 4 plans tried, 4 legal, the smallest has memory reserved"),
+    ],
+)
+def test_searches_that_cells_refuse(arguments: list[Any], code: str, words: str) -> None:
+    found = one(Session().call("XLPERF_SEARCH", arguments))
+    assert isinstance(found, CellError)
+    assert found.code == code
+    assert words in found.message
+
+
+def test_cells_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlperf.excel.session.MOST_IN_CELLS", 3)
+    found = one(Session().call("XLPERF_STEP_TIME", [CARD]))
+    assert isinstance(found, CellError)
+    assert found.message.startswith('training "a", tensor parallel: more than 3 plans to try: write values for some of')

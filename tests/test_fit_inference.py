@@ -1,0 +1,133 @@
+"""The fit of what serving engines take beyond kernels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from xlperf.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import table_from_rows
+from xlperf.explore.fit_engines import NEVER_FITTED_SOURCES, serving_rows
+from xlperf.explore.fit_rows import FittedConstant, rows_of_fit_set
+from xlperf.explore.fit_serving import FAMILY, KINDS, fit_serving
+from xlperf.explore.published import Published, published_rows
+
+PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
+PUBLISHED += ["precision", "framework", "latency_s"]
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    """Enough of a catalog for Llama 2 on two generations of one accelerator."""
+    shapes = [
+        ["model", "num layers", "hidden size", "num attention heads", "ffn hidden size", "vocab size", "gated mlp"],
+        ["Llama2-7B", 32, 4096, 32, 11008, 32000, True],
+        ["Llama2-13B", 40, 5120, 40, 13824, 32000, True],
+    ]
+    chip = {
+        "accelerator": "X",
+        "generation": "",
+        "peak flop rate bf16 (TFLOP/s)": 312,
+        "peak flop rate fp32 (TFLOP/s)": 19.5,
+        "memory capacity (GiB)": 80,
+        "memory bandwidth (TB/s)": 2.0,
+        "num multiprocessors": 108,
+        "clock rate (GHz)": 1.41,
+        "thermal design power (W)": 400,
+        "default network": "N",
+    }
+    tier = {"network": "N", "tier": 1, "size": 8, "link bandwidth (GB/s)": 300, "latency (us)": 1}
+    tables = [table_from_rows("models", shapes[0], shapes[1:])]
+    chips = [list({**chip, "accelerator": name, "generation": f"gen {name.lower()}"}.values()) for name in ("X", "Y")]
+    tables += [table_from_rows("accelerators", list(chip), chips)]
+    tables += [table_from_rows("networks", list(tier), [list(tier.values())])]
+    return Catalog.from_tables(tables, "catalog")
+
+
+def published(group: str, seconds: Callable[[int], float], source: str = "s", alike: bool = False) -> Published:
+    """Latencies of 32 plans of one engine on each of two generations; alike: of one length and one request."""
+    shapes = itertools.product(("Llama2-7B", "Llama2-13B"), ("X", "Y"), (1, 2, 4, 8), (1, 2, 4, 8))
+    rows = []
+    for number, (model, chip, tensor, batch) in enumerate(shapes):
+        requests, tokens = ("1", "20") if alike else (str(batch), ("2", "20", "200")[number % 3])
+        plan = ["8", str(tensor), "static", requests, "200", tokens, "fp16"]
+        rows.append([f"{group}{number}", source, group, model, chip, *plan, "engine", repr(seconds(number))])
+    return published_rows(PUBLISHED, rows, lambda row, column: f"row {row}")
+
+
+TRUE_COSTS = {"layer_overhead_time": 7e-5, "token_overhead_time": 4e-5, "prefill_overhead_time": 8e-3}
+
+
+def made_up(catalog: Catalog, slow: float = 1.0, spoil: float = 1.0, alike: bool = False) -> Published:
+    """Latencies that known costs make, the host slower beside the first generation; some are spoilt."""
+    costs = [plain(FAMILY, name, value) for name, value in TRUE_COSTS.items()]
+    bare = serving_rows(published("static", lambda number: 1.0, alike=alike), catalog)
+    times = np.exp(bare.errors([*costs, plain("serving_host", "host_slowdown", slow, "gen x")], catalog))
+    times[::9] *= spoil
+    return published("static", lambda number: float(times[number]), alike=alike)
+
+
+def plain(family: str, name: str, value: float, generation: str = "any") -> FittedConstant:
+    return FittedConstant(family, generation, "any", "any", name, value, "", 0, math.nan, "", "")
+
+
+def left(measured: Published, rows: list[FittedConstant], catalog: Catalog) -> Array:
+    """Errors that fitted rows leave."""
+    return np.abs(serving_rows(measured, catalog).errors(rows, catalog))
+
+
+def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
+    """Latencies made with known costs give these costs back, and the rows of the sheet are looked up by the engine."""
+    measured = made_up(catalog)
+    rows = fit_serving(measured, catalog, "2026-01-01")
+    assert rows == fit_serving(measured, catalog, "2026-01-01"), "the same rows each time"
+    assert left(measured, rows, catalog).max() < 0.02
+    found = {row.constant: row for row in rows if row.family == FAMILY and row.software == "engine"}
+    assert found["layer_overhead_time"].value == pytest.approx(7e-5, rel=0.1)
+    assert set(rows_of_fit_set(found["layer_overhead_time"].fit_set, measured.text["row_id"])) == set(
+        measured.text["row_id"]
+    )
+
+
+def test_an_engine_has_four_constants_of_its_own(catalog: Catalog) -> None:
+    rows = fit_serving(made_up(catalog), catalog, "2026-01-01")
+    assert len([row for row in rows if row.software == "engine"]) == 4
+    assert len([kind for kind in KINDS if kind.keys == ("software",)]) == 4
+
+
+def test_outliers_do_not_pull_the_fit(catalog: Catalog) -> None:
+    measured = made_up(catalog, spoil=1.7)
+    errors = left(measured, fit_serving(measured, catalog, "2026-01-01"), catalog)
+    assert np.median(errors) < 0.01
+    assert np.median(errors[::9]) == pytest.approx(math.log(1.7), abs=0.05)
+
+
+def test_hosts_of_generations_are_told_apart(catalog: Catalog) -> None:
+    """Hosts half as fast beside one generation are found as such: the engine keeps one cost for all of them."""
+    rows = fit_serving(made_up(catalog, slow=2.0), catalog, "2026-01-01")
+    hosts = {row.generation: row.value for row in rows if row.family == "serving_host"}
+    assert hosts["gen x"] / hosts["gen y"] == pytest.approx(2.0, rel=0.1)
+
+
+def test_what_rows_do_not_tell_is_not_called_measured(catalog: Catalog) -> None:
+    """Rows of static batches say nothing of waiting under load."""
+    rows = fit_serving(made_up(catalog, alike=True), catalog, "2026-01-01")
+    waits = [row for row in rows if row.constant == "waiting_share" and row.software == "engine"]
+    assert {(row.kind, row.fit_set, row.num_rows) for row in waits} == {("assumption", "", 0)}
+    layers = [row for row in rows if row.constant == "layer_overhead_time" and row.software == "engine"]
+    assert {row.kind for row in layers} == {"measured"}
+
+
+ONLY_PREDICTED = [("papers", "s"), *(("production", each) for each in NEVER_FITTED_SOURCES)]
+
+
+@pytest.mark.parametrize(("group", "source"), ONLY_PREDICTED)
+def test_nothing_is_fitted_on_what_is_only_predicted(catalog: Catalog, group: str, source: str) -> None:
+    measured = published(group, lambda number: 2.0, source)
+    assert len(serving_rows(measured, catalog)) == 0
+    assert fit_serving(measured, catalog, "2026-01-01") == []

@@ -1,0 +1,159 @@
+"""Plans from CSV, Parquet, standard input and cells are the same tables."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xlperf.catalog.cells import table_from_columns, table_from_rows, table_kind
+from xlperf.catalog.plans import card_to_table, plan_kind, read_plans
+from xlperf.catalog.table import Table
+from xlperf.errors import InputError
+
+PLAN_HEADER = ["model", "accelerator", "num accelerators", "tensor parallel", "sequence parallel", "precision"]
+
+
+# --- plans from text and cells ---------------------------------------------------------------------------------------
+
+CSV = """Model,accelerator,num_accelerators,tensor parallel,Sequence Parallel,precision,mfu
+gpt-3,A100,1024,8,yes,BF16,0.4
+"llama-2-7b",H100,8,auto,,Auto,
+"""
+
+
+def test_plans_of_a_csv_file(tmp_path: Path) -> None:
+    path = tmp_path / "plans.csv"
+    path.write_text(CSV)
+    (plans,) = read_plans(path)
+    assert list(plans.columns) == [header.replace(" ", "_") for header in PLAN_HEADER]
+    assert plans["num_accelerators"].tolist() == [1024, 8]
+    assert plans["precision"].tolist() == ["bf16", ""]
+    assert {name: mask.tolist() for name, mask in plans.auto.items()} == {
+        "tensor_parallel": [False, True],
+        "precision": [False, True],
+    }
+    assert np.isnan(plans["tensor_parallel"][1])
+    assert plans.place(1, "precision") == "plans.csv [line 3, precision]"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        CSV.encode("utf-8-sig"),
+        CSV.encode("utf-16"),
+        CSV.replace(",", ";").encode(),
+        CSV.replace(",", "\t").encode(),
+        CSV.replace("\n", "\r\n").encode(),
+        CSV.replace("\n", "\n\n,,,,,,\n").encode(),
+        CSV.replace(",\n", "\n").encode(),
+    ],
+)
+def test_csv_as_other_programs_write_it(content: bytes, tmp_path: Path) -> None:
+    expected, path = tmp_path / "expected.csv", tmp_path / "plans.csv"
+    expected.write_text(CSV)
+    path.write_bytes(content)
+    _same(read_plans(path)[0], read_plans(expected)[0])
+
+
+def test_plans_on_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "plans.csv"
+    path.write_text(CSV)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CSV.encode())))
+    (plans,) = read_plans("-")
+    _same(plans, read_plans(path)[0])
+    assert plans.place(0, "precision") == "standard input [line 2, precision]"
+
+
+def test_plans_of_a_parquet_file(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"model": ["a", "b"], "accelerator": ["x", None], "num_accelerators": [8, 16], "step_time": [1.0, 2.0]}
+    path = tmp_path / "plans.parquet"
+    parquet.write_table(arrow.table(columns), path)
+    with pytest.raises(InputError, match=r"plans.parquet \[row 2, column accelerator\]: accelerator is missing"):
+        read_plans(path)
+    parquet.write_table(arrow.table({**columns, "accelerator": ["x", "y"]}), path)
+    (plans,) = read_plans(path)
+    assert plans["num_accelerators"].tolist() == [8, 16]
+    assert plans["accelerator"].tolist() == ["x", "y"]
+
+
+def test_cells_columns_and_cards_give_the_same_table(tmp_path: Path) -> None:
+    row = ["gpt-3", "A100", 1024, 8, True, "BF16"]
+    from_rows = table_from_rows("training", PLAN_HEADER, [row])
+    _same(from_rows, card_to_table([list(pair) for pair in zip(PLAN_HEADER, row, strict=True)]))
+    columns = {name: np.array([value]) for name, value in zip(PLAN_HEADER, row, strict=True)}
+    _same(from_rows, table_from_columns("training", columns))
+    path = tmp_path / "plans.csv"
+    path.write_text("\n".join(CSV.splitlines()[:2]))
+    _same(from_rows, read_plans(path)[0])
+
+
+def test_blank_rows_are_left_out_or_kept(tmp_path: Path) -> None:
+    rows = [["a", "b", 1, None, None, ""], [None, "", "  ", None, None, float("nan")], ["c", "d", 2, None, None, None]]
+    table = table_from_rows("training", PLAN_HEADER, rows)
+    assert table["model"].tolist() == ["a", "c"]
+    assert table.place(1, "model") == "row 3, model"
+    with pytest.raises(InputError, match="row 2, model: model is missing"):
+        table_from_rows("training", PLAN_HEADER, rows, skip_empty=False)
+
+
+def test_columns_of_numbers_are_checked_at_once() -> None:
+    columns = {
+        "model": np.array(["a"] * 4, dtype=object),
+        "accelerator": np.array(["b"] * 4, dtype=object),
+        "num accelerators": np.array([8, np.nan, np.inf, 0.5]),
+        "sequence parallel": np.array([True, False, True, False]),
+        "tensor parallel": np.array([1, 2, 3, 4]),
+    }
+    with pytest.raises(InputError) as caught:
+        table_from_columns("training", columns)
+    expects = "a whole number of at least 1"
+    assert str(caught.value).splitlines() == [
+        f"row 2, num accelerators: num accelerators is missing; it must be {expects}",
+        f"row 3, num accelerators: num accelerators must be {expects}, got inf",
+        f"row 4, num accelerators: num accelerators must be {expects}, got 0.5",
+    ]
+    columns["num accelerators"] = np.array([8, 8, 8, 8])
+    table = table_from_columns("training", columns)
+    assert table["sequence_parallel"].tolist() == [1, 0, 1, 0]
+    assert table["tensor_parallel"].tolist() == [1, 2, 3, 4]
+
+
+def test_kind_of_a_header() -> None:
+    assert plan_kind(["model", "Prompt Length (-)"]) == "inference"
+    assert table_kind([None, "Network", "tier"]) == "networks"
+    assert table_kind(["name", "model", "prompt_length"]) == "inference"
+    with pytest.raises(InputError, match="the first header must name the kind of table"):
+        table_kind(["colour", "size"])
+
+
+def test_a_hundred_thousand_plans_of_csv(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    header = "name,model,accelerator,num_accelerators,tensor_parallel,pipeline_parallel,global_batch_size,precision"
+    counts = random.integers(1, 2000, (100_000, 4)).tolist()
+    path = tmp_path / "plans.csv"
+    path.write_text(
+        "\n".join([header, *(f"plan {row},gpt-3,A100,{a},{b},{c},{d},bf16" for row, (a, b, c, d) in enumerate(counts))])
+    )
+    start = time.perf_counter()
+    (plans,) = read_plans(path)
+    assert time.perf_counter() - start < 3.0
+    assert len(plans) == 100_000
+    assert plans["global_batch_size"].tolist() == [float(row[3]) for row in counts]
+    assert plans["name"][99_999] == "plan 99999"
+
+
+def _same(one: Table, other: Table) -> None:
+    assert one.kind == other.kind
+    assert list(one.columns) == list(other.columns)
+    for name in one.columns:
+        assert one[name].dtype == other[name].dtype
+        np.testing.assert_array_equal(one[name], other[name])
+    assert {name: mask.tolist() for name, mask in one.auto.items()} == {
+        name: mask.tolist() for name, mask in other.auto.items()
+    }

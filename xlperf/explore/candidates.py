@@ -1,0 +1,236 @@
+"""What the word ``auto`` stands for in a plan: the values that the rules of plans allow, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import split_header
+from xlperf.catalog.table import Table
+from xlperf.errors import Fault, InputError
+from xlperf.explore.grid import MOST_PLANS, grid
+from xlperf.explore.loads import load_steps
+from xlperf.explore.serving_space import cross_inference
+from xlperf.explore.space import Space, space_of
+from xlperf.explore.training_space import cross_training
+
+MOST_CANDIDATES = MOST_PLANS
+"""Plans that one plan with ``auto`` may stand for, unless more are allowed."""
+SEARCHED: Mapping[str, tuple[str, ...]] = {
+    "training": (
+        "num_accelerators",
+        "tensor_parallel",
+        "sequence_parallel",
+        "pipeline_parallel",
+        "virtual_pipeline",
+        "pipeline_schedule",
+        "context_parallel",
+        "context_method",
+        "expert_parallel",
+        "expert_tensor_parallel",
+        "data_parallel",
+        "zero_stage",
+        "micro_batch_size",
+        "precision",
+        "recompute",
+    ),
+    "inference": (
+        "num_accelerators",
+        "tensor_parallel",
+        "pipeline_parallel",
+        "expert_parallel",
+        "data_parallel_attention",
+        "context_parallel",
+        "context_method",
+        "expert_dispatch",
+        "two_batch_overlap",
+        "batch_size",
+        "concurrency",
+        "precision",
+        "kv_precision",
+        "mode",
+        "prefill_accelerators",
+        "prefill_tensor_parallel",
+        "prefill_pipeline_parallel",
+        "prefill_context_parallel",
+        "prefill_expert_parallel",
+        "prefill_data_parallel_attention",
+    ),
+}
+"""Columns that ``auto`` may stand in, by kind of plan, in the order of the sheet."""
+_LOADS = ("batch_size", "concurrency")
+
+
+class Candidates(NamedTuple):
+    """Plans that a plan with ``auto`` stands for.
+
+    Attributes
+    ----------
+    plans : Table
+        One row for each, in the order in which equal ones are preferred: at least one.
+    searched : tuple of str
+        Columns whose values were tried, in the order of the sheet.
+    """
+
+    plans: Table
+    searched: tuple[str, ...]
+
+
+def searched_column(kind: str, header: str, place: str) -> str:
+    """The column that a header names, if a search can choose its values.
+
+    Parameters
+    ----------
+    kind : str
+        ``training`` or ``inference``.
+    header : str
+        Name of a column.
+    place : str
+        Where it stands, for the message.
+
+    Raises
+    ------
+    InputError
+        Where it is none.
+    """
+    name = split_header(header)[0]
+    if name not in SEARCHED[kind]:
+        words = [known.replace("_", " ") for known in SEARCHED[kind]]
+        problem = f'"{header.strip()}" cannot be auto in {kind} plans, only these can: {", ".join(words)}'
+        raise InputError(Fault(place, problem))
+    return name
+
+
+def auto_faults(plans: Table) -> list[Fault]:
+    """Cells that say ``auto`` in a column that a search does not choose.
+
+    Parameters
+    ----------
+    plans : Table
+        Plans as read.
+
+    Returns
+    -------
+    list of Fault
+        One for each cell.
+    """
+    known = ", ".join(name.replace("_", " ") for name in SEARCHED[plans.kind])
+    return [
+        Fault(plans.place(int(row), name), f"{name.replace('_', ' ')} cannot be auto, only these can: {known}")
+        for name, mask in plans.auto.items()
+        if name not in SEARCHED[plans.kind]
+        for row in np.flatnonzero(mask)
+    ]
+
+
+def candidates(
+    plan: Table,
+    catalog: Catalog,
+    values: Mapping[str, np.ndarray] | None = None,
+    most: int = MOST_CANDIDATES,
+) -> Candidates:
+    """All plans that one plan stands for: its ``auto`` cells and columns with stated values in every combination.
+
+    ``auto`` stands for: degrees that divide the accelerators, and what they share out (heads, experts, widths of
+    experts, sequences); stages up to the layers; chunks of a stage that share the layers out evenly; micro batches
+    that divide the batch of a replica, or powers of two up to 64 where the global batch is blank; powers of two up to
+    16,384 accelerators; every word of a choice; requests in flight in up to 24 steps of equal ratio up to what memory
+    holds. What the rules of plans forbid by these columns alone is left out, and so is what makes the same plan again.
+
+    Parameters
+    ----------
+    plan : Table
+        One training or inference plan.
+    catalog : Catalog
+        What it refers to.
+    values : mapping of str to array, optional
+        Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
+    most : int
+        Plans at the most.
+
+    Returns
+    -------
+    Candidates
+        Where nothing is left, the plan with its defaults: its evaluation says what is wrong.
+
+    Raises
+    ------
+    InputError
+        Where there are too many, a name is unknown, or ``auto`` stands in a column that is not searched.
+    """
+    values = values or {}
+    faults = auto_faults(plan)
+    if faults:
+        raise InputError(faults)
+    known = SEARCHED[plan.kind]
+    auto = {name for name, mask in plan.auto.items() if mask.any()} - set(values)
+    asked = {name: values.get(name) for name in known if (name in values or name in auto) and name not in _LOADS}
+    plain = Table(plan.kind, plan.columns, plan.place)
+    base = grid(plain, {name: column for name, column in values.items() if name not in asked})
+    space = space_of(base, asked, catalog, most)
+    (cross_training if plan.kind == "training" else cross_inference)(space)
+    found = space.table() if len(space) else plain
+    open_loads = [name for name in _LOADS if name in auto]
+    if open_loads and len(space):
+        found = _loaded(found, catalog, open_loads[-1], space)
+    order = plan.schema.by_name
+    return Candidates(found, tuple(name for name in order if name in auto or name in values))
+
+
+def _loaded(plans: Table, catalog: Catalog, load: str, space: Space) -> Table:
+    """Plans with their loads; those that hold no request stay as they are, with one for each replica."""
+    if (~np.isnan(plans.number("request_rate"))).any():
+        problem = f"{load.replace('_', ' ')} is auto beside a request rate: give one of them"
+        raise InputError(Fault(plans.place(0, load), problem))
+    rows, batches, replicas = load_steps(plans, catalog)
+    if not len(rows):
+        return plans
+    space.count(len(rows))
+    taken = plans.take(rows)
+    return replace(taken, columns={**taken.columns, load: batches * replicas if load == "concurrency" else batches})
+
+
+def expanded(plans: Table, catalog: Catalog, without: Collection[str] = (), most: int = MOST_CANDIDATES) -> Table:
+    """Plans with every row that says ``auto`` replaced by all plans that it stands for.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    catalog : Catalog
+        What they refer to.
+    without : collection of str
+        Columns whose ``auto`` is left blank.
+    most : int
+        Plans that a row may stand for.
+
+    Returns
+    -------
+    Table
+        The rows of the first plan, then those of the second ...; places are those of the plans.
+
+    Raises
+    ------
+    InputError
+        As :func:`candidates`, with the faults of all rows.
+    """
+    auto = {name: mask for name, mask in plans.auto.items() if name not in without}
+    plain = replace(plans, auto=auto)
+    if not any(mask.any() for mask in auto.values()):
+        return replace(plans, auto={})
+    parts: list[Table] = []
+    faults: list[Fault] = []
+    for row in range(len(plans)):
+        try:
+            parts.append(candidates(plain.take([row]), catalog, most=most).plans)
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults)
+    first = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in plans.columns}
+    return Table(plans.kind, columns, lambda row, column: plans.place(int(first[row]), column))

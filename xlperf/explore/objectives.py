@@ -1,0 +1,214 @@
+"""What makes one plan better than another: a result to make small or large, and limits that results must keep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.catalog.schema import Column, results_of, split_header, unit_of
+from xlperf.catalog.table import Table
+from xlperf.errors import Fault, InputError, nearest
+from xlperf.units import UNITS
+
+LARGER = frozenset(
+    {
+        "tokens_per_second",
+        "tokens_per_second_per_accelerator",
+        "tokens_per_second_per_user",
+        "tokens_per_second_per_megawatt",
+        "tokens_per_second_at_targets",
+        "tokens_per_dollar",
+        "model_flop_rate",
+        "mfu",
+        "hfu",
+        "goodput",
+        "max_batch_size",
+        "max_request_rate",
+        "batch_at_targets",
+        "running_batch",
+    }
+)
+"""Results of which more is better; of all others less is."""
+SHORT = {
+    "cost": {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens"},
+    "energy": dict.fromkeys(("training", "inference"), "energy_per_token"),
+    "throughput": dict.fromkeys(("training", "inference"), "tokens_per_second_per_accelerator"),
+}
+"""Short names of objectives, by kind of plan."""
+TARGETS = {"ttft": "ttft_target", "tpot": "tpot_target"}
+AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
+_LIMIT = re.compile(r"\s*(.+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*(\S*)\s*")
+
+
+class Objective(NamedTuple):
+    """A result, and whether more of it is better."""
+
+    column: Column
+    larger: bool
+
+    @property
+    def words(self) -> str:
+        """``least step time`` or ``most tokens per second``."""
+        return f"{'most' if self.larger else 'least'} {self.column.name.replace('_', ' ')}"
+
+    def loss(self, results: Table) -> Array:
+        """What is made smallest, one per row; NaN where there is no result."""
+        values = results.number(self.column.name)
+        return -values if self.larger else values
+
+
+class Limit(NamedTuple):
+    """A bound that a result keeps; in the unit used inside."""
+
+    column: Column
+    sign: str
+    bound: float
+
+    @property
+    def words(self) -> str:
+        """``ttft <= 500 ms``."""
+        unit = self.column.unit if self.column.unit not in ("", "-") else ""
+        shown = f"{self.bound / unit_of(self.column).factor:g}"
+        return f"{self.column.name.replace('_', ' ')} {self.sign} {shown} {unit}".rstrip()
+
+    def kept(self, results: Table) -> np.ndarray:
+        """Rows that keep the bound; those without the result do not."""
+        values = results.number(self.column.name)
+        compare = {"<=": np.less_equal, ">=": np.greater_equal, "<": np.less, ">": np.greater}[self.sign]
+        return np.asarray(compare(values, self.bound))
+
+    def excess(self, results: Table) -> Array:
+        """By which share of the bound rows miss it, 0 where they keep it, infinite where there is no result."""
+        values = results.number(self.column.name)
+        beyond = np.abs(values - self.bound) / max(abs(self.bound), np.finfo(float).tiny)
+        return np.where(self.kept(results), 0.0, np.where(np.isnan(values), np.inf, beyond))
+
+
+def objective_of(kind: str, name: str, place: str = "objective") -> Objective:
+    """The objective that a name means.
+
+    Parameters
+    ----------
+    kind : str
+        ``training`` or ``inference``.
+    name : str
+        A result in numbers, or cost, energy or throughput.
+    place : str
+        Where the name stands, for the message.
+
+    Raises
+    ------
+    InputError
+        Where there is no such result.
+
+    >>> objective_of("training", "step time").words
+    'least step time'
+    >>> objective_of("inference", "throughput").words
+    'most tokens per second per accelerator'
+    """
+    column = _result(kind, name, place)
+    return Objective(column, column.name in LARGER)
+
+
+def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
+    """A bound on a result from its text.
+
+    Parameters
+    ----------
+    kind : str
+        ``training`` or ``inference``.
+    text : str
+        A result, ``<=``, ``>=``, ``<`` or ``>``, and a number with or without a unit.
+    place : str
+        Where it stands, for the message.
+
+    Raises
+    ------
+    InputError
+        Where it is none.
+
+    >>> limit_of("inference", "ttft<=0.5 s").words
+    'ttft <= 500 ms'
+    """
+    found = _LIMIT.fullmatch(text)
+    if found is None:
+        raise InputError(Fault(place, f'must be as "ttft<=500" or "memory<=70 GiB", got "{text}"'))
+    name, sign, number, symbol = found.groups()
+    column = _result(kind, name, place)
+    symbol = symbol or split_header(name)[1] or column.unit or "-"
+    unit = UNITS.get(symbol)
+    if unit is None or unit.dimension != unit_of(column).dimension:
+        raise InputError(Fault(place, f"{column.header} cannot be in {symbol}"))
+    try:
+        bound = float(number)
+    except ValueError:
+        raise InputError(Fault(place, f'"{number}" of "{text}" is no number')) from None
+    return Limit(column, sign, bound * unit.factor)
+
+
+def limits_of(kind: str, texts: Iterable[str], place: str = "limit") -> list[Limit]:
+    """Bounds from their texts.
+
+    Raises
+    ------
+    InputError
+        With every fault.
+    """
+    limits: list[Limit] = []
+    faults: list[Fault] = []
+    for text in texts:
+        try:
+            limits.append(limit_of(kind, text, place))
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults)
+    return limits
+
+
+def _result(kind: str, text: str, place: str) -> Column:
+    name = split_header(text)[0]
+    name = SHORT.get(name, {}).get(kind, name)
+    known = {column.name: column for column in results_of(kind).columns if column.kind == "result"}
+    if name not in known:
+        hint = nearest(name, [*SHORT, *known]).replace("_", " ")
+        raise InputError(Fault(place, f'"{text.strip()}" is no result in numbers of {kind} plans; {hint}'))
+    return known[name]
+
+
+def default_objective(plan: Table, searched: Sequence[str]) -> Objective:
+    """What a search of a plan makes best unless it is told.
+
+    Training: the least step time; the most tokens per second and accelerator where the number of accelerators is
+    searched or the global batch is blank, so that steps do not compare. Inference: the most output tokens per second
+    and accelerator where there are targets to keep, or the load, the accelerators or what they serve is searched; the
+    least latency where the load is given.
+
+    Parameters
+    ----------
+    plan : Table
+        One plan.
+    searched : sequence of str
+        Columns that are tried.
+
+    Returns
+    -------
+    Objective
+        Of the kind of the plan.
+    """
+    tried = set(searched)
+    if plan.kind == "training":
+        unlike = tried & {"num_accelerators", "global_batch_size", "sequence_length", "model"}
+        if unlike or np.isnan(plan.number("global_batch_size")[0]):
+            return objective_of("training", "tokens_per_second_per_accelerator")
+        return objective_of("training", "step_time")
+    unlike = tried & {"num_accelerators", "batch_size", "concurrency", "request_rate", "prompt_length", "output_length"}
+    targets = any(not np.isnan(plan.number(name)[0]) for name in TARGETS.values())
+    rated = not np.isnan(plan.number("request_rate")[0])
+    if unlike or (targets and not rated):
+        return objective_of("inference", "tokens_per_second_per_accelerator")
+    return objective_of("inference", "latency")

@@ -1,0 +1,322 @@
+"""A search over plans: everything that ``auto`` and stated values stand for is evaluated, the best is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import Column, unit_of
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+from xlperf.evaluate.door import Progress
+from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidates
+from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of
+
+GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
+"""How good a plan is at all: a worse kind never comes before a better one."""
+SHOWN: Mapping[str, tuple[str, ...]] = {
+    "training": ("step_time", "tokens_per_second_per_accelerator", "mfu", "memory_reserved", "cost_per_million_tokens"),
+    "inference": (
+        "ttft",
+        "tpot",
+        "tokens_per_second_per_user",
+        "tokens_per_second_per_accelerator",
+        "memory",
+        "cost_per_million_output_tokens",
+    ),
+}
+"""Results that a table of a search shows beside its objective and limits."""
+BLOCK = 65_536
+
+
+@dataclass
+class Search:
+    """What the search of one plan found.
+
+    Attributes
+    ----------
+    plans, results : Table
+        The best first; those that fit and keep the limits, or where there is none the one that comes nearest.
+    kind : int
+        Of the first: GOOD, BEYOND_LIMITS, TOO_LARGE or ILLEGAL.
+    num_tried, num_legal, num_fit, num_good : int
+        Plans that were tried, that are legal, that fit too, and that keep the limits too.
+    searched : tuple of str
+        Columns whose values were tried.
+    objective : Objective
+        What was made best.
+    limits : tuple of Limit
+        What had to be kept.
+    """
+
+    plans: Table
+    results: Table
+    kind: int
+    num_tried: int
+    num_legal: int
+    num_fit: int
+    num_good: int
+    searched: tuple[str, ...]
+    objective: Objective
+    limits: tuple[Limit, ...] = field(default=())
+
+    @property
+    def found(self) -> bool:
+        """Whether any plan fits and keeps the limits."""
+        return self.kind == GOOD
+
+    @property
+    def kept_words(self) -> str:
+        """The limits in words."""
+        return " and ".join(limit.words for limit in self.limits)
+
+    @property
+    def words(self) -> str:
+        """What was chosen and from how many, or why nothing was."""
+        tried = f"{self.num_tried:,} plan{'s' if self.num_tried != 1 else ''} tried"
+        if self.kind == GOOD:
+            keep = f" with {self.kept_words}" if self.limits else ""
+            return f"{self.objective.words} of {self.num_good:,} that fit{keep}; {tried}, {self.num_legal:,} legal"
+        if self.kind == BEYOND_LIMITS:
+            nearest = ", ".join(_shown(limit.column, self.results) for limit in self.limits)
+            if not self.limits:
+                return f"none of {self.num_fit:,} plans that fit has a {self.objective.column.name.replace('_', ' ')}"
+            return f"none keeps {self.kept_words}: {tried}, {self.num_fit:,} fit, the nearest has {nearest}"
+        if self.kind == TOO_LARGE:
+            memory = "memory_reserved" if "memory_reserved" in self.results else "memory"
+            needs = _shown(self.results.schema.by_name[memory], self.results)
+            capacity = self.results["memory_capacity"][0] / 2.0**30
+            return f"none fits: {tried}, {self.num_legal:,} legal, the smallest has {needs} of {capacity:.4g} GiB"
+        return f"none is legal: {tried}"
+
+    @property
+    def chosen_words(self) -> str:
+        """The values of the first plan in the columns that were searched: ``tensor parallel 8, recompute none``."""
+        return ", ".join(f"{name.replace('_', ' ')} {self._value(name)}" for name in self.searched)
+
+    def _value(self, name: str) -> str:
+        column = self.plans.schema.by_name[name]
+        if name not in self.plans:
+            return "blank"
+        value = self.plans[name][0]
+        if column.is_text:
+            return str(value) or "blank"
+        if value != value:
+            return "blank"
+        if column.kind == "flag":
+            return "yes" if value else "no"
+        unit = column.unit if column.unit not in ("", "-") else ""
+        return f"{value / unit_of(column).factor:g} {unit}".rstrip()
+
+
+def _shown(column: Column, results: Table) -> str:
+    value = results.number(column.name)[0] / unit_of(column).factor
+    unit = column.unit if column.unit not in ("", "-") else ""
+    return f"{column.name.replace('_', ' ')} {value:.4g} {unit}".rstrip()
+
+
+class _Keys(NamedTuple):
+    """What rows are ordered by, from the first: kind, then loss or what is nearest, then memory; and their number."""
+
+    kind: np.ndarray
+    loss: Array
+    memory: Array
+    number: np.ndarray
+
+    def order(self) -> np.ndarray:
+        return np.lexsort((self.number, self.memory, self.loss, self.kind))
+
+    def take(self, rows: np.ndarray) -> _Keys:
+        return _Keys(*(values[rows] for values in self))
+
+
+def search(
+    plan: Table,
+    catalog: Catalog,
+    objective: str = "",
+    limits: Sequence[Limit] = (),
+    values: Mapping[str, np.ndarray] | None = None,
+    top: int | None = 1,
+    most: int = MOST_CANDIDATES,
+    progress: Progress | None = None,
+) -> Search:
+    """The best of all plans that one plan stands for.
+
+    Every plan is evaluated as any other. A plan that fits and keeps the limits and its own targets (of ttft and tpot)
+    comes before one that does not; of these the one with the better objective, of equal ones that with less memory,
+    of these the first of the candidates: smaller degrees first.
+
+    Parameters
+    ----------
+    plan : Table
+        One training or inference plan; its cells that say ``auto`` are searched.
+    catalog : Catalog
+        What it refers to.
+    objective : str
+        A result to make best; "": :func:`xlperf.explore.objectives.default_objective`.
+    limits : sequence of Limit
+        What results must keep beside the plan's own targets.
+    values : mapping of str to array, optional
+        Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
+    top : int, optional
+        How many plans to keep; None: all that are good.
+    most : int
+        Plans that are tried at the most.
+    progress : callable, optional
+        Called with the number of plans of each block that is done.
+
+    Returns
+    -------
+    Search
+        The best plans and their results, the same as :func:`xlperf.evaluate.evaluate` gives for them.
+
+    Raises
+    ------
+    InputError
+        As :func:`xlperf.explore.candidates.candidates` and :func:`xlperf.explore.objectives.objective_of`.
+    """
+    tried = candidates(plan, catalog, values, most)
+    goal = objective_of(plan.kind, objective) if objective else default_objective(plan, tried.searched)
+    bounds = (*limits, *_targets(plan))
+    found = ranked(tried, catalog, goal, bounds, top, progress)
+
+    def place(_row: int, name: str) -> str:
+        return plan.place(0, name)
+
+    found.plans, found.results = replace(found.plans, place=place), replace(found.results, place=place)
+    return found
+
+
+def _targets(plan: Table) -> list[Limit]:
+    """The plan's own targets as limits of its results."""
+    if plan.kind != "inference":
+        return []
+    found = []
+    for name, target in TARGETS.items():
+        bound = float(plan.number(target)[0])
+        if not np.isnan(bound):
+            found.append(Limit(objective_of("inference", name).column, "<=", bound))
+    return found
+
+
+def ranked(
+    tried: Candidates,
+    catalog: Catalog,
+    objective: Objective,
+    limits: Sequence[Limit] = (),
+    top: int | None = 1,
+    progress: Progress | None = None,
+) -> Search:
+    """The best of some plans.
+
+    Parameters
+    ----------
+    tried : Candidates
+        Plans to choose among.
+    catalog : Catalog
+        What they refer to.
+    objective : Objective
+        What is made best.
+    limits : sequence of Limit
+        What results must keep.
+    top : int, optional
+        How many plans to keep; None: all that are good.
+    progress : callable, optional
+        Called with the number of plans of each block that is done.
+
+    Returns
+    -------
+    Search
+        As :func:`search`.
+    """
+    plans = tried.plans
+    quiet = _without_targets(plans, {objective.column.name, *(limit.column.name for limit in limits)})
+    keys: list[_Keys] = []
+    parts: list[Table] = []
+    counts = np.zeros(4, dtype=np.int64)
+    for start in range(0, len(plans), BLOCK):
+        rows = np.arange(start, min(start + BLOCK, len(plans)))
+        results = evaluate(quiet.take(rows) if len(plans) > BLOCK else quiet, catalog, progress)
+        own = _keys(results, objective, limits, rows)
+        counts += np.bincount(own.kind, minlength=4)
+        order = own.order()
+        kept = order[: max(int((own.kind == GOOD).sum()), 1) if top is None else max(top, 1)]
+        keys.append(own.take(kept))
+        parts.append(results.take(kept))
+    every = _Keys(*(np.concatenate(columns) for columns in zip(*keys, strict=True)))
+    order = every.order()
+    good = int((every.kind == GOOD).sum())
+    best = order[: max(min(good, len(order) if top is None else top), 1)]
+    chosen = plans.take(every.number[best])
+    if quiet is plans:
+        results = replace(
+            parts[0],
+            columns={name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns},
+            place=chosen.place,
+        )
+    else:
+        results = evaluate(chosen, catalog)
+    return Search(
+        plans=chosen,
+        results=results,
+        kind=int(every.kind[best[0]]),
+        num_tried=len(plans),
+        num_legal=len(plans) - int(counts[ILLEGAL]),
+        num_fit=int(counts[GOOD] + counts[BEYOND_LIMITS]),
+        num_good=int(counts[GOOD]),
+        searched=tried.searched,
+        objective=objective,
+        limits=tuple(limits),
+    )
+
+
+def _without_targets(plans: Table, needed: set[str]) -> Table:
+    """Plans without their targets: the largest load under them takes long to find and decides nothing here."""
+    given = [name for name in TARGETS.values() if name in plans]
+    if not given or needed & set(AT_TARGETS):
+        return plans
+    return replace(plans, columns={name: values for name, values in plans.columns.items() if name not in given})
+
+
+def _keys(results: Table, objective: Objective, limits: Sequence[Limit], rows: np.ndarray) -> _Keys:
+    """What rows are ordered by; their number is given."""
+    loss = objective.loss(results)
+    memory = results.number("memory_reserved" if "memory_reserved" in results else "memory")
+    legal = ~np.isnan(memory)
+    fits = results.number("fits") == 1.0
+    excess = np.zeros(len(results))
+    for limit in limits:
+        excess = np.maximum(excess, limit.excess(results))
+    bad = np.where(np.isnan(loss), np.inf, excess)
+    kind = np.select([~legal, ~fits, bad > 0.0], [ILLEGAL, TOO_LARGE, BEYOND_LIMITS], GOOD)
+    measure = np.select([kind == GOOD, kind == BEYOND_LIMITS, kind == TOO_LARGE], [loss, bad, memory], 0.0)
+    return _Keys(kind, measure, np.nan_to_num(memory), rows)
+
+
+def stacked(tables: Sequence[Table]) -> Table:
+    """Tables of one kind below each other; a column that one of them lacks is blank there.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        At least one.
+
+    Returns
+    -------
+    Table
+        Columns in the order of the schema.
+    """
+    schema = tables[0].schema
+    names = [column.name for column in schema.columns if any(column.name in table for table in tables)]
+    columns = {
+        name: np.concatenate(
+            [table.text(name) if schema.by_name[name].is_text else table.number(name) for table in tables]
+        )
+        for name in names
+    }
+    return Table(tables[0].kind, columns)

@@ -1,0 +1,204 @@
+"""The training plans that ``auto`` stands for: each column with what the rules of plans allow in it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.catalog.schema import column
+from xlperf.explore.space import MOST_ACCELERATORS, Mask, Space, divides, divisors, powers_of_two
+from xlperf.parallel.plan import PLACEHOLDERS
+
+MOST_MICRO_BATCH = 64.0
+"""Largest micro batch that is tried where the global batch is left open. [-]"""
+DEFAULT_SEQUENCE_LENGTH = 4096.0
+_RANKS = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
+
+
+def cross_training(space: Space) -> None:
+    """Cross a space of training plans with every column that is searched.
+
+    What the rules forbid is left out, and of values that make the same plan all but the first; a schedule gpipe is
+    not tried, which takes as long as 1f1b and more memory.
+
+    Parameters
+    ----------
+    space : Space
+        As :func:`xlperf.explore.space.space_of` has it; is changed.
+
+    Raises
+    ------
+    InputError
+        Where there are too many plans.
+    """
+    space.cross("num_accelerators", powers_of_two(MOST_ACCELERATORS["training"]), lambda _: space.all)
+    _ranks(space)
+    _experts(space)
+    _context(space)
+    _passes(space)
+    for name in ("recompute", "precision"):
+        space.cross(name, column("training", name).choices, lambda _: space.all)
+    space.cross(
+        "zero_stage",
+        (0.0, 1.0, 2.0, 3.0),
+        lambda stage: space.all if stage != 2.0 else ~space.above_one("pipeline_parallel"),
+    )
+
+
+def _sequence_length(space: Space) -> Array:
+    given = space.number("sequence_length")
+    longest = np.where(np.isnan(space.longest), DEFAULT_SEQUENCE_LENGTH, space.longest)[space.rows]
+    return np.asarray(np.where(np.isnan(given), np.minimum(DEFAULT_SEQUENCE_LENGTH, longest), given))
+
+
+def _product(space: Space, *without: str) -> Array:
+    """Ranks of the degrees that are known so far."""
+    degrees = [space.known(name) for name in _RANKS if name not in without]
+    return np.asarray(np.prod(degrees, axis=0))
+
+
+def _replicas(space: Space) -> Array:
+    """Copies of the model: as given, else what is left of the accelerators."""
+    given = space.number("data_parallel")
+    left = space.number("num_accelerators") / _product(space, "data_parallel")
+    return np.asarray(np.where(np.isnan(given), left, given))
+
+
+def _ranks(space: Space) -> None:
+    """Tensor, context, pipeline and data parallel: together they are the accelerators."""
+    sizes = divisors(*space.number("num_accelerators").tolist())
+
+    def fits(value: float) -> Mask:
+        return divides(value * _product(space), space.number("num_accelerators"))
+
+    def tensor(value: float) -> Mask:
+        return fits(value) & divides(value, space.shape("num_attention_heads"))
+
+    def context(value: float) -> Mask:
+        return fits(value) & ((value == 1.0) | divides(2.0 * value, _sequence_length(space)))
+
+    def pipeline(value: float) -> Mask:
+        return fits(value) & np.asarray(value <= space.shape("num_layers") + PLACEHOLDERS)
+
+    space.cross("tensor_parallel", sizes, tensor)
+    space.cross("context_parallel", sizes, context)
+    space.cross("pipeline_parallel", sizes, pipeline)
+    space.cross("data_parallel", sizes, fits)
+    given = space.number("data_parallel")
+    space.keep(np.isnan(given) | (_product(space) == space.number("num_accelerators")))
+
+
+def _experts(space: Space) -> None:
+    """Expert parallel and expert tensor parallel: within the ranks of a stage."""
+
+    def within(value: float, other: str) -> Mask:
+        ranks = space.known("tensor_parallel") * space.known("context_parallel") * _replicas(space)
+        return divides(value * space.known(other), ranks)
+
+    def dealt(value: float) -> Mask:
+        experts = np.maximum(space.shape("num_experts"), 1.0)
+        return within(value, "expert_tensor_parallel") & divides(value, experts)
+
+    def split(value: float) -> Mask:
+        width = np.where(space.shape("num_experts") > 0.0, space.shape("expert_ffn_hidden_size"), 1.0)
+        return within(value, "expert_parallel") & divides(value, width)
+
+    space.cross("expert_parallel", divisors(1.0, *space.shape("num_experts").tolist()), dealt)
+    space.cross("expert_tensor_parallel", divisors(*space.number("num_accelerators").tolist()), split)
+
+
+def _context(space: Space) -> None:
+    """Sequence parallel, and how the ranks of a context exchange keys and values."""
+
+    def sequence(value: float) -> Mask:
+        ranks = space.known("tensor_parallel")
+        if value == 1.0:
+            return divides(ranks, _sequence_length(space))
+        return np.asarray((ranks == 1.0) | (space.known("expert_parallel") == 1.0))
+
+    def method(value: float | str) -> Mask:
+        ranks = space.known("context_parallel")
+        heads = space.shape("num_query_groups") / space.known("tensor_parallel")
+        return np.asarray((ranks == 1.0) | divides(ranks, heads)) if value == "ulysses" else space.all
+
+    space.cross(
+        "sequence_parallel",
+        (0.0, 1.0),
+        sequence,
+        lambda value: space.all if value == 0.0 else space.above_one("tensor_parallel"),
+    )
+    space.cross(
+        "context_method",
+        column("training", "context_method").choices,
+        method,
+        lambda value: space.all if value == "ring" else space.above_one("context_parallel"),
+    )
+
+
+def _passes(space: Space) -> None:
+    """Chunks of the stages, micro batch and schedule."""
+
+    def layers(more: float = 0.0) -> Array:
+        return np.asarray(space.shape("num_layers") + more)
+
+    def chunks(value: float) -> Mask:
+        stages = space.known("pipeline_parallel")
+        return np.asarray((value == 1.0) | ((stages > 1.0) & (value * stages <= layers(PLACEHOLDERS))))
+
+    def even(value: float) -> Mask:
+        pieces = value * space.known("pipeline_parallel")
+        return (value == 1.0) | divides(pieces, layers()) | divides(pieces, layers(PLACEHOLDERS))
+
+    most = 0.5 * (float(layers(PLACEHOLDERS).max()) if len(space) else 0.0)
+    space.cross("virtual_pipeline", [float(n) for n in range(1, int(most) + 1)], chunks, even)
+
+    batch = space.number("global_batch_size")
+    open_batch = powers_of_two(MOST_MICRO_BATCH) if np.isnan(batch).any() else []
+    sizes = sorted({*divisors(*batch.tolist()), *open_batch})
+
+    def micro(value: float) -> Mask:
+        whole = space.number("global_batch_size")
+        left = np.isnan(whole)
+        return np.where(left, value in open_batch, divides(value * _replicas(space), np.nan_to_num(whole)))
+
+    space.cross("micro_batch_size", sizes, micro)
+    space.keep(_whole_rounds(space))
+    space.cross(
+        "pipeline_schedule",
+        column("training", "pipeline_schedule").choices,
+        lambda value: _scheduled(space, np.full(len(space), value, dtype=object)),
+        lambda value: _apart(space, str(value)),
+    )
+    space.keep(_scheduled(space, space.text("pipeline_schedule")))
+
+
+def _micro_batches(space: Space) -> Array:
+    """Micro-batches of a replica; NaN where the global batch is left open."""
+    return np.asarray(space.number("global_batch_size") / (_replicas(space) * space.known("micro_batch_size")))
+
+
+def _whole_rounds(space: Space) -> Mask:
+    """Where a replica has whole micro-batches, and interleaved stages take them in whole rounds."""
+    count, stages = _micro_batches(space), space.known("pipeline_parallel")
+    rounds = ~space.above_one("virtual_pipeline") | divides(stages, np.nan_to_num(count))
+    return np.asarray(np.isnan(count) | (divides(1.0, np.nan_to_num(count)) & rounds))
+
+
+def _scheduled(space: Space, schedule: np.ndarray) -> Mask:
+    """Where a schedule goes with the stages and their chunks."""
+    stages, chunks = space.known("pipeline_parallel"), space.known("virtual_pipeline")
+    enough = ~(_micro_batches(space) < 2.0 * stages)
+    both = (chunks == 1.0) & divides(2.0, stages) & enough
+    return np.select(
+        [schedule == "interleaved", schedule == "dualpipe", schedule == "1f1b"],
+        [chunks > 1.0, both, space.all],
+        chunks == 1.0,
+    )
+
+
+def _apart(space: Space, schedule: str) -> Mask:
+    """Where a schedule differs from those before it: stages in chunks are interleaved, one stage has no order."""
+    stages, chunks = space.known("pipeline_parallel"), space.known("virtual_pipeline")
+    if schedule == "1f1b":
+        return np.asarray(chunks == 1.0)
+    return space.all & (stages > 1.0) & (schedule != "gpipe")

@@ -1,0 +1,163 @@
+"""Everything that the equations of serving need of a block of plans, and the requests that they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.hardware.device import Device
+from xlperf.inference.bound import serving_bound
+from xlperf.inference.results import Room, room_of, serving_results
+from xlperf.inference.work import ServingWork, serving_work
+from xlperf.network.tiers import Network
+from xlperf.parallel.serving_plan import InferencePlan
+from xlperf.workload.model import Architecture, Model
+from xlperf.workload.serving import BOTH_PHASES
+
+Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan)
+Rows = np.ndarray | slice
+
+
+class _Packed:
+    """Arrays of plans in one, so that some rows are taken at once: each by itself would cost as much as a kernel.
+
+    Arrays are (rows,) or (rows, columns); others, and those of whole numbers, are kept as they are.
+    """
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.first: dict[int, int] = {}
+        columns: list[Array] = []
+        for values in arrays:
+            if id(values) not in self.first and values.ndim and values.dtype == np.float64:
+                self.first[id(values)] = len(columns)
+                columns += [values] if values.ndim == 1 else list(values.T)
+        self.arrays, self.matrix = arrays, np.stack(columns)
+
+    def take(self, rows: np.ndarray) -> Iterator[Array]:
+        """Some rows of the arrays, in their order."""
+        taken = self.matrix.take(rows, axis=1)
+        for values in self.arrays:
+            first = self.first.get(id(values))
+            if first is None:
+                yield values[rows] if values.ndim else values
+            elif values.ndim == 1:
+                yield taken[first]
+            else:
+                yield taken[first : first + values.shape[1]].T
+
+
+def _bundle(bundle: Bundle, arrays: Iterator[Array]) -> Bundle:
+    """One of its kind with the next of some arrays."""
+    return type(bundle)(*(next(arrays) for _ in fields(bundle)))
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Everything that the equations need of a block of plans: the arguments of ``serving_results``."""
+
+    model: Model
+    device: Device
+    attention_device: Device
+    wide_device: Device
+    network: Network
+    plan: InferencePlan
+    kernels: Mapping[str, Mapping[str, Array]]
+    software: Mapping[str, Array]
+    reserved_memory: Array
+    architecture: Architecture
+
+    def with_batch(self, batch: Array, prompts: Array) -> Serving:
+        """The same with other requests decoded together and other prompts prefilled together."""
+        return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
+
+    def take(self, rows: Rows) -> Serving:
+        """Some of the plans; a plan may be taken several times."""
+        arrays = (values[rows] if values.ndim else values for values in self._arrays)
+        return self._with_arrays(arrays if isinstance(rows, slice) else self._packed.take(rows))
+
+    @cached_property
+    def _arrays(self) -> list[Array]:
+        """Every array, in an order of its own."""
+        bundles = self.model, self.device, self.attention_device, self.wide_device, self.network, self.plan
+        found = [getattr(bundle, field.name) for bundle in bundles for field in fields(bundle)]
+        for constants in (*self.kernels.values(), self.software):
+            found += constants.values()
+        return [*found, self.reserved_memory]
+
+    @cached_property
+    def _packed(self) -> _Packed:
+        return _Packed(self._arrays)
+
+    def _with_arrays(self, arrays: Iterator[Array]) -> Serving:
+        """The same with other arrays in the order of ``_arrays``."""
+        return Serving(
+            _bundle(self.model, arrays),
+            _bundle(self.device, arrays),
+            _bundle(self.attention_device, arrays),
+            _bundle(self.wide_device, arrays),
+            _bundle(self.network, arrays),
+            _bundle(self.plan, arrays),
+            {name: {key: next(arrays) for key in constants} for name, constants in self.kernels.items()},
+            {key: next(arrays) for key in self.software},
+            next(arrays),
+            self.architecture,
+        )
+
+    def results(self) -> dict[str, Array]:
+        """As :func:`xlperf.inference.serving_results`."""
+        return serving_results(
+            self.model,
+            self.device,
+            self.attention_device,
+            self.wide_device,
+            self.network,
+            self.plan,
+            self.kernels,
+            self.software,
+            self.reserved_memory,
+            self.architecture,
+        )
+
+    def room(self) -> Room:
+        """As :func:`xlperf.inference.results.room_of`."""
+        return room_of(self.model, self.device, self.plan, self.software, self.reserved_memory, self.architecture)
+
+    def work(self, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
+        """As :func:`xlperf.inference.serving_work`."""
+        return serving_work(
+            self.model,
+            self.device,
+            self.attention_device,
+            self.wide_device,
+            self.network,
+            self.plan,
+            self.kernels,
+            self.software,
+            self.architecture,
+            phases,
+        )
+
+    def bound(self, work: ServingWork) -> Array:
+        """As :func:`xlperf.inference.serving_bound`."""
+        return serving_bound(work, self.device, self.attention_device, self.kernels, self.architecture.latent_attention)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Requests, (rows,).
+
+    Rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none), share of those in
+    flight whose prefills are waited for, requests of a run (NaN: without end).
+    """
+
+    request_rate: Array
+    prompt_variation: Array
+    first_target: Array
+    token_target: Array
+    waiting_share: Array
+    run_requests: Array
