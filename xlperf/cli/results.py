@@ -66,21 +66,34 @@ def write_workbook(path: str, sheets: Iterable[tuple[str, list[Table]]]) -> None
     sheets : iterable of (str, list of Table)
         Name of the sheet and the tables whose columns stand side by side.
     """
+    write_columns(path, ((name, parts(*tables)) for name, tables in sheets))
+
+
+def write_columns(path: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
+    """Write columns to a workbook, one sheet for each group of columns of equal length.
+
+    Parameters
+    ----------
+    path : str
+        File that ends in .xlsx.
+    sheets : iterable of (str, list of (Column, array))
+        Name of the sheet and its columns, in the units used inside.
+    """
     from openpyxl import Workbook
 
-    from xlperf.excel.style import add_styles, data_rows, save_workbook, write_table
+    from xlperf.excel.style import add_styles, save_workbook, write_table
+    from xlperf.excel.tables import cell_value
 
     workbook = Workbook()
     workbook.remove(workbook.worksheets[0])
     add_styles(workbook)
-    for name, tables in sheets:
-        if len(tables[0]) > WORKBOOK_ROWS:
+    for name, block in sheets:
+        if len(block[0][1]) > WORKBOOK_ROWS:
             raise InputError(Fault(path, f"a workbook takes {WORKBOOK_ROWS:,} rows; write .csv or .parquet"))
         sheet = workbook.create_sheet(name)
-        columns = [column for column, _ in parts(*tables)]
-        shown = [data_rows(table, [table.schema.by_name[column] for column in table.columns]) for table in tables]
-        rows = [[value for row in across for value in row] for across in zip(*shown, strict=True)]
-        write_table(sheet, columns, rows, top_left="A1")
+        series = [[cell_value(column, value) for value in values.tolist()] for column, values in block]
+        rows = [list(row) for row in zip(*series, strict=True)]
+        write_table(sheet, [column for column, _ in block], rows, top_left="A1")
     save_workbook(workbook, path)
 
 

@@ -131,25 +131,15 @@ def search(
 
 def _varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
     """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
-    from dataclasses import replace
-
-    import numpy as np
-
     from xlperf.cli.plans import vary_line
-    from xlperf.explore.candidates import searched_column
-    from xlperf.explore.grid import read_values
+    from xlperf.explore.candidates import with_auto
+    from xlperf.explore.vary import read_variation
 
-    lines = [vary_line(text) for text in vary]
-    stated = [line for line in lines if [word.strip().casefold() for word in line[1]] != ["auto"]]
-    values = read_values(table.kind, stated, "--vary", from_text=True)
-    columns, auto = dict(table.columns), dict(table.auto)
-    for header, _ in (line for line in lines if line not in stated):
-        name = searched_column(table.kind, header, "--vary")
-        text = table.schema.by_name[name].is_text
-        columns[name] = np.full(len(table), "" if text else np.nan, dtype=object if text else np.float64)
-        auto[name] = np.ones(len(table), dtype=bool)
-    order = [column.name for column in table.schema.columns if column.name in columns]
-    return replace(table, columns={name: columns[name] for name in order}, auto=auto), values
+    found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
+    if found.varied:
+        problem = f"{found.varied[0].column.name} is of the catalog; xlperf sweep and solve vary it"
+        raise InputError(Fault("--vary", problem))
+    return with_auto(table, found.auto, "--vary"), found.values
 
 
 def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -103,6 +103,33 @@ def searched_column(kind: str, header: str, place: str) -> str:
         problem = f'"{header.strip()}" cannot be auto in {kind} plans, only these can: {", ".join(words)}'
         raise InputError(Fault(place, problem))
     return name
+
+
+def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
+    """Plans whose cells in some columns all say ``auto``.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    headers : sequence of str
+        Columns.
+    place : str
+        Where these stand, for the messages.
+
+    Raises
+    ------
+    InputError
+        Where a column is not searched.
+    """
+    columns, auto = dict(plans.columns), dict(plans.auto)
+    for header in headers:
+        name = searched_column(plans.kind, header, place)
+        text = plans.schema.by_name[name].is_text
+        columns[name] = np.full(len(plans), "" if text else np.nan, dtype=object if text else np.float64)
+        auto[name] = np.ones(len(plans), dtype=bool)
+    order = [column.name for column in plans.schema.columns if column.name in columns]
+    return replace(plans, columns={name: columns[name] for name in order}, auto=auto)
 
 
 def auto_faults(plans: Table) -> list[Fault]:
