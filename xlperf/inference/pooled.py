@@ -135,7 +135,7 @@ def pools_of(both: Serving, decoding: Serving, prefilling: Serving, stream: Stre
     plan, other, room = decoding.plan, prefilling.plan, decoding.room()
     load = PoolLoad(
         HalfPasses(both, pools=True),
-        demand_of(plan, other, stream.waiting_share),
+        demand_of(plan, other, stream),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
         np.maximum(room.places, 1.0),

@@ -373,7 +373,12 @@ def serving_work(
         served,
         served,
     )
-    launches = prefill * software["kernel_overhead_time"] * _kernels(work)
+    launched = _kernels(work)
+    if architecture.experts:
+        launched = launched + mixed * kernels["serving_experts"]["prefill_kernels"]
+    if architecture.latent_attention:
+        launched = launched + kernels["attention_latent"]["prefill_kernels"]
+    launches = prefill * software["kernel_overhead_time"] * launched
     if np.any(plan.graphs == 0.0):
         eager = kernels["serving_eager"]["launch_time"]
         # The gaps between the kernels of a graph are part of what the host takes without one.
