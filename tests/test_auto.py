@@ -21,6 +21,7 @@ from xlperf.excel.blocks import CellError
 from xlperf.excel.session import Session
 from xlperf.explore import resolve as resolving
 from xlperf.explore.candidates import MAPPING
+from xlperf.explore.plan_grid import plan_grid
 from xlperf.explore.resolve import evaluate_resolved, resolve
 from xlperf.explore.search import search
 
@@ -246,6 +247,17 @@ def test_explain_and_frontier_take_auto(tmp_path: Path, plans: Path, command: Co
     assert points[0]["tensor_parallel"] == best["tensor_parallel"]
     assert points[0]["tokens_per_second_per_accelerator"] == best["tokens_per_second_per_accelerator"]
     assert "tensor parallel" in command("frontier", path).out.splitlines()[0]
+
+
+def test_other_commands_take_auto_or_refuse_it(plans: Path, tmp_path: Path, catalog: Catalog, command: Command) -> None:
+    best = read(command("evaluate", plans).out)
+    done = command("cost", plans)
+    assert done.code == 0, done.err
+    assert [row["tensor_parallel"] for row in read(done.out)] == [row["tensor_parallel"] for row in best]
+    table = table_from_rows("training", [*TRAIN, "zero_stage"], [[*ROWS[0], "auto"]])
+    with pytest.raises(InputError, match="row 1, zero stage: zero stage is auto, which this grid does not try: write"):
+        plan_grid(table, catalog)
+    assert len(plan_grid(table_from_rows("training", TRAIN, ROWS[:1]), catalog)) > 10
 
 
 # --- cells
