@@ -10,7 +10,7 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[np.float64]
 Numeric: TypeAlias = npt.ArrayLike
 _FLOAT64 = np.dtype(np.float64)
-_FEW, _MANY = 7, 512
+_SUMS, _BLOCK, _MANY = 8, 128, 512
 _ONE_ROW = {(), (1,)}
 
 
@@ -82,13 +82,20 @@ def total(values: Numeric) -> Array:
     terms = array(values)
     if terms.shape[-1:] == (1,):
         return terms[..., 0]
-    if terms.size < _MANY or terms.ndim < 2 or not 0 < terms.shape[-1] <= _FEW:
+    number = terms.shape[-1] if terms.ndim > 1 else 0
+    if terms.size < _MANY or not 0 < number <= _BLOCK:
         return np.asarray(np.add.reduce(np.ascontiguousarray(terms), -1))
-    # numpy adds up to seven terms one after the other, row by row; column by column is the same and faster.
-    found = terms[..., 0].copy()
-    for column in range(1, terms.shape[-1]):
+    # As numpy adds up one row, column by column for all: terms in turn go to eight sums, those left over to the whole.
+    whole = number - number % _SUMS if number >= _SUMS else 1
+    sums = [terms[..., column].copy() for column in range(min(whole, _SUMS))]
+    for column in range(len(sums), whole):
+        sums[column % _SUMS] += terms[..., column]
+    while len(sums) > 1:
+        sums = [sums[index] + sums[index + 1] for index in range(0, len(sums), 2)]
+    found = sums[0]
+    for column in range(whole, number):
         found += terms[..., column]
-    return found
+    return np.asarray(found)
 
 
 def side_by_side(*values: Numeric) -> Array:
@@ -113,7 +120,8 @@ def side_by_side(*values: Numeric) -> Array:
         row = np.concatenate([value.reshape(1) for value in arrays] if () in shapes else arrays)
         return row[None] if (1,) in shapes else row
     shape = shapes.pop() if len(shapes) == 1 else np.broadcast(*arrays).shape
-    out = np.empty((*shape, len(arrays)))
+    # Column after column in memory: a column that many plans share is then read along with each.
+    out = np.empty((*shape, len(arrays)), order="F")
     for index, value in enumerate(arrays):
         out[..., index] = value
     return out
