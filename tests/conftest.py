@@ -7,9 +7,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
 
 settings.register_profile("reproducible", deadline=None, derandomize=True)
 settings.load_profile("reproducible")
@@ -56,3 +60,11 @@ def process(tmp_path: Path) -> Callable[..., Outcome]:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def catalog() -> Catalog:
+    """The shipped catalog; tests make others of it and never change it."""
+    from xlperf.catalog.catalog import load_catalog
+
+    return load_catalog()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from benchmarks.plans import SERVING_MODES, plans_of
 
-from xlperf import load_catalog
 from xlperf.arrays import total
 from xlperf.catalog.catalog import Catalog
 from xlperf.evaluate import evaluate
@@ -15,11 +14,6 @@ from xlperf.hardware.kernels import TILES, gemm_time
 from xlperf.hardware.roofline import tiled_product_time
 
 MODES = ("training", *SERVING_MODES)
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:

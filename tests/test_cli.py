@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -111,7 +112,7 @@ def test_parquet_and_workbook_hold_what_csv_holds(command: Command, plans: Path,
 
 def test_card_of_the_readme_is_a_plan_that_fits(command: Command, tmp_path: Path) -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    card = [line.strip("|").split("|")[1:] for line in readme.splitlines() if line[:4] in {f"| {n} " for n in range(9)}]
+    card = re.findall(r"^\| \d \| (.*) \| (.*) \|$", readme, re.MULTILINE)
     path = tmp_path / "card.csv"
     names, values = zip(*([word.strip() for word in words] for words in card), strict=True)
     path.write_text(f"{','.join(names)}\n{','.join(values)}\n", encoding="utf-8")

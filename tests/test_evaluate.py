@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xlperf import load_catalog
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.schema import results_of
@@ -17,11 +16,6 @@ from xlperf.evaluate.door import BLOCK
 TRAINING = ["name", "model", "accelerator", "num_accelerators", "tensor_parallel", "network"]
 SERVING = ["model", "accelerator", "num_accelerators", "tensor_parallel", "prompt_length", "output_length", "precision"]
 H100 = "H100-SXM-80GB"
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 def place(row: int, column: str) -> str:

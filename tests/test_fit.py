@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlperf.catalog.calibration import declared_constants
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
 from xlperf.explore import fit_stacks
@@ -37,11 +37,6 @@ DATA = Path(__file__).parent / "data"
 TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"
 KERNELS = ("gemm", "attention", "attention_backward", "attention_decode", "vector")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 @pytest.fixture(scope="module")

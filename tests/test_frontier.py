@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.cli.app import run
@@ -25,11 +25,6 @@ CARD: dict[str, Any] = {
     "tensor parallel": 8, "prompt length": 1000, "output length": 500, "mode": "continuous",
 }  # fmt: skip
 USER, ACCELERATOR = "tokens_per_second_per_user", "tokens_per_second_per_accelerator"
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 def plans(*rows: dict[str, Any]) -> Table:

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from training_samples import results
 
-from xlperf import load_catalog
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_rows
-from xlperf.evaluate import evaluate
 from xlperf.parallel.pipeline import (
     dualpipe_bubble_time,
     first_stage_layers,
@@ -35,18 +33,6 @@ passes = st.floats(0.1, 10.0)
 stages = st.integers(2, 64)
 
 
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
-
-
-def results(catalog: Catalog, *plans: dict[str, object]) -> dict[str, np.ndarray]:
-    names = list(dict.fromkeys(name for plan in plans for name in plan))
-    rows = [[plan.get(name) for name in names] for plan in plans]
-    return dict(evaluate(table_from_rows("training", names, rows), catalog).columns)
-
-
-@given(passes, passes, passes, stages)
 def test_qi_2023_table_1_bubbles(forward: float, backward: float, weights: float, count: int) -> None:
     """arXiv:2401.10241: 1F1B (p - 1)(F + B + W), ZB-H1 (p - 1)(F + B - W), B the gradient of the inputs."""
     weights = min(weights, forward + backward)

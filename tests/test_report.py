@@ -23,10 +23,6 @@ from xlperf.excel.style import (
     cell_value,
 )
 
-CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
-MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
-ERRORS = ("#NAME?", "#VALUE!", "#REF!", "#DIV/0!", "#NUM!", "#N/A", "#NULL!", "Err:5")
-
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf import load_catalog
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_columns
 from xlperf.catalog.table import Table
@@ -25,11 +24,6 @@ BASE = {
     "prompt_length": 1000, "output_length": 1000, "precision": "fp8",
 }  # fmt: skip
 GPT_OSS = {"model": "gpt-oss-120b", "num_accelerators": 1, "tensor_parallel": 1, "accelerator": "B200-SXM-180GB"}
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 def plans(*rows: dict[str, Any]) -> Table:

@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
 from xlperf.workload.serving import experts_hit
 
 GIB = 2.0**30
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 def plans(*rows: dict[str, Any]) -> Table:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
@@ -16,11 +16,6 @@ from xlperf.evaluate import evaluate, explain
 ARCHITECTURES = ("Meta-Llama-3.1-70B", "DeepSeek-V3", "gpt-oss-120b", "Qwen3-30B-A3B", "Llama-4-Scout-17B-16E-Instruct")
 EVERY = pytest.mark.parametrize("model", ARCHITECTURES)
 QUANTILES = ("median", "ninetieth", "ninety_ninth")
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 def plans(*rows: dict[str, Any]) -> Table:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
@@ -18,11 +18,6 @@ from xlperf.parallel.serving_plan import PRODUCTS
 
 GIB = 2.0**30
 LONG = {"prompt_length": 65_536, "output_length": 256, "batch_size": 4}
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 def plans(*rows: dict[str, Any]) -> Table:

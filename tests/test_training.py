@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xlperf import load_catalog
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
@@ -27,11 +26,6 @@ LEGAL = [
     ["70b fp8", "Meta-Llama-3.1-70B", H100, 512, 4, "yes", 4, 5, None, 1, 512, 1, 8192, "fp8", "none", "flash"],
     ["405b", "Meta-Llama-3.1-405B", H100, 1024, 8, "yes", 16, 1, None, 1, 512, 1, 8192, "bf16", "full", "flash"],
 ]
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 def plans(rows: list[list[object]]) -> Table:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from training_samples import plans, result
 
-from xlperf import load_catalog
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
 from xlperf.evaluate.columns import catalog_models
@@ -42,22 +41,6 @@ LATENT = {
     "global_batch_size": 8192,
     "recompute": "full",
 }
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
-
-
-def plans(*rows: dict[str, object]) -> Table:
-    header = list(dict.fromkeys(name for row in rows for name in row))
-    return table_from_rows("training", header, [[row.get(name) for name in header] for row in rows])
-
-
-def result(catalog: Catalog, row: dict[str, object], name: str = "step_time", **change: object) -> float:
-    results = evaluate(plans({**row, **change}), catalog)
-    assert not np.isnan(results["step_time"][0]), results["reason"][0]
-    return float(results[name][0])
 
 
 def test_two_stages_with_given_layers_idle_and_reduce_gradients(catalog: Catalog) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from training_samples import results
 
-from xlperf import load_catalog
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.evaluate import evaluate, explain
@@ -33,18 +33,6 @@ MIXTURE = {
     "global_batch_size": 2048,
     "sequence_length": 4096,
 }
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
-
-
-def results(catalog: Catalog, *plans: dict[str, object]) -> dict[str, np.ndarray]:
-    names = list(dict.fromkeys(name for plan in plans for name in plan))
-    rows = [[plan.get(name) for name in names] for plan in plans]
-    table = table_from_rows("training", names, rows, lambda row, column: f"test row {row + 1}, {column}")
-    return dict(evaluate(table, catalog).columns)
 
 
 def test_korthikanti_2022_figure_1_weights_and_optimizer(catalog: Catalog) -> None:

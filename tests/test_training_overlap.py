@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from training_samples import plans
+from training_samples import result as time
 
-from xlperf import load_catalog
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_rows
-from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
 from xlperf.explore.fit import kernels_of_stacks
 from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
@@ -37,22 +36,6 @@ DENSE = {
     "global_batch_size": 64,
     "sequence_length": 8192,
 }
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
-
-
-def plans(*rows: dict[str, object]) -> Table:
-    header = list(dict.fromkeys(name for row in rows for name in row))
-    return table_from_rows("training", header, [[row.get(name) for name in header] for row in rows])
-
-
-def time(catalog: Catalog, row: dict[str, object], name: str = "step_time", **change: object) -> float:
-    results = evaluate(plans({**row, **change}), catalog)
-    assert not np.isnan(results["step_time"][0]), results["reason"][0]
-    return float(results[name][0])
 
 
 def with_constant(catalog: Catalog, family: str, name: str, value: float, software: str = "megatron") -> Catalog:

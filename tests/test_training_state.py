@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from training_samples import results
 
-from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.plans import table_from_rows
-from xlperf.evaluate import evaluate
+from xlperf.catalog.catalog import Catalog
 from xlperf.parallel.memory import optimizer_element_size
 
 DENSE: dict[str, object] = {
@@ -22,18 +21,6 @@ DEEPSEEK: dict[str, object] = {
     "recompute_modules": "norm latent activation", "train_mtp": "yes",
 }  # fmt: skip
 SAVING: dict[str, object] = {"moment_precision": "bf16", "activation_storage": "fp8"}
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
-
-
-def results(catalog: Catalog, *plans: dict[str, object]) -> dict[str, np.ndarray]:
-    names = list(dict.fromkeys(name for plan in plans for name in plan))
-    rows = [[plan.get(name) for name in names] for plan in plans]
-    table = table_from_rows("training", names, rows, lambda row, column: f"test row {row + 1}, {column}")
-    return dict(evaluate(table, catalog).columns)
 
 
 @pytest.mark.parametrize(

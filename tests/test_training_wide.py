@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from training_samples import plans
+from training_samples import result as time
 
-from xlperf import load_catalog
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
 from xlperf.evaluate.columns import catalog_models
@@ -47,22 +47,6 @@ LATENT = {
 }
 LOCAL = {"model": "Gemma-2-27B", "accelerator": H100, "num_accelerators": 16, "tensor_parallel": 8}
 BOTH = {"model": "gpt-oss-120b", "accelerator": H100, "num_accelerators": 64, "expert_parallel": 64}
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
-
-
-def plans(*rows: dict[str, object]) -> Table:
-    header = list(dict.fromkeys(name for row in rows for name in row))
-    return table_from_rows("training", header, [[row.get(name) for name in header] for row in rows])
-
-
-def time(catalog: Catalog, row: dict[str, object], name: str = "step_time", **change: object) -> float:
-    results = evaluate(plans({**row, **change}), catalog)
-    assert not np.isnan(results["step_time"][0]), results["reason"][0]
-    return float(results[name][0])
 
 
 def test_architectures_do_not_meet_in_a_block(catalog: Catalog) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.errors import InputError
 from xlperf.explore.baseline import against_constant_mfu
 from xlperf.explore.measurements import Record, compare, hardware_share, metrics_of, predicted, relative_error
@@ -31,11 +31,6 @@ from xlperf.resources import workbook
 
 DATA = Path(__file__).parent / "data"
 TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 @pytest.fixture(scope="module")

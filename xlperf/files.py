@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def cache_folder() -> Path:
+    """Where this user's computer keeps files that can be made again, for xlperf.
+
+    The client that spreadsheet hosts run has the same function of its own, as it imports nothing of xlperf.
+    """
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "xlperf" / "cache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "xlperf"
+    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (chosen if chosen.is_absolute() else home / ".cache") / "xlperf"
 
 
 @contextmanager
@@ -34,6 +48,8 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
     OSError
         Naming ``path``, where the folder cannot be written or the disk is full.
     """
+    import tempfile
+
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder; a file is meant", str(path))

@@ -208,7 +208,7 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     ----------
     path : path-like, optional
         Workbook; a catalog sheet that it lacks is the one of the workbook that comes with xlperf. Without a path
-        that workbook itself, which is read once.
+        that workbook itself, which is read once: what was read stays in the user's cache until it changes.
 
     Returns
     -------
@@ -219,25 +219,39 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     InputError
         With every fault of the workbook, in one line each.
     """
-    from xlperf.catalog.workbook import read_catalog_tables
+    from xlperf.catalog.kept import keep_tables, kept_tables
     from xlperf.resources import workbook
 
     source = Path(path) if path is not None else workbook()
     if path is not None and not _same_file(source, workbook()):
-        tables, faults = read_catalog_tables(source, required=False)
-        own = {table.kind: table for table in tables}
-        installed = load_catalog() if len(own) < len(EVERY_TABLE) else None
-        merged = {**(installed.tables if installed is not None else {}), **own}
-        return _checked(merged, source.name, tuple(own), faults)
+        return _own_catalog(source)
     stamp = _stamp(source)
     if _installed.get("stamp") != stamp or stamp is None:
-        tables, faults = read_catalog_tables(source, required=True)
+        faults: list[Fault] = []
+        tables = kept_tables(source)
+        if tables is None:
+            from xlperf.catalog.workbook import read_catalog_tables
+
+            tables, faults = read_catalog_tables(source, required=True)
+            if not faults:
+                keep_tables(source, tables)
         known = {**{kind: _empty(kind) for kind in EVERY_TABLE}, **{table.kind: table for table in tables}}
         _installed["catalog"] = _checked(known, source.name, EVERY_TABLE, faults)
         _installed["stamp"] = stamp
     catalog = _installed["catalog"]
     assert isinstance(catalog, Catalog)
     return catalog
+
+
+def _own_catalog(source: Path) -> Catalog:
+    """The catalog of a user's workbook; sheets that it lacks are those of the shipped one."""
+    from xlperf.catalog.workbook import read_catalog_tables
+
+    tables, faults = read_catalog_tables(source, required=False)
+    own = {table.kind: table for table in tables}
+    installed = load_catalog() if len(own) < len(EVERY_TABLE) else None
+    merged = {**(installed.tables if installed is not None else {}), **own}
+    return _checked(merged, source.name, tuple(own), faults)
 
 
 _installed: dict[str, object] = {}

@@ -101,7 +101,6 @@ class Workbook:
         if not self.package.has(main):
             self.package.close()
             raise self.package.damaged(main)
-        self._main = main
         self._relations = self.package.relations(main)
         self.package.parse(main, self._workbook_element)
 

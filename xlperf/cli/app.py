@@ -24,7 +24,7 @@ from xlperf.cli.search import search
 from xlperf.cli.sheets import check, new, show
 from xlperf.errors import HostError, InputError
 
-DONE, ANSWER_NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 
 class _InOrder(click.Group):

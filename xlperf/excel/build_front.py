@@ -11,7 +11,7 @@ from openpyxl.workbook.defined_name import DefinedName
 
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, TECHNOLOGY_TABLES, results_of, schema, table_schema
 from xlperf.excel.build_package import FLAG_FORMAT, Formulas
-from xlperf.excel.build_sheets import CATALOG_NAME, LOOKS, choices_of, column_validation, names_of
+from xlperf.excel.build_sheets import CATALOG_NAME, LIVE_RESULTS, LOOKS, choices_of, column_validation, names_of
 from xlperf.excel.build_tco import TITLE
 from xlperf.excel.functions import PREFIX
 from xlperf.excel.style import link, number_format, page_setup, put, title
@@ -51,27 +51,10 @@ CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
     ),
 }
 CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
-    "training": (
-        "step_time",
-        "tokens_per_second",
-        "tokens_per_second_per_accelerator",
-        "mfu",
-        "memory",
-        "fits",
-        "cost_per_million_tokens",
-        "reason",
-    ),
-    "inference": (
-        "ttft",
-        "tpot",
-        "tokens_per_second",
-        "tokens_per_second_per_accelerator",
-        "memory",
-        "fits",
-        "cost_per_million_output_tokens",
-        "reason",
-    ),
+    kind: (*LIVE_RESULTS[kind][:times], "tokens_per_second", *LIVE_RESULTS[kind][times:])
+    for kind, times in (("training", 1), ("inference", 2))
 }
+"""Results of a card: those beside the plans of its sheet, and the tokens of all accelerators."""
 _WORDS = (
     "xlperf answers, for any model on any machine that a sheet describes: how long does a training step or a generated "
     "token take, does it fit in memory, and what does a token cost."

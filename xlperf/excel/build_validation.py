@@ -232,19 +232,6 @@ def validation_package(parts: Mapping[str, Cells], predictions: Cells | None = N
     return workbook_bytes(book)
 
 
-def write_validation(path: str | Path, parts: Mapping[str, Cells]) -> None:
-    """Write the validation workbook; see :func:`validation_package`.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
-    from xlperf.excel.save import replace_file
-
-    replace_file(path, validation_package(parts))
-
-
 def build_validation(path: str | Path | None = None) -> Path:
     """Write the validation workbook anew from the rows that it holds, with the predictions of today.
 

@@ -7,37 +7,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.chart import BarChart, LineChart, ScatterChart
-from openpyxl.chart.data_source import (
-    AxDataSource,
-    NumData,
-    NumDataSource,
-    NumRef,
-    NumVal,
-    StrData,
-    StrRef,
-    StrVal,
-)
-from openpyxl.chart.layout import Layout, ManualLayout
 from openpyxl.chart.marker import Marker
-from openpyxl.chart.series import Series, SeriesLabel, XYSeries
 from openpyxl.chart.shapes import GraphicalProperties
-from openpyxl.chart.text import RichText, Text
-from openpyxl.chart.title import Title
 from openpyxl.drawing.line import LineProperties
-from openpyxl.drawing.text import (
-    CharacterProperties,
-    Font,
-    Paragraph,
-    ParagraphProperties,
-    RegularTextRun,
-    RichTextProperties,
-)
-from openpyxl.utils import get_column_letter, quote_sheetname
 
-from xlperf.excel.style import FONT, INK, MUTED, NAVY, RULE
+from xlperf.excel.chart_parts import (
+    Cells,
+    bar_chart,
+    bar_series,
+    draw_axis,
+    draw_lying_axes,
+    label_series,
+    longest,
+    place_plot,
+    point_series,
+    scatter_chart,
+)
 
 if TYPE_CHECKING:
-    from openpyxl.worksheet.worksheet import Worksheet
+    pass
 
 # One colour per part, the same in every chart of every report.
 COLOURS = {
@@ -79,124 +67,6 @@ def colour(part: str, position: int = 0) -> str:
     '2F6DB5'
     """
     return COLOURS.get(part, _SPARE[position % len(_SPARE)])
-
-
-@dataclass(frozen=True)
-class Cells:
-    """A run of cells in one column of a sheet: what a chart refers to, and the values that it caches."""
-
-    sheet: Worksheet
-    column: int
-    first: int
-    last: int
-
-    @property
-    def address(self) -> str:
-        """``'step time'!$B$5:$B$20``."""
-        letter = get_column_letter(self.column)
-        start = f"${letter}${self.first}"
-        area = start if self.first == self.last else f"{start}:${letter}${self.last}"
-        return f"{quote_sheetname(self.sheet.title)}!{area}"
-
-    @property
-    def values(self) -> list[Any]:
-        """What the cells hold."""
-        return [self.sheet.cell(row, self.column).value for row in range(self.first, self.last + 1)]
-
-    def texts(self) -> StrRef:
-        """A reference with its text cached."""
-        values = self.values
-        points = [StrVal(idx=i, v=str(value)) for i, value in enumerate(values) if value is not None]
-        return StrRef(f=self.address, strCache=StrData(ptCount=len(values), pt=points))
-
-    def numbers(self) -> NumRef:
-        """A reference with its numbers cached."""
-        values = self.values
-        points = [
-            NumVal(idx=i, v=repr(float(value)))
-            for i, value in enumerate(values)
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        ]
-        code = self.sheet.cell(self.first, self.column).number_format
-        return NumRef(f=self.address, numCache=NumData(formatCode=code, ptCount=len(values), pt=points))
-
-
-def _characters(size: float, colour_: str, bold: bool) -> CharacterProperties:
-    return CharacterProperties(sz=round(size * 100), b=bold, solidFill=colour_, latin=Font(typeface=FONT))
-
-
-def _text(size: float = 9, colour_: str = INK, bold: bool = False, degrees: float = 0) -> RichText:
-    body = RichTextProperties(rot=round(degrees * 60000), vert="horz")
-    paragraph = Paragraph(
-        pPr=ParagraphProperties(defRPr=_characters(size, colour_, bold)), endParaRPr=CharacterProperties()
-    )
-    return RichText(bodyPr=body, p=[paragraph])
-
-
-def _title(words: str, size: float, colour_: str, bold: bool, x: float | None = None, y: float | None = None) -> Title:
-    run = RegularTextRun(rPr=_characters(size, colour_, bold), t=words)
-    paragraph = Paragraph(pPr=ParagraphProperties(defRPr=_characters(size, colour_, bold)), r=[run])
-    title = Title(tx=Text(rich=RichText(bodyPr=RichTextProperties(), p=[paragraph])), overlay=False)
-    if x is not None and y is not None:
-        title.layout = Layout(manualLayout=ManualLayout(xMode="edge", yMode="edge", x=x, y=y))
-    return title
-
-
-def _frame(chart: Any, words: str, width: float, height: float) -> None:
-    chart.width, chart.height = width, height
-    chart.title = _title(words, 12, NAVY, True, 0.012, 0.25 / height)
-    chart.legend.position = "b"
-    chart.legend.overlay = False
-    chart.legend.txPr = _text(9)
-    chart.roundedCorners = False
-    chart.display_blanks = "gap"
-    chart.graphical_properties = GraphicalProperties(solidFill="FFFFFF", ln=LineProperties(solidFill=RULE, w=6350))
-    chart.plot_area.graphicalProperties = GraphicalProperties(noFill=True)
-
-
-def _plot(chart: Any, left: float, top: float, right: float, bottom: float) -> None:
-    """Place the inner plot area: margins in cm."""
-    width, height = chart.width, chart.height
-    chart.layout = Layout(
-        manualLayout=ManualLayout(
-            layoutTarget="inner",
-            xMode="edge",
-            yMode="edge",
-            x=left / width,
-            y=top / height,
-            w=(width - left - right) / width,
-            h=(height - top - bottom) / height,
-        )
-    )
-
-
-def _axis(
-    axis: Any, words: str, number: str | None = None, lines: bool = False, degrees: float = 0, size: float = 9
-) -> None:
-    axis.delete = False
-    axis.txPr = _text(size, degrees=degrees)
-    axis.title = _title(words, 9, MUTED, False) if words else None
-    axis.majorTickMark = "none"
-    axis.minorTickMark = "none"
-    axis.tickLblPos = "low"
-    axis.graphicalProperties = GraphicalProperties(ln=LineProperties(solidFill="9AA5B1", w=6350))
-    if number is not None:
-        axis.number_format = number
-        axis.numFmt.sourceLinked = False
-    if lines:
-        axis.majorGridlines.spPr = GraphicalProperties(ln=LineProperties(solidFill="E6EAEE", w=6350))
-    else:
-        axis.majorGridlines = None
-
-
-def _series(header: Cells, labels: Cells, values: Cells) -> Series:
-    return Series(
-        idx=0,
-        order=0,
-        tx=SeriesLabel(strRef=header.texts()),
-        cat=AxDataSource(strRef=labels.texts()),
-        val=NumDataSource(numRef=values.numbers()),
-    )
 
 
 @dataclass(frozen=True)
@@ -251,34 +121,18 @@ def horizontal_bars(
     openpyxl.chart.BarChart
         To be added to a sheet.
     """
-    chart = BarChart()
-    chart.type = "bar"
-    _frame(chart, words, *size)
-    for part in parts:
-        series = _series(part.header, labels, part.values)
-        series.graphicalProperties = GraphicalProperties(solidFill=part.colour, ln=LineProperties(noFill=True))
-        series.invertIfNegative = False
-        chart.series.append(series)
-    if stacked:
-        chart.grouping = "percentStacked" if percent else "stacked"
-        chart.overlap = 100
-    else:
-        chart.grouping = "clustered"
-        chart.overlap = -5
-    chart.gapWidth = 45
-    _axis(chart.x_axis, "", size=8)
-    chart.x_axis.scaling.orientation = "maxMin"
+    grouping = ("percentStacked" if percent else "stacked") if stacked else "clustered"
+    chart = bar_chart(words, "bar", size, grouping, 100 if stacked else -5)
+    chart.series += [bar_series(part.header, labels, part.values, part.colour) for part in parts]
+    draw_lying_axes(chart, axis_title, number)
     chart.x_axis.delete = not show_labels
-    _axis(chart.y_axis, axis_title, number, lines=True)
-    chart.y_axis.crosses = "max"
-    chart.y_axis.tickLblPos = "nextTo"
     chart.y_axis.scaling.min = 0
     if most is not None:
         chart.y_axis.scaling.max = most
-    longest = max((len(str(value)) for value in labels.values), default=0)
-    left = min(0.14 * longest + 0.7, 0.5 * size[0]) if show_labels else 0.6
-    _plot(chart, left, 1.2, 0.6, 2.4)
-    return chart
+    left = min(0.14 * longest(labels) + 0.7, 0.5 * size[0]) if show_labels else 0.6
+    place_plot(chart, left, 1.2, 0.6, 2.4)
+    bars: BarChart = chart
+    return bars
 
 
 def columns_with_line(
@@ -318,24 +172,15 @@ def columns_with_line(
     openpyxl.chart.BarChart
         To be added to a sheet.
     """
-    chart = BarChart()
-    chart.type = "col"
-    _frame(chart, words, *size)
-    for part in parts:
-        series = _series(part.header, labels, part.values)
-        series.graphicalProperties = GraphicalProperties(solidFill=part.colour, ln=LineProperties(noFill=True))
-        series.invertIfNegative = False
-        chart.series.append(series)
-    chart.grouping = "stacked"
-    chart.overlap = 100
-    chart.gapWidth = 45
-    _axis(chart.x_axis, "", degrees=-60, size=8)
-    _axis(chart.y_axis, axis_title, number, lines=True)
+    chart = bar_chart(words, "col", size, "stacked", 100)
+    chart.series += [bar_series(part.header, labels, part.values, part.colour) for part in parts]
+    draw_axis(chart.x_axis, "", degrees=-60, size=8)
+    draw_axis(chart.y_axis, axis_title, number, lines=True)
     chart.y_axis.scaling.min = 0
     if most is not None:
         chart.y_axis.scaling.max = most
     above: Any = LineChart()
-    series = _series(line.header, labels, line.values)
+    series = label_series(line.header, labels, line.values)
     series.graphicalProperties = GraphicalProperties(ln=LineProperties(noFill=True))
     apart = (size[0] - 3.2) / max(len(labels.values), 1) / 2.54 * 72
     series.marker = Marker(
@@ -347,11 +192,11 @@ def columns_with_line(
     above.series.append(series)
     above.y_axis.axId = chart.y_axis.axId
     above.x_axis.axId = chart.x_axis.axId
-    combined: Any = chart
-    combined += above
-    longest = max((len(str(value)) for value in labels.values), default=0)
-    _plot(combined, max(2.0, 0.07 * longest), 1.2, 0.6, min(0.115 * longest, 0.5 * size[1]) + 1.7)
-    return chart
+    chart += above
+    most_letters = longest(labels)
+    place_plot(chart, max(2.0, 0.07 * most_letters), 1.2, 0.6, min(0.115 * most_letters, 0.5 * size[1]) + 1.7)
+    columns: BarChart = chart
+    return columns
 
 
 @dataclass(frozen=True)
@@ -365,6 +210,21 @@ class Points:
     marker: str = "circle"
     dash: str = "solid"
     joined: bool = False
+
+
+def place_beside_legend(chart: Any, points: Sequence[Points]) -> None:
+    """Put the legend to the right of a scatter chart and give its longest name the space that it needs.
+
+    Parameters
+    ----------
+    chart : openpyxl.chart.ScatterChart
+        Changed in place.
+    points : sequence of Points
+        Its series.
+    """
+    chart.legend.position = "r"
+    letters = max((len(str(entry.header.values[0])) for entry in points), default=10)
+    place_plot(chart, 2.4, 1.2, min(0.17 * letters + 2.0, 0.35 * chart.width), 1.9)
 
 
 def log_scatter(
@@ -397,18 +257,9 @@ def log_scatter(
     openpyxl.chart.ScatterChart
         To be added to a sheet.
     """
-    chart: Any = ScatterChart()
-    chart.style = None
-    chart.scatterStyle = "lineMarker"
-    _frame(chart, words, *size)
+    chart = scatter_chart(words, size)
     for entry in points:
-        series = XYSeries(
-            idx=0,
-            order=0,
-            tx=SeriesLabel(strRef=entry.header.texts()),
-            xVal=AxDataSource(numRef=entry.x.numbers()),
-            yVal=NumDataSource(numRef=entry.y.numbers()),
-        )
+        series = point_series(entry.header, entry.x, entry.y)
         if entry.marker:
             fill = GraphicalProperties(solidFill=entry.colour, ln=LineProperties(solidFill="FFFFFF", w=3175))
             shape: Any = entry.marker
@@ -423,13 +274,11 @@ def log_scatter(
         series.smooth = False
         chart.series.append(series)
     for axis, title, (low, high) in ((chart.x_axis, x_title, x_range), (chart.y_axis, y_title, y_range)):
-        _axis(axis, title, "[<1]0.0##;#,##0", lines=True)
+        draw_axis(axis, title, "[<1]0.0##;#,##0", lines=True)
         axis.scaling.logBase = 10
         axis.scaling.min, axis.scaling.max = low, high
     chart.x_axis.crosses = "min"
     chart.y_axis.crosses = "min"
-    chart.legend.position = "r"
-    longest = max((len(str(entry.header.values[0])) for entry in points), default=10)
-    _plot(chart, 2.4, 1.2, min(0.17 * longest + 2.0, 0.35 * size[0]), 1.9)
+    place_beside_legend(chart, points)
     scatter: ScatterChart = chart
     return scatter

@@ -6,13 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from openpyxl.chart import BarChart, ScatterChart
-from openpyxl.chart.data_source import AxDataSource, NumDataSource
 from openpyxl.chart.marker import DataPoint, Marker
-from openpyxl.chart.series import Series, SeriesLabel, XYSeries
 from openpyxl.chart.shapes import GraphicalProperties
 from openpyxl.drawing.line import LineProperties
 
-from xlperf.excel.charts import Cells, Points, _axis, _frame, _plot
+from xlperf.excel.chart_parts import (
+    Cells,
+    bar_chart,
+    bar_series,
+    draw_axis,
+    draw_lying_axes,
+    label_series,
+    longest,
+    place_plot,
+    point_series,
+    scatter_chart,
+)
+from xlperf.excel.charts import Points, place_beside_legend
 
 LOW, HIGH = "2E9E8F", "C0392B"
 
@@ -54,38 +64,23 @@ def waterfall(
     openpyxl.chart.BarChart
         To be added to a sheet.
     """
-    chart = BarChart()
-    chart.type = "col"
-    _frame(chart, words, *size)
+    chart = bar_chart(words, "col", size, "stacked", 100, gap=35)
     chart.legend = None
-    for header, values in (below, amounts):
-        series = _bar(header, labels, values)
-        chart.series.append(series)
-    hidden, shown = chart.series
-    hidden.graphicalProperties = GraphicalProperties(noFill=True, ln=LineProperties(noFill=True))
-    shown.graphicalProperties = GraphicalProperties(ln=LineProperties(noFill=True))
+    for (header, values), look in (
+        (below, GraphicalProperties(noFill=True, ln=LineProperties(noFill=True))),
+        (amounts, GraphicalProperties(ln=LineProperties(noFill=True))),
+    ):
+        shown = label_series(header, labels, values)
+        shown.graphicalProperties, shown.invertIfNegative = look, False
+        chart.series.append(shown)
     for index, colour in enumerate(colours):
         fill = GraphicalProperties(solidFill=colour, ln=LineProperties(noFill=True))
         shown.dPt.append(DataPoint(idx=index, invertIfNegative=False, spPr=fill))
-    chart.grouping = "stacked"
-    chart.overlap = 100
-    chart.gapWidth = 35
-    _axis(chart.x_axis, "", degrees=-60, size=8)
-    _axis(chart.y_axis, axis_title, number, lines=True)
-    longest = max((len(str(value)) for value in labels.values), default=0)
-    _plot(chart, 2.3, 1.2, 0.4, min(0.125 * longest + 0.6, 0.5 * size[1]))
-    return chart
-
-
-def _bar(header: Cells, labels: Cells, values: Cells) -> Any:
-    return Series(
-        idx=0,
-        order=0,
-        tx=SeriesLabel(strRef=header.texts()),
-        cat=AxDataSource(strRef=labels.texts()),
-        val=NumDataSource(numRef=values.numbers()),
-        invertIfNegative=False,
-    )
+    draw_axis(chart.x_axis, "", degrees=-60, size=8)
+    draw_axis(chart.y_axis, axis_title, number, lines=True)
+    place_plot(chart, 2.3, 1.2, 0.4, min(0.125 * longest(labels) + 0.6, 0.5 * size[1]))
+    columns: BarChart = chart
+    return columns
 
 
 def tornado(
@@ -120,24 +115,13 @@ def tornado(
     openpyxl.chart.BarChart
         To be added to a sheet.
     """
-    chart = BarChart()
-    chart.type = "bar"
-    _frame(chart, words, *size)
+    chart = bar_chart(words, "bar", size, "clustered", 100)
     for (header, values), colour in ((low, LOW), (high, HIGH)):
-        series = _bar(header, labels, values)
-        series.graphicalProperties = GraphicalProperties(solidFill=colour, ln=LineProperties(noFill=True))
-        chart.series.append(series)
-    chart.grouping = "clustered"
-    chart.overlap = 100
-    chart.gapWidth = 45
-    _axis(chart.x_axis, "", size=8)
-    chart.x_axis.scaling.orientation = "maxMin"
-    _axis(chart.y_axis, axis_title, number, lines=True)
-    chart.y_axis.crosses = "max"
-    chart.y_axis.tickLblPos = "nextTo"
-    longest = max((len(str(value)) for value in labels.values), default=0)
-    _plot(chart, min(0.15 * longest + 0.6, 0.5 * size[0]), 1.2, 0.5, 2.3)
-    return chart
+        chart.series.append(bar_series(header, labels, values, colour))
+    draw_lying_axes(chart, axis_title, number)
+    place_plot(chart, min(0.15 * longest(labels) + 0.6, 0.5 * size[0]), 1.2, 0.5, 2.3)
+    bars: BarChart = chart
+    return bars
 
 
 def curves(
@@ -178,18 +162,9 @@ def curves(
     openpyxl.chart.ScatterChart
         To be added to a sheet.
     """
-    chart: Any = ScatterChart()
-    chart.style = None
-    chart.scatterStyle = "lineMarker"
-    _frame(chart, words, *size)
+    chart = scatter_chart(words, size)
     for entry in points:
-        series = XYSeries(
-            idx=0,
-            order=0,
-            tx=SeriesLabel(strRef=entry.header.texts()),
-            xVal=AxDataSource(numRef=entry.x.numbers()),
-            yVal=NumDataSource(numRef=entry.y.numbers()),
-        )
+        series = point_series(entry.header, entry.x, entry.y)
         alone = bool(entry.marker)
         fill = GraphicalProperties(solidFill=entry.colour, ln=LineProperties(solidFill=entry.colour))
         shape: Any = entry.marker or "circle"
@@ -203,14 +178,12 @@ def curves(
         (chart.x_axis, x_title, x_number, x_log, x_range),
         (chart.y_axis, y_title, y_number, y_log, y_range),
     ):
-        _axis(axis, title, number, lines=True)
+        draw_axis(axis, title, number, lines=True)
         if log:
             axis.scaling.logBase = 10
         if ends is not None:
             axis.scaling.min, axis.scaling.max = ends
         axis.crosses = "min"
-    chart.legend.position = "r"
-    longest = max((len(str(entry.header.values[0])) for entry in points), default=10)
-    _plot(chart, 2.4, 1.2, min(0.17 * longest + 2.0, 0.35 * size[0]), 1.9)
+    place_beside_legend(chart, points)
     scatter: ScatterChart = chart
     return scatter

@@ -13,7 +13,8 @@ from openpyxl.drawing.xdr import XDRPositiveSize2D
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import Column
-from xlperf.excel.charts import Cells, Part, colour, columns_with_line, horizontal_bars
+from xlperf.excel.chart_parts import Cells
+from xlperf.excel.charts import Part, colour, columns_with_line, horizontal_bars
 from xlperf.excel.report_data import GOOD, TOO_LARGE, Plans, number_words, plural, short
 from xlperf.excel.style import page_setup, put, write_table
 

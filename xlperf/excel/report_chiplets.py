@@ -14,7 +14,8 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import crossover_volume
-from xlperf.excel.charts import Cells, Points
+from xlperf.excel.chart_parts import Cells
+from xlperf.excel.charts import Points
 from xlperf.excel.charts_cost import curves
 from xlperf.excel.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.excel.report_data import Report, number_words

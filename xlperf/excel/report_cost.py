@@ -16,7 +16,8 @@ from xlperf.catalog.schema import Column, results_of, unit_of
 from xlperf.catalog.table import Table
 from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, first_rows
 from xlperf.evaluate.servers import HOUR_PARTS as SERVER_PARTS
-from xlperf.excel.charts import Cells, Part, horizontal_bars
+from xlperf.excel.chart_parts import Cells
+from xlperf.excel.charts import Part, horizontal_bars
 from xlperf.excel.charts_cost import tornado, waterfall
 from xlperf.excel.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.excel.report_data import Plans, Report, number_words, plural, short

@@ -10,7 +10,8 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.excel.charts import Cells, Points, log_scatter
+from xlperf.excel.chart_parts import Cells
+from xlperf.excel.charts import Points, log_scatter
 from xlperf.excel.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.excel.report_data import GOOD, Plans, short
 from xlperf.excel.style import data_rows, page_setup, put, write_table

@@ -13,7 +13,8 @@ from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.evaluate.devices import accelerators_of
 from xlperf.evaluate.precisions import PRECISIONS
-from xlperf.excel.charts import Cells, Points, log_scatter
+from xlperf.excel.chart_parts import Cells
+from xlperf.excel.charts import Points, log_scatter
 from xlperf.excel.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.excel.report_data import GOOD, TOO_LARGE, Plans, Report, distinct, number_words, short
 from xlperf.excel.style import data_rows, page_setup, put, write_table

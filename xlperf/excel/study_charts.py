@@ -5,14 +5,25 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.chart import BarChart, LineChart, ScatterChart
-from openpyxl.chart.data_source import AxDataSource, NumDataSource
+from openpyxl.chart import LineChart
 from openpyxl.chart.marker import Marker
-from openpyxl.chart.series import SeriesLabel, XYSeries
 from openpyxl.chart.shapes import GraphicalProperties
 from openpyxl.drawing.line import LineProperties
 
-from xlperf.excel.charts import Cells, _axis, _frame, _plot, _series, colour
+from xlperf.excel.chart_parts import (
+    Cells,
+    bar_chart,
+    bar_series,
+    draw_axis,
+    draw_lying_axes,
+    frame,
+    label_series,
+    longest,
+    place_plot,
+    point_series,
+    scatter_chart,
+)
+from xlperf.excel.charts import colour
 from xlperf.excel.formats import fitted_format
 
 if TYPE_CHECKING:
@@ -56,66 +67,38 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
     drawn_values = [value for name in chart.y for value in source.values(name)]
     number = fitted_format(source.columns[names.index(chart.y[0])], drawn_values)
     if chart.kind in ("bars", "columns"):
-        drawn: Any = BarChart()
-        drawn.type = "bar" if chart.kind == "bars" else "col"
-        _frame(drawn, chart.title, *SIZE)
+        grouping, overlap = ("stacked", 100) if chart.stacked else ("clustered", -5)
+        drawn = bar_chart(chart.title, "bar" if chart.kind == "bars" else "col", SIZE, grouping, overlap)
         for place, name in enumerate(chart.y):
-            series = _series(header(name), cells(chart.x), cells(name))
             shade = colour(name, place) if name.startswith(("time_", "memory_")) else _PALETTE[place % len(_PALETTE)]
-            series.graphicalProperties = GraphicalProperties(solidFill=shade, ln=LineProperties(noFill=True))
-            series.invertIfNegative = False
-            drawn.series.append(series)
-        drawn.grouping = "stacked" if chart.stacked else "clustered"
-        drawn.overlap = 100 if chart.stacked else -5
-        drawn.gapWidth = 45
-        longest = max((len(str(value)) for value in cells(chart.x).values), default=0)
+            drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shade))
         if chart.kind == "bars":
-            _axis(drawn.x_axis, "", size=8)
-            drawn.x_axis.scaling.orientation = "maxMin"
-            _axis(drawn.y_axis, chart.y_title, number, lines=True)
-            drawn.y_axis.crosses = "max"
-            drawn.y_axis.tickLblPos = "nextTo"
-            _plot(drawn, min(0.14 * longest + 0.7, 0.5 * SIZE[0]), 1.2, 0.6, 2.6)
+            draw_lying_axes(drawn, chart.y_title, number)
+            place_plot(drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * SIZE[0]), 1.2, 0.6, 2.6)
         else:
-            steep = longest * len(cells(chart.x).values) > 90
-            _axis(drawn.x_axis, chart.x_title, degrees=-45 if steep else 0, size=8)
-            _axis(drawn.y_axis, chart.y_title, number, lines=True)
-            _plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * longest, 4.0) if steep else 0.4) + 2.6)
+            _draw_labelled_axes(drawn, chart, cells(chart.x), number)
         if chart.log_y:
             drawn.y_axis.scaling.logBase = 10
         return drawn
     values = cells(chart.x).values
     if chart.kind == "lines" and any(isinstance(value, str) for value in values):
         drawn = LineChart()
-        _frame(drawn, chart.title, *SIZE)
+        frame(drawn, chart.title, *SIZE)
         for place, name in enumerate(chart.y):
-            series = _series(header(name), cells(chart.x), cells(name))
+            series = label_series(header(name), cells(chart.x), cells(name))
             _drawn(series, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], True)
             drawn.series.append(series)
-        longest = max((len(str(value)) for value in values), default=0)
-        steep = longest * len(values) > 90
-        _axis(drawn.x_axis, chart.x_title, degrees=-45 if steep else 0, size=8)
-        _axis(drawn.y_axis, chart.y_title, number, lines=True)
-        _plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * longest, 4.0) if steep else 0.4) + 2.6)
+        _draw_labelled_axes(drawn, chart, cells(chart.x), number)
         if chart.log_y:
             drawn.y_axis.scaling.logBase = 10
         return drawn
-    drawn = ScatterChart()
-    drawn.style = None
-    drawn.scatterStyle = "lineMarker"
-    _frame(drawn, chart.title, *SIZE)
+    drawn = scatter_chart(chart.title, SIZE)
     for place, name in enumerate(chart.y):
-        points = XYSeries(
-            idx=0,
-            order=0,
-            tx=SeriesLabel(strRef=header(name).texts()),
-            xVal=AxDataSource(numRef=cells(chart.x).numbers()),
-            yVal=NumDataSource(numRef=cells(name).numbers()),
-        )
+        points = point_series(header(name), cells(chart.x), cells(name))
         _drawn(points, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
         drawn.series.append(points)
-    _axis(drawn.x_axis, chart.x_title, "General" if chart.log_x else None, lines=True)
-    _axis(drawn.y_axis, chart.y_title, number, lines=True)
+    draw_axis(drawn.x_axis, chart.x_title, "General" if chart.log_x else None, lines=True)
+    draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
     for axis, log, shown in (
         (drawn.x_axis, chart.log_x, values),
         (drawn.y_axis, chart.log_y, [value for name in chart.y for value in cells(name).values]),
@@ -127,8 +110,17 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
             axis.scaling.max = 10.0 ** math.ceil(math.log10(max(numbers)) + 1e-9)
     drawn.x_axis.crosses = "min"
     drawn.y_axis.crosses = "min"
-    _plot(drawn, 2.2, 1.2, 0.6, 3.0)
+    place_plot(drawn, 2.2, 1.2, 0.6, 3.0)
     return drawn
+
+
+def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) -> None:
+    """Axes of columns or lines over labels, which are turned where they would not stand side by side."""
+    letters = longest(labels)
+    steep = letters * len(labels.values) > 90
+    draw_axis(drawn.x_axis, chart.x_title, degrees=-45 if steep else 0, size=8)
+    draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
+    place_plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * letters, 4.0) if steep else 0.4) + 2.6)
 
 
 def _drawn(series: Any, shade: str, symbol: str, line: bool) -> None:

@@ -14,31 +14,6 @@ COMPUTE, MEMORY, OVERHEAD = 0, 1, 2
 BOUNDS = ("compute", "memory", "overhead")
 
 
-def quantised_waves(num_tiles: Numeric, num_multiprocessors: Numeric) -> Array:
-    r"""Waves of tiles that run one after the other; the last may be partly empty.
-
-    .. math:: w = \lceil t / p \rceil
-
-    Parameters
-    ----------
-    num_tiles : numeric
-        Tiles of output. [-]
-    num_multiprocessors : numeric
-        Tiles that run at the same time; NaN: waves are not modelled, a tile is a wave of the whole accelerator. [-]
-
-    Returns
-    -------
-    waves : numeric
-        Whole number of waves. [-]
-
-    References
-    ----------
-    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", section 3, tile and wave quantization.
-    """
-    units = array(num_multiprocessors)
-    return ceil_div(num_tiles, np.where(np.isnan(units), 1.0, units))
-
-
 def tiled_product_time(
     m: Numeric,
     n: Numeric,

@@ -37,27 +37,6 @@ class Vectors(NamedTuple):
     traffic: Array
 
 
-def layer_gemms(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
-    """Matrix products with weights of one layer in the forward pass, on one tensor-parallel rank.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens of one pass, (rows,). [-]
-    tensor_parallel : Array
-        Ranks that share each matrix, (rows,). [-]
-
-    Returns
-    -------
-    Gemms
-        qkv, attention output, MLP up (with the gate), MLP down. [-]
-    """
-    ffn = model.ffn_hidden_size / tensor_parallel
-    return joined(attention_projections(model, tokens, tensor_parallel, False), mlp_gemms(model, tokens, ffn, "mlp"))
-
-
 def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Gemms:
     """Matrix products with weights of one attention block in the forward pass, on one tensor-parallel rank.
 

@@ -1,0 +1,112 @@
+"""Tables of the shipped workbook that were read before: the same as read, and only for the same workbook."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xlperf.catalog import catalog as catalogs
+from xlperf.catalog import kept
+from xlperf.catalog.kept import MOST_KEPT, keep_tables, kept_tables
+from xlperf.catalog.workbook import read_catalog_tables
+from xlperf.excel import client
+from xlperf.files import cache_folder
+from xlperf.resources import workbook
+
+
+def test_kept_tables_are_those_that_were_read(tmp_path: Path) -> None:
+    tables, faults = read_catalog_tables(workbook(), required=True)
+    assert not faults
+    assert kept_tables(workbook(), tmp_path) is None
+    keep_tables(workbook(), tables, tmp_path)
+    again = kept_tables(workbook(), tmp_path)
+    assert again is not None
+    assert [table.kind for table in again] == [table.kind for table in tables]
+    for old, new in zip(tables, again, strict=True):
+        assert list(new.columns) == list(old.columns)
+        for name, values in old.columns.items():
+            assert new[name].dtype == values.dtype
+            assert new[name].tolist() == values.tolist() or values.tobytes() == new[name].tobytes(), name
+        for name in (*old.columns, "", "no such column"):
+            for row in range(-1, len(old)):
+                assert new.place(row, name) == old.place(row, name)
+
+
+def test_a_changed_workbook_and_changed_readers_are_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Path(shutil.copy(workbook(), tmp_path))
+    folder = tmp_path / "kept"
+    tables = read_catalog_tables(book, required=True)[0]
+    keep_tables(book, tables, folder)
+    assert kept_tables(book, folder)
+    state = book.stat()
+    changed = bytearray(book.read_bytes())
+    changed[len(changed) // 2] ^= 1
+    book.write_bytes(bytes(changed))
+    os.utime(book, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert kept_tables(book, folder) is None
+    shutil.copy(workbook(), book)
+    assert kept_tables(book, folder)
+    readers = tmp_path / "xlperf" / "catalog"
+    shutil.copytree(Path(kept.__file__).parent, readers)
+    shutil.copy2(Path(kept.__file__).parents[1] / "units.py", readers.parent)
+    monkeypatch.setattr(kept, "__file__", str(readers / "kept.py"))
+    assert kept_tables(book, folder)  # copies keep their times
+    os.utime(readers / "cells.py")
+    assert kept_tables(book, folder) is None
+
+
+def test_what_is_damaged_or_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
+    tables = read_catalog_tables(workbook(), required=True)[0][:2]
+    keep_tables(workbook(), tables, tmp_path)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_text()
+    file.write_text(whole.replace("1.0", "2.0", 1))
+    assert kept_tables(workbook(), tmp_path) is None
+    file.write_text(whole)
+    assert kept_tables(workbook(), tmp_path)
+    for content in ("", "[", "{}", '[{"kind": "accelerators"}]', '[{"kind": "no such"}]', "\x00"):
+        file.write_text(content)
+        assert kept_tables(workbook(), tmp_path) is None
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    keep_tables(workbook(), tables, blocked / "folder")
+    assert kept_tables(workbook(), blocked / "folder") is None
+
+
+def test_few_files_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    for number in range(MOST_KEPT + 3):
+        (folder / f"{number}.json").write_text("[]")
+        os.utime(folder / f"{number}.json", (number, number))
+    keep_tables(workbook(), read_catalog_tables(workbook(), required=True)[0][:1], folder)
+    assert len(list(folder.iterdir())) == MOST_KEPT
+    assert kept_tables(workbook(), folder)
+
+
+def test_the_shipped_catalog_is_the_same_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(catalogs, "_installed", {})
+    read = catalogs.load_catalog()
+    files = list((cache_folder() / "workbooks").iterdir())
+    assert len(files) == 1
+    monkeypatch.setattr(catalogs, "_installed", {})
+    kept_before = catalogs.load_catalog()
+    assert kept_before is not read
+    assert kept_before.fingerprint == read.fingerprint
+    assert kept_before.origin == read.origin
+    assert kept_before.networks == read.networks
+    for kind, table in read.tables.items():
+        assert len(kept_before.tables[kind]) == len(table)
+        assert all(
+            np.array_equal(values, kept_before.tables[kind][name], equal_nan=values.dtype != object)
+            for name, values in table.columns.items()
+        )
+
+
+def test_the_client_of_hosts_knows_the_same_folder() -> None:
+    assert client.cache_folder() == cache_folder()

@@ -1,0 +1,28 @@
+"""Training plans made from cells, and what the engine makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+
+
+def plans(*rows: dict[str, object]) -> Table:
+    """A table of plans; a cell that a row has not is blank."""
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    return table_from_rows("training", header, [[row.get(name) for name in header] for row in rows])
+
+
+def result(catalog: Catalog, row: dict[str, object], name: str = "step_time", **change: object) -> float:
+    """One result of a legal plan with some cells changed."""
+    found = evaluate(plans({**row, **change}), catalog)
+    assert not np.isnan(found["step_time"][0]), found["reason"][0]
+    return float(found[name][0])
+
+
+def results(catalog: Catalog, *rows: dict[str, object]) -> dict[str, np.ndarray]:
+    """Every result of some plans."""
+    return dict(evaluate(plans(*rows), catalog).columns)

@@ -1,0 +1,135 @@
+"""Tables of the shipped workbook as they were read before, kept in the user's cache.
+
+To read the workbook takes longer than anything that a command does with one plan. What is kept bears in its name a
+hash of the workbook and the state of the files that read it: when any of them changes, the workbook is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Place, Table
+from xlperf.files import cache_folder
+
+MOST_KEPT = 4
+"""Files that stay in the folder: those of the workbooks that were read last. [-]"""
+_LETTERS, _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789"
+
+
+def kept_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
+    """Tables of a workbook as :func:`keep_tables` has kept them.
+
+    Parameters
+    ----------
+    path : Path
+        Workbook.
+    folder : Path, optional
+        Where they are kept; by default ``xlperf/workbooks`` in the user's cache.
+
+    Returns
+    -------
+    list of Table, optional
+        None where this workbook was not kept, or not by these readers.
+    """
+    try:
+        seal, _, content = _file(path, folder).read_bytes().partition(b"\n")
+        if seal.decode("ascii") != _digest(content):
+            return None
+        return [_restored(path.name, table) for table in json.loads(content)]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def keep_tables(path: Path, tables: Sequence[Table], folder: Path | None = None) -> None:
+    """Keep the tables of a workbook without faults; where the folder cannot be written nothing is kept.
+
+    Parameters
+    ----------
+    path : Path
+        Workbook.
+    tables : sequence of Table
+        As they were read from it.
+    folder : Path, optional
+        As in :func:`kept_tables`.
+    """
+    import tempfile
+
+    content = json.dumps([_described(table) for table in tables], separators=(",", ":")).encode("ascii")
+    with contextlib.suppress(OSError):
+        target = _file(path, folder)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(_digest(content).encode("ascii") + b"\n" + content)
+            os.replace(temporary, target)
+        except OSError:
+            os.unlink(temporary)
+            raise
+        files = sorted(target.parent.iterdir(), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        for old in files[MOST_KEPT:]:
+            old.unlink()
+
+
+def _file(path: Path, folder: Path | None) -> Path:
+    """Where the tables of a workbook are kept, by its content and the state of what reads it."""
+    beside = Path(__file__).parent
+    readers = [file for file in beside.iterdir() if file.suffix in (".py", ".csv")]
+    states = [(file.name, file.stat()) for file in sorted([*readers, beside.parent / "units.py"])]
+    read_by = "\n".join(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states)
+    return (folder or cache_folder() / "workbooks") / f"{_digest(path.read_bytes() + read_by.encode())}.json"
+
+
+def _digest(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _described(table: Table) -> dict[str, Any]:
+    """A table as JSON can hold it: columns, and the cells that they stand in."""
+    names = list(table.columns)
+    sheet, header = _parsed(table.place(-1, names[0]))
+    return {
+        "kind": table.kind,
+        "columns": {name: values.tolist() for name, values in table.columns.items()},
+        "sheet": sheet,
+        "header": int(header.lstrip(_LETTERS)),
+        "first": _parsed(table.place(0, ""))[1].rstrip(_DIGITS) if len(table) else "A",
+        "letters": {name: _parsed(table.place(-1, name))[1].rstrip(_DIGITS) for name in names},
+        "rows": [int(_parsed(table.place(row, names[0]))[1].lstrip(_LETTERS)) for row in range(len(table))],
+    }
+
+
+def _parsed(place: str) -> tuple[str, str]:
+    """Sheet and cell of a place: ``xlperf.xlsx [accelerators!F7]``."""
+    sheet, _, cell = place[place.index("[") + 1 : -1].rpartition("!")
+    return sheet, cell
+
+
+def _restored(book: str, kept: dict[str, Any]) -> Table:
+    declared = table_schema(kept["kind"]).by_name
+    columns = {
+        name: np.array(values, dtype=object if declared[name].is_text else np.float64)
+        for name, values in kept["columns"].items()
+    }
+    return Table(kept["kind"], columns, _place(book, kept))
+
+
+def _place(book: str, kept: dict[str, Any]) -> Place:
+    sheet, header, first, letters, rows = (kept[name] for name in ("sheet", "header", "first", "letters", "rows"))
+
+    def place(row: int, column: str) -> str:
+        if row < 0 and column not in letters:
+            return f"{book} [{sheet}]"
+        return f"{book} [{sheet}!{letters.get(column, first)}{rows[row] if row >= 0 else header}]"
+
+    return place
