@@ -125,3 +125,25 @@ def side_by_side(*values: Numeric) -> Array:
     for index, value in enumerate(arrays):
         out[..., index] = value
     return out
+
+
+def beside(*values: Array) -> Array:
+    """Columns of several arrays beside each other, one column after the other in memory.
+
+    Parameters
+    ----------
+    *values : Array
+        Alike but for the number of columns, the last axis.
+
+    Returns
+    -------
+    Array
+        All their columns.
+
+    >>> beside(np.array([[1.0], [2.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])).tolist()
+    [[1.0, 3.0, 4.0], [2.0, 5.0, 6.0]]
+    """
+    if len(values[0]) == 1:
+        return np.concatenate(values, axis=-1)
+    out = np.empty((*values[0].shape[:-1], sum(each.shape[-1] for each in values)), order="F")
+    return np.concatenate(values, axis=-1, out=out)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, array, divide
+from xlperf.arrays import Array, array, divide, side_by_side
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
@@ -427,7 +427,7 @@ def spread_quantiles(
             late = 2.0 * quantile * steady.prefill_wait
         first.append(fixed + late + normal * spread)
         each.append(middle + normal * jitter)
-    return np.stack(first, axis=-1), np.stack(each, axis=-1)
+    return side_by_side(*first), side_by_side(*each)
 
 
 def largest_within(service: Service, places: Array, tokens: Array, first_target: Array, token_target: Array) -> Array:

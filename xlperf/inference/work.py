@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, divide, side_by_side, total
+from xlperf.arrays import Array, beside, divide, side_by_side, total
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import attention_time, decode_attention_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
@@ -238,7 +238,7 @@ def _attention(
     shapes = [(prompts, own, seen, np.ones_like(prompt))]
     # The work of attention to everything grows with the square of a prompt: its mean is that of the mean and more.
     spread_of = [1.0 + (plan.prompt_variation * plan.prompt_variation)[:, None], np.ones_like(prompt)]
-    contexts = [np.concatenate([mean - spread, mean + spread], axis=-1)]
+    contexts = [beside(mean - spread, mean + spread)]
     if architecture.local_attention:
         window = np.minimum(model.window[:, None], prompt)
         chunked = model.chunked[:, None]
@@ -264,15 +264,15 @@ def _attention(
         flop.append(4.0 * (sequences * read_size) * multiplied * middle)
         traffic.append(2.0 * (sequences * read_size) * (read_heads * middle * cache_size))
         time.append(0.5 * (span[:, :1] + span[:, 1:]))
-    work, moved, spent = (np.concatenate(values, axis=-1) for values in (flop, traffic, time))
+    work, moved, spent = (beside(*values) for values in (flop, traffic, time))
     return mean[:, 0], work, moved, spent
 
 
 def _attention_calls(model: Model, architecture: Architecture, num_phases: int) -> Array:
     if not architecture.local_attention:
-        return np.ones((len(model.num_layers), num_phases))
+        return np.ones((len(model.num_layers), num_phases), order="F")
     local = local_share(model)
-    return np.stack([1.0 - local, local] * num_phases, axis=-1)
+    return side_by_side(*[1.0 - local, local] * num_phases)
 
 
 def serving_work(
@@ -421,7 +421,7 @@ def _kernels(work: ServingWork) -> Array:
 def _parts(work: ServingWork) -> Array:
     """Times (rows, phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
     phases = work.message_time.shape[1]
-    parts = np.zeros((len(work.context), phases, 2, 5))
+    parts = np.zeros((len(work.context), phases, 2, 5), order="F")
     matrix = _phases(work.gemm_time * work.gemm_calls, phases)
     attention = _phases(work.attention_time * work.attention_calls, phases)
     vector = _phases(work.vector_time * work.vector_calls, phases)
