@@ -274,7 +274,7 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
     """
     found = equation(most, columns)
     rows = np.flatnonzero(found < most)
-    columns, before, rate = columns[:, rows], most[rows], found[rows]
+    columns, before, rate = columns.take(rows, axis=1), most[rows], found[rows]
     gap_before, low, high = rate - before, 0.0 * before, before
     for turn in range(_SECANTS + _HALVINGS):
         if not len(rows):
@@ -288,7 +288,7 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
         done = ~(np.abs(gap) > _SAME * rate) | (tried == rate)
         found[rows] = np.where(done, rate, tried)
         left = np.flatnonzero(~done)
-        rows, columns = rows[left], columns[:, left]
+        rows, columns = rows[left], columns.take(left, axis=1)
         before, rate, gap_before, low, high = rate[left], tried[left], gap[left], low[left], high[left]
     return found
 
