@@ -17,9 +17,9 @@ from workbook_samples import set_cell, sheets, write
 
 from xlperf.catalog.plans import read_plans, table_from_columns, table_from_rows
 from xlperf.cli.results import shown
-from xlperf.errors import InputError, nearest
+from xlperf.errors import Fault, InputError, nearest
 from xlperf.excel.session import Session
-from xlperf.excel.worker import answer
+from xlperf.excel.worker import answer, serve
 from xlperf.resources import workbook
 
 Command = Callable[..., Outcome]
@@ -236,3 +236,30 @@ def test_a_closed_stream_is_no_traceback(closed: str, code: int, said: str, tmp_
 def test_a_line_that_is_no_request_is_answered(line: bytes) -> None:
     assert b'"error":"#VALUE!"' in answer(Session(), line + b"\n")
     assert io.BytesIO(answer(Session(), line)).readline().endswith(b"\n")
+
+
+def test_a_request_that_is_too_long_is_answered_and_the_next_one_too() -> None:
+    short = b'{"function": "XLPERF_NONE", "arguments": []}\n'
+    answers = io.BytesIO()
+    serve(Session(), io.BytesIO(short + b"x" * 1000 + b"\n" + short + b"y" * 300), answers, longest=100)
+    lines = answers.getvalue().splitlines()
+    assert [b"give it fewer rows" in line for line in lines] == [False, False, True, False, True]
+    assert b"unknown function XLPERF_NONE" in lines[1] and lines[1] == lines[3]
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, plans: Path, command: Command) -> None:
+    plans.write_text(PLANS + PLAN.replace("Llama3-70B", "a\x1b]0;title\x07"))
+    assert "a\\x1b]0;title\\x07" in command("evaluate", plans).err
+    book = openpyxl.Workbook()
+    book.active.append(["_x001B_[2J"])
+    book.save(tmp_path / "book.xlsx")
+    assert command("show", tmp_path / "book.xlsx").out == "# Sheet\n\\x1b[2J\n"
+    serving = "name,model,accelerator,num accelerators,prompt length,output length\n"
+    plans.write_text(serving + "".join(f"{n}\x1b[1m,Llama3-8B,H100-SXM-80GB,1,128,128\n" for n in range(2)))
+    found = command("frontier", plans, "--points", "2", "--all")
+    assert "\x1b" not in found.out and "0\\x1b[1m" in found.out
+
+
+def test_the_same_fault_is_said_once() -> None:
+    error = InputError([Fault("a", "x"), Fault("b", "x"), Fault("a", "x")])
+    assert str(error) == "a: x\nb: x" and error.lines() == ["a: x", "b: x"]

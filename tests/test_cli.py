@@ -409,7 +409,7 @@ def test_folder_without_permission_is_one_line(command: Command, plans: Path, mo
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied", "/somewhere/.out-x.csv")
 
-    monkeypatch.setattr("xlperf.files.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
     monkeypatch.chdir(plans.parent)
     done = command("evaluate", plans, "-o", "out.csv")
     assert (done.code, done.err) == (2, "out.csv: permission denied\n")

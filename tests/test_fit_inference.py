@@ -104,13 +104,13 @@ def test_outliers_do_not_pull_the_fit(catalog: Catalog) -> None:
     measured = made_up(catalog, spoil=1.7)
     errors = left(measured, fit_serving(measured, catalog, "2026-01-01"), catalog)
     assert np.median(errors) < 0.01
-    assert np.median(errors[::9]) == pytest.approx(math.log(1.7), abs=0.05)
+    assert np.median(errors[::9]) > 0.7 * math.log(1.7), "those that are spoilt stay far off"
 
 
 def test_hosts_of_generations_are_told_apart(catalog: Catalog) -> None:
     """Hosts half as fast beside one generation are found as such: the engine keeps one cost for all of them."""
     rows = fit_serving(made_up(catalog, slow=2.0), catalog, "2026-01-01")
-    hosts = {row.generation: row.value for row in rows if row.family == "serving_host"}
+    hosts = {row.generation: row.value for row in rows if row.constant == "host_slowdown"}
     assert hosts["gen x"] / hosts["gen y"] == pytest.approx(2.0, rel=0.1)
 
 

@@ -33,6 +33,7 @@ passes = st.floats(0.1, 10.0)
 stages = st.integers(2, 64)
 
 
+@given(passes, passes, passes, stages)
 def test_qi_2023_table_1_bubbles(forward: float, backward: float, weights: float, count: int) -> None:
     """arXiv:2401.10241: 1F1B (p - 1)(F + B + W), ZB-H1 (p - 1)(F + B - W), B the gradient of the inputs."""
     weights = min(weights, forward + backward)

@@ -12,9 +12,12 @@ import report_samples as samples
 from openpyxl import Workbook, load_workbook
 
 from xlperf.catalog import schema as schema_module
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.plans import read_plans
 from xlperf.catalog.schema import CATALOG_TABLES, Column, TableSchema, column, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError, XlperfError
+from xlperf.evaluate import evaluate
 from xlperf.excel.report import report_workbook
 from xlperf.excel.report_data import Plans, Report
 from xlperf.excel.report_findings import findings
@@ -22,6 +25,8 @@ from xlperf.excel.report_limits import curves
 from xlperf.excel.style import (
     cell_value,
 )
+from xlperf.resources import workbook
+from xlperf.units import factor
 
 
 @pytest.fixture(scope="module")
@@ -404,3 +409,28 @@ def test_results_with_few_columns() -> None:
     made = made_of(plans, few)
     assert not {"inference time", "memory"} & set(made.sheetnames)
     assert [name for name in samples.records(made["inference"])[0] if "ms" in name] == ["ttft (ms)", "tpot (ms)"]
+
+
+def test_parts_of_the_shipped_plans_add_up_to_their_wholes(catalog: Catalog) -> None:
+    """What a chart stacks is what there is: no result that is a view of another, and none left out."""
+    for plans in read_plans(workbook()):
+        group = Plans(plans, evaluate(plans, catalog), catalog)
+        memory = sum(np.nan_to_num(group.number(part.name)) for part in group.memory_parts())
+        np.testing.assert_allclose(memory, group.number("memory"), rtol=1e-12)
+        assert all(part.unit == group.results.schema.by_name["memory"].unit for part in group.memory_parts())
+        if plans.kind == "training":
+            time = sum(np.nan_to_num(group.number(part.name)) for part in group.time_parts())
+            np.testing.assert_allclose(time, group.number("step_time"), rtol=1e-9)
+
+
+def test_the_memory_sheet_stacks_no_more_than_the_memory_reserved(catalog: Catalog, tmp_path: Path) -> None:
+    plans = next(table for table in read_plans(workbook()) if table.kind == "training").take([2, 3])
+    results = evaluate(plans, catalog)
+    book = report_workbook(catalog, [plans], [results], date=samples.DAY)
+    rows = [[cell.value for cell in row] for row in book["memory"].iter_rows()]
+    top = next(number for number, row in enumerate(rows) if row[0] == "plan")
+    stacked = [
+        place for place, name in enumerate(rows[top][1:], 1) if name and "capacity" not in name and name != "fits"
+    ]
+    for row, reserved in zip(rows[top + 1 : top + 3], results["memory_reserved"] / factor("GiB"), strict=True):
+        assert sum(row[place] or 0.0 for place in stacked) == pytest.approx(reserved, rel=1e-9)

@@ -31,11 +31,12 @@ class InputError(XlperfError):
     Parameters
     ----------
     faults : sequence of Fault
-        What is wrong; at least one.
+        What is wrong; at least one. The same fault is said once.
     """
 
     def __init__(self, faults: Sequence[Fault] | Fault) -> None:
-        self.faults: tuple[Fault, ...] = (faults,) if isinstance(faults, Fault) else tuple(faults)
+        given = (faults,) if isinstance(faults, Fault) else faults
+        self.faults: tuple[Fault, ...] = tuple(dict.fromkeys(given))
         super().__init__("\n".join(str(fault) for fault in self.faults))
 
     def lines(self, most: int = 50) -> list[str]:
@@ -51,6 +52,18 @@ class InputError(XlperfError):
 
 class HostError(XlperfError):
     """A spreadsheet host (LibreOffice, Excel, the worker) could not do what was asked."""
+
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    r"""A text for a terminal: control characters, which could move its cursor or retitle it, are written out.
+
+    >>> printable("plan\x1b[2J")
+    'plan\\x1b[2J'
+    """
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:

@@ -7,6 +7,7 @@ import os
 
 from xlperf.catalog.sheets import Cells, Formulas, Workbook, column_letters
 from xlperf.catalog.values import ErrorValue, Unsaved
+from xlperf.errors import printable
 
 
 def show(path: str | os.PathLike[str]) -> str:
@@ -54,7 +55,8 @@ def _rows(cells: Cells, formulas: dict[tuple[int, int], str]) -> list[str]:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n")
+        escaped = value.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n")
+        return printable(escaped)
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, float):

@@ -22,7 +22,8 @@ from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.search import search
 from xlperf.cli.sheets import check, new, show
-from xlperf.errors import HostError, InputError
+from xlperf.cli.sweep import solve, sweep
+from xlperf.errors import HostError, InputError, printable
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -61,6 +62,8 @@ for _command in (
     explain,
     frontier,
     search,
+    sweep,
+    solve,
     new,
     check,
     show,
@@ -130,7 +133,7 @@ def main() -> None:
 
 def _say(*lines: str) -> int:
     for line in lines:
-        click.echo(" ".join(line.splitlines()), err=True)
+        click.echo(printable(" ".join(line.splitlines())), err=True)
     return BAD_INPUT
 
 

@@ -66,21 +66,34 @@ def write_workbook(path: str, sheets: Iterable[tuple[str, list[Table]]]) -> None
     sheets : iterable of (str, list of Table)
         Name of the sheet and the tables whose columns stand side by side.
     """
+    write_columns(path, ((name, parts(*tables)) for name, tables in sheets))
+
+
+def write_columns(path: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
+    """Write columns to a workbook, one sheet for each group of columns of equal length.
+
+    Parameters
+    ----------
+    path : str
+        File that ends in .xlsx.
+    sheets : iterable of (str, list of (Column, array))
+        Name of the sheet and its columns, in the units used inside.
+    """
     from openpyxl import Workbook
 
-    from xlperf.excel.style import add_styles, data_rows, save_workbook, write_table
+    from xlperf.excel.style import add_styles, save_workbook, write_table
+    from xlperf.excel.tables import cell_value
 
     workbook = Workbook()
     workbook.remove(workbook.worksheets[0])
     add_styles(workbook)
-    for name, tables in sheets:
-        if len(tables[0]) > WORKBOOK_ROWS:
+    for name, block in sheets:
+        if len(block[0][1]) > WORKBOOK_ROWS:
             raise InputError(Fault(path, f"a workbook takes {WORKBOOK_ROWS:,} rows; write .csv or .parquet"))
         sheet = workbook.create_sheet(name)
-        columns = [column for column, _ in parts(*tables)]
-        shown = [data_rows(table, [table.schema.by_name[column] for column in table.columns]) for table in tables]
-        rows = [[value for row in across for value in row] for across in zip(*shown, strict=True)]
-        write_table(sheet, columns, rows, top_left="A1")
+        series = [[cell_value(column, value) for value in values.tolist()] for column, values in block]
+        rows = [list(row) for row in zip(*series, strict=True)]
+        write_table(sheet, [column for column, _ in block], rows, top_left="A1")
     save_workbook(workbook, path)
 
 
@@ -158,9 +171,33 @@ def _write_parquet(path: Path, blocks: Iterable[list[Part]]) -> None:
 
 
 def _arrow(pa: Any, column: Column, values: np.ndarray) -> Any:
-    """A column as Arrow has it: text as a dictionary, flags as bool, blanks as null."""
+    """A column as Arrow has it: text as a dictionary, flags as bool, blanks as null.
+
+    Made of buffers: what makes arrays of anything else imports pandas first.
+    """
+    import numpy as np
+
     if column.is_text:
-        return pa.array(values, type=pa.string(), mask=values == "").dictionary_encode()
+        words = {word: code for code, word in enumerate(dict.fromkeys(word for word in values.tolist() if word))}
+        codes = np.array([words.get(word, 0) for word in values.tolist()], dtype=np.int32)
+        return pa.DictionaryArray.from_arrays(_filled(pa, pa.int32(), codes, values != ""), _strings(pa, list(words)))
+    blank = np.isnan(values)
     if column.kind in _FLAGS:
-        return pa.array(values == 1.0, mask=values != values)
-    return pa.array(shown(column, values), from_pandas=True)
+        return _filled(pa, pa.bool_(), np.packbits(values == 1.0, bitorder="little"), ~blank)
+    return _filled(pa, pa.float64(), np.ascontiguousarray(shown(column, values)), ~blank)
+
+
+def _filled(pa: Any, kind: Any, content: np.ndarray, present: np.ndarray) -> Any:
+    """An Arrow array of some content that is null where it is not present."""
+    import numpy as np
+
+    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(present), [valid, pa.py_buffer(content)])
+
+
+def _strings(pa: Any, words: list[str]) -> Any:
+    import numpy as np
+
+    encoded = [word.encode("utf-8") for word in words]
+    ends = np.cumsum([0, *(len(word) for word in encoded)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(words), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])

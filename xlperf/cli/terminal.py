@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from xlperf.errors import printable
+
 if TYPE_CHECKING:
     from xlperf.cli.results import Part
 
@@ -29,7 +31,7 @@ def text_table(block: list[Part]) -> str:
     columns: list[list[str]] = []
     for column, values in block:
         inside = shown(column, values).tolist()
-        cells = [str(value) for value in inside] if column.is_text else [rounded(value) for value in inside]
+        cells = [printable(str(value)) for value in inside] if column.is_text else [rounded(value) for value in inside]
         if not any(cells):
             continue
         head = [column.name.replace("_", " "), column.unit if column.unit not in ("", "-") else ""]

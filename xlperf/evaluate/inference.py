@@ -33,6 +33,7 @@ from xlperf.inference import (
     pools_of,
     target_results,
 )
+from xlperf.inference.runs import first_of_run
 from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
@@ -49,6 +50,7 @@ _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "
 _EXCHANGES = ("all_to_all", "reduce_scatter")
 _ATTENTION = ("attention", "attention_decode")
 _LATENT = ("attention", "attention_latent")
+_LINEAR = ("linear_attention",)
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
 _UNSAID = (
     "engine_all_reduce",
@@ -57,6 +59,7 @@ _UNSAID = (
     "serving_attention",
     "serving_experts",
     "attention_latent",
+    "linear_attention",
 )
 _MODES = ("static", "continuous", "disaggregated")
 _RING = {"ring": 1, "all-gather": 0}
@@ -108,6 +111,7 @@ def _constants(
         ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
+        (_LINEAR if architecture.linear_attention else (), joined.keys),
         (_OF_SETTING, joined.keys),
     ):
         for family in families:
@@ -120,9 +124,12 @@ def _constants(
     return found, extrapolated
 
 
-def _host_times(software: Mapping[str, Array], slowdown: Array) -> dict[str, Array]:
+def _host_times(software: Mapping[str, Array], slowdown: Array, launching: Array | None = None) -> dict[str, Array]:
     """Times of the software on the processors that stand beside the accelerators."""
-    return {name: values * slowdown if name.endswith("_time") else values for name, values in software.items()}
+    found = {name: values * slowdown if name.endswith("_time") else values for name, values in software.items()}
+    if launching is not None:
+        found["kernel_overhead_time"] = software["kernel_overhead_time"] * launching
+    return found
 
 
 def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> ServingSetting:
@@ -195,7 +202,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         joined.network,
         plan,
         launched_ahead({family: values for family, values in constants.items() if family not in _OF_SETTING}),
-        _host_times(constants["serving_software"], slowdown),
+        _host_times(constants["serving_software"], slowdown, constants["serving_host"]["launch_slowdown"]),
         joined.reserved_memory,
         architecture,
     )
@@ -253,14 +260,22 @@ def _kind(code: int) -> tuple[Architecture, str]:
     return architecture_of(code // len(_MODES)), _MODES[code % len(_MODES)]
 
 
-def _stream(plans: Table, setting: ServingSetting) -> Stream:
+def _stream(plans: Table, setting: ServingSetting, pool_requests: Array | None = None) -> Stream:
+    """Requests; ``pool_requests`` are in flight over separate pools."""
+    share, run = setting.load["waiting_share"][:, 0], plans.number("run_requests")
+    if pool_requests is not None:
+        first = first_of_run(run, pool_requests)
+        share = first + (1.0 - first) * share
     return Stream(
         plans.number("request_rate"),
         plans.filled("prompt_variation"),
         plans.number("ttft_target"),
         plans.number("tpot_target"),
-        setting.load["waiting_share"][:, 0],
-        plans.number("run_requests"),
+        share,
+        run,
+        plans.filled("polling_steps"),
+        plans.filled("gathering_steps"),
+        plans.filled("prefill_first"),
     )
 
 
@@ -284,7 +299,7 @@ def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
     mode = str(plans.filled("mode")[0])
     if mode == "disaggregated":
         both, setting, first, requests = _pool_settings(plans, catalog, named, architecture)
-        pools = pools_of(both.serving, setting.serving, first.serving, _stream(plans, setting))
+        pools = pools_of(both.serving, setting.serving, first.serving, _stream(plans, setting, requests))
         state = pool_state(pools.load, requests)
         one = np.ones_like(requests)
         return pools.prefilling.with_batch(one, state.prompts), pools.decoding.with_batch(state.batch, one)
@@ -302,6 +317,7 @@ def _evaluate(
     whole = plans.number("num_accelerators")
     if mode == "disaggregated":
         both, setting, first, requests = _pool_settings(plans, catalog, named, architecture)
+        stream = _stream(plans, setting, requests)
         owned = [pool.serving.plan.num_accelerators for pool in (setting, first)]
         rules = [
             Rule(
@@ -316,7 +332,8 @@ def _evaluate(
         ]
     else:
         setting = serving_setting(plans, catalog, named, architecture)
-    serving, stream = setting.serving, _stream(plans, setting)
+        stream = _stream(plans, setting)
+    serving = setting.serving
     plan, searched = serving.plan, not (np.isnan(stream.first_target) & np.isnan(stream.token_target)).all()
     with np.errstate(all="ignore"):
         if mode == "disaggregated":

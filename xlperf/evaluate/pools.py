@@ -43,8 +43,23 @@ def mode_rules(plans: Table, mode: str) -> list[Rule]:
         Rule(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
         for name in ("prompt", "output")
     ]
-    run = Rule(~np.isnan(plans.number("run_requests")), "run requests needs mode continuous")
-    return {"static": [*pools, *varied, run], "continuous": pools, "disaggregated": [run]}[mode]
+    run, first = ~np.isnan(plans.number("run_requests")), plans.filled("prefill_first") > 0.0
+    taken_up = [
+        Rule(plans.filled("polling_steps") != 1.0, "polling steps needs mode continuous"),
+        Rule(plans.filled("gathering_steps") != 0.0, "gathering steps needs mode continuous"),
+        Rule(first, "prefill first needs mode continuous"),
+    ]
+    ends = Rule(run, "run requests needs mode continuous or disaggregated")
+    alone = plans.filled("data_parallel_attention") <= 1.0
+    idle = [
+        Rule(first & ~run, "prefill first says something of a run only; set run requests"),
+        Rule((plans.filled("gathering_steps") > 0.0) & alone, "gathering steps needs data parallel attention"),
+    ]
+    return {
+        "static": [*pools, *varied, ends, *taken_up],
+        "continuous": [*pools, *idle],
+        "disaggregated": taken_up,
+    }[mode]
 
 
 def _dispatch(plans: Table, without: np.ndarray) -> dict[str, np.ndarray]:

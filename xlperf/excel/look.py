@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from copy import copy
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from openpyxl.styles import Alignment, Border, Color, Font, NamedStyle, PatternFill, Protection, Side
 from openpyxl.utils.cell import coordinate_from_string
@@ -106,7 +108,11 @@ def add_styles(workbook: Workbook) -> None:
 
 
 def put(
-    cell: Cell | MergedCell, value: Any, style: str = "xlperf text", number: str | None = None
+    cell: Cell | MergedCell,
+    value: Any,
+    style: str = "xlperf text",
+    number: str | None = None,
+    wrapped: bool | None = None,
 ) -> Cell | MergedCell:
     """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
 
@@ -120,6 +126,8 @@ def put(
         One of ``STYLES``.
     number : str, optional
         Number format.
+    wrapped : bool, optional
+        Stand to the left, on several lines or on one; as the style says when not given.
 
     Returns
     -------
@@ -131,14 +139,27 @@ def put(
     if value == "":
         value = None
     inside: Any = cell
-    cell.style = style
+    quoted = isinstance(value, str) and value.startswith(_FORMULA_START)
+    looks = _looks.setdefault(inside.parent.parent, {})
+    known = looks.get((style, number, quoted, wrapped))
+    if known is None:
+        cell.style = style
+        inside.quotePrefix = quoted
+        if number is not None:
+            cell.number_format = number
+        if wrapped is not None:
+            cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=wrapped)
+        looks[style, number, quoted, wrapped] = copy(inside._style)
+    else:
+        inside._style = copy(known)
     inside.value = _clean(value) if isinstance(value, str) else value
     if isinstance(value, str):
         inside.data_type = "s"
-        inside.quotePrefix = value.startswith(_FORMULA_START)
-    if number is not None:
-        cell.number_format = number
     return cell
+
+
+_looks: WeakKeyDictionary[Workbook, dict[tuple[str, str | None, bool, bool | None], Any]] = WeakKeyDictionary()
+"""Looks of cells that a workbook has already: openpyxl compares all parts of a look with all that there are."""
 
 
 _ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|[\ud800-\udfff]")

@@ -142,7 +142,7 @@ def report_workbook(
             _drop(workbook, name, time)
             continue
         _plan_sheet(workbook[name], group)
-        if not len(group.where(GOOD, TOO_LARGE)) or not group.parts("time_"):
+        if not len(group.where(GOOD, TOO_LARGE)) or not group.time_parts():
             _drop(workbook, time)
         elif name == "training":
             step_time_sheet(workbook[time], group)
@@ -153,7 +153,7 @@ def report_workbook(
         limits_sheet(workbook["limits"], drawn)
     else:
         _drop(workbook, "limits")
-    computed = [g for g in groups if g.parts("memory_", "memory_reserved", "memory_capacity")]
+    computed = [g for g in groups if g.memory_parts()]
     if computed:
         memory_sheet(workbook["memory"], computed)
     else:

@@ -81,7 +81,7 @@ def inference_time_sheet(sheet: Worksheet, group: Plans) -> None:
         Inference plans.
     """
     rows = _shown(group)
-    parts = [group.number(part.name)[rows] for part in group.parts("time_")]
+    parts = [group.number(part.name)[rows] for part in group.time_parts()]
     total = np.nansum(parts, axis=0) if parts else np.full(len(rows), np.nan)
     shares = _shares(group, rows, total, "decode step")
     names = ("prefill_time", "decode_time")
@@ -119,7 +119,7 @@ def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
                 _listed(group.number(part.name)[rows]),
                 colour(part.name, place),
             )
-            for place, part in enumerate(group.parts("memory_", "memory_reserved", "memory_capacity"))
+            for place, part in enumerate(group.memory_parts())
         ]
         reserve = group.number("memory_reserved")[rows] - group.number("memory")[rows]
         if np.isfinite(reserve).any():
@@ -155,7 +155,7 @@ def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[
     """Parts as shares of a total, and the rest where parts do not add up to it."""
     fields: list[_Field] = []
     rest = np.ones(len(rows))
-    for part in group.parts("time_"):
+    for part in group.time_parts():
         with np.errstate(invalid="ignore", divide="ignore"):
             share = group.number(part.name)[rows] / total
         rest = rest - np.nan_to_num(share)

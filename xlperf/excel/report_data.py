@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 REFUSED = "refused"
 TOO_LARGE = "does not fit"
 GOOD = "fits"
+MEMORY_VIEWS = frozenset(f"memory_{what}" for what in (
+    "reserved", "capacity", "layer_activations", "first_stage", "middle_stage", "last_stage",
+))  # fmt: skip
+"""Results that are no part of the memory beside the others: wholes, and what is within a part."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +105,17 @@ class Plans:
         """Rows in one of the states."""
         return np.flatnonzero(np.isin(np.array(self.states, dtype=object), states))
 
-    def parts(self, prefix: str, *without: str) -> list[Column]:
-        """Result columns whose names start alike and that are not nothing in every plan."""
-        return [
-            column
-            for column in self.outputs
-            if column.name.startswith(prefix) and column.name not in without and np.nansum(self.number(column.name)) > 0
-        ]
+    def time_parts(self) -> list[Column]:
+        """Results that add up to the time of a step, but those that are nothing in every plan."""
+        return self._present([column for column in self.outputs if column.name.startswith("time_")])
+
+    def memory_parts(self) -> list[Column]:
+        """Results that add up to the memory of the fullest accelerator, but those that are nothing in every plan."""
+        named = [column for column in self.outputs if column.name.startswith("memory_")]
+        return self._present([column for column in named if column.name not in MEMORY_VIEWS])
+
+    def _present(self, columns: list[Column]) -> list[Column]:
+        return [column for column in columns if np.nansum(self.number(column.name)) > 0]
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ def _extrapolated(report: Report) -> Iterator[Finding]:
 def _losses(group: Plans) -> Iterator[Finding]:
     rows = group.where(GOOD, TOO_LARGE)
     work = ("time_forward", "time_backward")
-    parts = [part for part in group.parts("time_") if part.name not in work]
+    parts = [part for part in group.time_parts() if part.name not in work]
     total = group.number("step_time")[rows]
     if not parts or not len(rows):
         return

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.comments import Comment
-from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import column_index_from_string, coordinate_from_string
 from openpyxl.worksheet.table import Table as ListObject
@@ -192,11 +191,11 @@ def write_table(
     for down, row in enumerate(rows or [[None] * len(columns)], start=top + 1):
         tallest = 1
         for offset, (column, value) in enumerate(zip(columns, row, strict=True)):
-            cell = put(sheet.cell(down, left + offset), value, _style(column, offset), formats[offset])
+            wrapped = None
             if isinstance(value, str):
                 lines = _lines(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
-                tallest = max(tallest, lines)
-                cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=lines > 1)
+                tallest, wrapped = max(tallest, lines), lines > 1
+            put(sheet.cell(down, left + offset), value, _style(column, offset), formats[offset], wrapped)
         if tallest > 1:
             sheet.row_dimensions[down].height = min(13.0 * tallest + 3, 400.0)
     bottom = top + max(len(rows), 1)

@@ -18,6 +18,8 @@ from xlperf import __version__
 from xlperf.excel.blocks import CellError
 from xlperf.excel.session import Session
 
+LONGEST_REQUEST = 256 * 2**20
+
 
 def answer(session: Session, line: bytes) -> bytes:
     """One line of answer to one line of request.
@@ -43,6 +45,10 @@ def answer(session: Session, line: bytes) -> bytes:
         rows: list[list[Any]] = [[CellError("#VALUE!", "the request is not one that this worker knows")]]
     else:
         rows = session.call(function, arguments)
+    return _line(rows)
+
+
+def _line(rows: list[list[Any]]) -> bytes:
     return json.dumps({"rows": rows}, default=_plain, separators=(",", ":")).encode("ascii") + b"\n"
 
 
@@ -52,12 +58,28 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is no cell value")
 
 
-def serve(session: Session, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until there are no more."""
+def serve(session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST) -> None:
+    """Answer requests until there are no more.
+
+    Parameters
+    ----------
+    session : Session
+        What computes.
+    requests, answers : binary streams
+        A line each.
+    longest : int
+        Bytes of a request; of a longer one nothing is kept, and its answer says so. [B]
+    """
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()
-    for line in requests:
-        answers.write(answer(session, line))
+    while line := requests.readline(longest + 1):
+        if len(line) > longest:
+            while line and not line.endswith(b"\n"):
+                line = requests.readline(longest)
+            words = f"the cells of this call take more than {longest >> 20} MiB; give it fewer rows"
+            answers.write(_line([[CellError("#VALUE!", words)]]))
+        else:
+            answers.write(answer(session, line))
         answers.flush()
 
 

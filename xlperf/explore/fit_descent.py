@@ -26,6 +26,9 @@ _APART = 0.05
 _ITERATIONS = 14
 _TRIALS = 4
 _GAIN = 3e-4
+_SWEEPS = 40
+_FIRST = 8.0
+_LONGER, _SHORTER = 1.5, 0.4
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,12 @@ class Fitted:
     held: frozenset[tuple[int, Group]]
 
 
+def _costs(rows: ServingRows, errors: Array) -> Array:
+    return np.asarray(rows.weights * np.minimum(np.nan_to_num(np.abs(errors), nan=_FARTHEST), _FARTHEST))
+
+
 def _cost(rows: ServingRows, errors: Array) -> float:
-    return float(np.sum(rows.weights * np.minimum(np.nan_to_num(np.abs(errors), nan=_FARTHEST), _FARTHEST)))
+    return float(np.sum(_costs(rows, errors)))
 
 
 class _Descent:
@@ -110,6 +117,70 @@ class _Descent:
             if small == 2:
                 break
         return values
+
+    def polished(self, values: Values, held: frozenset[tuple[int, Group]]) -> Values:
+        """Values after a search along each constant, one kind after the other.
+
+        An entry depends on one group of each kind: all groups are moved at once, and each keeps the move if it helps
+        its own entries. A move that helps is made longer the next time, one that does not is made shorter. Constants
+        that make up for each other are then moved on together.
+        """
+        costs = _costs(self.rows, self.errors(values))
+        members = [
+            {group: np.array([each == group for each in groups]) for group in of if (index, group) not in held}
+            for index, (groups, of) in enumerate(zip(self.groups, values, strict=True))
+        ]
+        moves = [
+            {group: max(_FIRST * self._step(kind, 0.0), _FIRST * _NEAREST * of[group]) for group in of}
+            for kind, of in zip(self.kinds, values, strict=True)
+        ]
+        for _ in range(_SWEEPS):
+            before, start = float(np.sum(costs)), values
+            for index, kind in enumerate(self.kinds):
+                low, high = kind.bounds
+                waiting = set(members[index])
+                for way in (1.0, -1.0):
+                    if not waiting:
+                        continue
+                    tried = {
+                        group: min(max(values[index][group] + way * moves[index][group], low), high)
+                        for group in waiting
+                    }
+                    of = {**values[index], **tried}
+                    new = tuple(of if other == index else each for other, each in enumerate(values))
+                    found = _costs(self.rows, self.errors(new))
+                    better = {
+                        group: value
+                        for group, value in tried.items()
+                        if np.sum(found[members[index][group]]) < np.sum(costs[members[index][group]])
+                    }
+                    for group in better:
+                        moves[index][group] *= way * _LONGER
+                        costs = np.where(members[index][group], found, costs)
+                    of = {**values[index], **better}
+                    values = tuple(of if other == index else each for other, each in enumerate(values))
+                    waiting -= set(better)
+                for group in waiting:
+                    moves[index][group] *= _SHORTER
+            values, costs = self._farther(start, values, costs)
+            if before - float(np.sum(costs)) < _GAIN * before:
+                break
+        return values
+
+    def _farther(self, start: Values, values: Values, costs: Array) -> tuple[Values, Array]:
+        """Values as far again from where a sweep began, as long as that helps all entries together."""
+        for _ in range(_TRIALS):
+            change = {
+                (index, group): value - start[index][group]
+                for index, of in enumerate(values)
+                for group, value in of.items()
+            }
+            tried = self._moved(values, change)
+            found = _costs(self.rows, self.errors(tried))
+            if np.sum(found) >= np.sum(costs):
+                break
+            start, values, costs = values, tried, found
+        return values, costs
 
     def _change(
         self, values: Values, slopes: Array, errors: Array, held: frozenset[tuple[int, Group]], damping: float
@@ -241,8 +312,7 @@ def fit_values(rows: ServingRows, catalog: Catalog, kinds: Sequence[Kind]) -> Fi
     errors = descent.errors(values)
     held = untold(rows, kinds, descent.slopes(values, errors), descent.parameters, errors)
     values = descent.run(values, held)
-    if held:
-        values = descent.run(_at_median(kinds, values, held), held)
+    values = descent.polished(_at_median(kinds, values, held), held)
     values = tuple({group: rounded(value) for group, value in of_group.items()} for of_group in values)
     errors = descent.errors(values)
     return Fitted(values, errors, descent.slopes(values, errors), descent.parameters, held)

@@ -22,17 +22,20 @@ KINDS = (
     Kind(FAMILY, "layer_overhead_time", ("software",), 5e-6),
     Kind(FAMILY, "token_overhead_time", ("software",), 3e-6),
     Kind(FAMILY, "kernel_overhead_time", ("software",), 5e-6, start=5e-5),
-    Kind("serving_load", "waiting_share", ("software",), 0.02),
+    Kind("serving_load", "waiting_share", ("software",), 0.02, start=0.02),
     Kind(FAMILY, "prefill_overhead_time", (), 1e-3),
     Kind("serving_host", "host_slowdown", ("generation",), 0.05, reference="hopper", shared=False),
+    Kind("serving_host", "launch_slowdown", ("generation",), 0.05, reference="hopper", shared=False),
     Kind("serving_experts", "memory_slowdown", ("generation", "precision"), 0.05, shared=False),
     Kind("serving_experts", "product_slowdown", ("generation", "precision"), 0.05, shared=False),
     Kind("serving_experts", "layer_overhead_time", ("generation",), 5e-6),
+    Kind("serving_experts", "prefill_kernels", (), 1.0),
     Kind("serving_attention", "memory_slowdown", ("generation",), 0.05, shared=False),
     Kind("engine_all_reduce", "launch_time", ("generation",), 1e-6),
     Kind("engine_all_reduce", "bandwidth_efficiency", (), 0.05),
     Kind("attention_latent", "memory_efficiency", ("generation",), 0.05),
     Kind("attention_latent", "compute_efficiency", ("generation",), 0.02),
+    Kind("attention_latent", "prefill_kernels", (), 1.0),
 )
 """Constants of serving; four of an engine's own, the others of a generation, or of all."""
 

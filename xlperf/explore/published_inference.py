@@ -69,8 +69,9 @@ def engine_default(engine: str, text: dict[str, str], column: str) -> tuple[str,
     text : dict of str to str
         The row as printed.
     column : str
-        Setting: a column of inference plans, ``length_share`` (mean of the lengths over the stated ones) or
-        ``draft_tokens_copies`` (tokens drafted where the attention layers have copies).
+        Setting: a column of inference plans, ``length_share`` (mean of the lengths over the stated ones),
+        ``run_waves`` (requests of a run over those in flight) or ``draft_tokens_copies`` (tokens drafted where the
+        attention layers have copies).
 
     Returns
     -------
@@ -195,6 +196,20 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
         plan["expert_dispatch"], plan["two_batch_overlap"] = dispatch, 1.0
         said.append(f"tokens go to {dispatch} once, behind half of a batch ({why})")
     copies = plan["data_parallel_attention"] != 1.0
+    waves, why = engine_default(engine, text, "run_waves")
+    requests = plan.get("concurrency")
+    if waves and isinstance(requests, float):
+        plan["run_requests"] = float(waves) * requests
+        said.append(f"{waves} times as many requests as in flight, all of those sent at once at the start ({why})")
+    for column in ("polling_steps", "gathering_steps", "prefill_first", "prefill_tokens", "output_variation"):
+        value, why = engine_default(engine, text, column)
+        if column == "gathering_steps" and plan["data_parallel_attention"] == 1.0:
+            continue
+        if column == "prefill_first" and "run_requests" not in plan:
+            continue
+        if value and plan["mode"] == "continuous":
+            plan[column] = float(value)
+            said.append(f"{column.replace('_', ' ')} {value} ({why})")
     drafted, why = engine_default(engine, text, "draft_tokens_copies" if copies else "draft_tokens")
     if drafted:
         plan["draft_tokens"] = float(drafted)

@@ -97,7 +97,11 @@ class Search:
     @property
     def chosen_words(self) -> str:
         """The values of the first plan in the columns that were searched: ``tensor parallel 8, recompute none``."""
-        return ", ".join(f"{name.replace('_', ' ')} {self._value(name)}" for name in self.searched)
+        return self.chosen()
+
+    def chosen(self, without: str = "") -> str:
+        """As :attr:`chosen_words`, one column left out."""
+        return ", ".join(f"{name.replace('_', ' ')} {self._value(name)}" for name in self.searched if name != without)
 
     def _value(self, name: str) -> str:
         column = self.plans.schema.by_name[name]
@@ -121,15 +125,16 @@ def _shown(column: Column, results: Table) -> str:
 
 
 class _Keys(NamedTuple):
-    """What rows are ordered by, from the first: kind, then loss or what is nearest, then memory; and their number."""
+    """What rows are ordered by: kind, what leads, loss or what is nearest, memory; and their number."""
 
     kind: np.ndarray
+    lead: Array
     loss: Array
     memory: Array
     number: np.ndarray
 
     def order(self) -> np.ndarray:
-        return np.lexsort((self.number, self.memory, self.loss, self.kind))
+        return np.lexsort((self.number, self.memory, self.loss, self.lead, self.kind))
 
     def take(self, rows: np.ndarray) -> _Keys:
         return _Keys(*(values[rows] for values in self))
@@ -182,7 +187,7 @@ def search(
     """
     tried = candidates(plan, catalog, values, most)
     goal = objective_of(plan.kind, objective) if objective else default_objective(plan, tried.searched)
-    bounds = (*limits, *_targets(plan))
+    bounds = (*limits, *own_targets(plan))
     found = ranked(tried, catalog, goal, bounds, top, progress)
 
     def place(_row: int, name: str) -> str:
@@ -192,8 +197,19 @@ def search(
     return found
 
 
-def _targets(plan: Table) -> list[Limit]:
-    """The plan's own targets as limits of its results."""
+def own_targets(plan: Table) -> list[Limit]:
+    """A plan's own targets of ttft and tpot as limits of its results.
+
+    Parameters
+    ----------
+    plan : Table
+        One plan.
+
+    Returns
+    -------
+    list of Limit
+        None for training.
+    """
     if plan.kind != "inference":
         return []
     found = []
@@ -211,6 +227,7 @@ def ranked(
     limits: Sequence[Limit] = (),
     top: int | None = 1,
     progress: Progress | None = None,
+    lead: tuple[str, bool] | None = None,
 ) -> Search:
     """The best of some plans.
 
@@ -228,6 +245,8 @@ def ranked(
         How many plans to keep; None: all that are good.
     progress : callable, optional
         Called with the number of plans of each block that is done.
+    lead : tuple of str and bool, optional
+        A number column of plans of which less is better before the objective is looked at, or more where True.
 
     Returns
     -------
@@ -243,6 +262,9 @@ def ranked(
         rows = np.arange(start, min(start + BLOCK, len(plans)))
         results = evaluate(quiet.take(rows) if len(plans) > BLOCK else quiet, catalog, progress)
         own = _keys(results, objective, limits, rows)
+        if lead is not None:
+            first = plans.number(lead[0])[rows] * (-1.0 if lead[1] else 1.0)
+            own = own._replace(lead=np.where(own.kind == GOOD, first, 0.0))
         counts += np.bincount(own.kind, minlength=4)
         order = own.order()
         kept = order[: max(int((own.kind == GOOD).sum()), 1) if top is None else max(top, 1)]
@@ -295,7 +317,7 @@ def _keys(results: Table, objective: Objective, limits: Sequence[Limit], rows: n
     bad = np.where(np.isnan(loss), np.inf, excess)
     kind = np.select([~legal, ~fits, bad > 0.0], [ILLEGAL, TOO_LARGE, BEYOND_LIMITS], GOOD)
     measure = np.select([kind == GOOD, kind == BEYOND_LIMITS, kind == TOO_LARGE], [loss, bad, memory], 0.0)
-    return _Keys(kind, measure, np.nan_to_num(memory), rows)
+    return _Keys(kind, np.zeros(len(results)), measure, np.nan_to_num(memory), rows)
 
 
 def stacked(tables: Sequence[Table]) -> Table:

@@ -55,6 +55,10 @@ class _Known(NamedTuple):
     batches: Array
     times: Array
 
+    def take(self, rows: np.ndarray) -> _Known:
+        """That of some of the plans."""
+        return _Known(self.batches.take(rows, axis=1), self.times.take(rows, axis=1))
+
 
 class _Asked:
     """Batches of one phase that are asked for, (number, rows), and which of them have to be computed.
@@ -130,7 +134,9 @@ class HalfPasses:
         some = HalfPasses.__new__(HalfPasses)
         some._serving = self._serving
         some._rows = {phase: every[rows] for phase, every in self._rows.items()}
-        some._known = {phase: _Known(*(values.take(rows, axis=1) for values in known)) for phase, known in self._known.items()}
+        some._known = {
+            phase: _Known(*(each.take(rows, axis=1) for each in self._known[phase])) for phase in BOTH_PHASES
+        }
         some._kept = []
         return some
 

@@ -18,6 +18,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _SECANTS, _HALVINGS = 16, 52
 _SAME = 1e-15
+_HALF = np.full(1, 0.5)
 
 
 class Service(NamedTuple):
@@ -37,6 +38,8 @@ class Service(NamedTuple):
         Steps of decoding that a request takes. [-]
     waiting_share : Array
         Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
+    turn_steps : Array, default a half
+        Steps of decoding that pass before a request is taken up. [-]
     """
 
     prefill_time: Array
@@ -45,6 +48,7 @@ class Service(NamedTuple):
     step_slope: Array
     steps: Array
     waiting_share: Array
+    turn_steps: Array = _HALF
 
     def step_time(self, running: Array) -> Array:
         """Time of a step with a number of requests. [s]"""
@@ -85,7 +89,7 @@ class Service(NamedTuple):
         wait = np.where(keeps, 0.5 * busy * self.prefill_share * spread / free, np.inf)
         step = self.step_base + self.step_slope * np.where(keeps, running, 1.0)
         decode = np.where(keeps, self.steps * step / free, np.inf)
-        begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * 0.5 * step, 0.0)
+        begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * self.turn_steps * step, 0.0)
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
         return Steady(running, first, wait, decode, 0.0 * rate, rate + 0.0 * step)
 
@@ -232,14 +236,17 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     share = service.waiting_share
     wait = 0.5 * share * np.maximum(active * service.prefill_share - service.prefill_time, 0.0)
     prefills = active * service.prefill_share
-    cycle = prefills + service.steps * service.step_time(active)
-    begun = np.minimum((service.prefill_time + wait) / cycle, 1.0)
+    # Half a step until a turn is part of the steps; what an engine holds requests back for comes on top.
+    held = np.where(active > 1.0, (1.0 - share) * (service.turn_steps - 0.5), 0.0)
+    step = service.step_time(active)
+    cycle = prefills + (service.steps + held) * step
+    begun = np.minimum((service.prefill_time + wait + held * step) / cycle, 1.0)
     running = np.maximum(active * (1.0 - (1.0 - share) * begun), 1.0)
     step = service.step_time(running)
     own = np.minimum(service.prefill_time, prefills)
     # With a single request in flight nothing interrupts it: the cycle is its own prefill and its steps.
-    cycle = prefills + service.steps * step
-    turn = np.where(active > 1.0, 0.5 * (1.0 - share) * step, 0.0)
+    cycle = prefills + (service.steps + held) * step
+    turn = np.where(active > 1.0, (1.0 - share) * service.turn_steps * step, 0.0)
     first = np.minimum(np.maximum(own, service.prefill_share) + wait + np.where(service.steps > 0.0, turn, 0.0), cycle)
     queue = np.maximum(requests - active, 0.0) * (cycle / active)
     return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)

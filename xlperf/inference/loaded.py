@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.arrays import Array, array, divide
+from xlperf.inference.arrivals import turn
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import (
     Service,
@@ -16,7 +17,7 @@ from xlperf.inference.load import (
     step_line,
 )
 from xlperf.inference.results import Room, batch_results
-from xlperf.inference.runs import run_rate
+from xlperf.inference.runs import first_of_run, run_rate, run_state, staying_together
 from xlperf.inference.serving import Serving, Stream
 from xlperf.parallel.serving_plan import InferencePlan
 
@@ -39,6 +40,12 @@ class Demand(NamedTuple):
         Stages that prompts follow each other through. [-]
     waiting_share : Array
         Share of the requests in flight that come together. [-]
+    copies : Array
+        Copies of the attention layers. [-]
+    polling_steps : Array
+        Steps from one look at the requests that have come to the next. [-]
+    gathering_steps : Array
+        Steps that a prompt waits at most for prompts for the other copies. [-]
     """
 
     steps: Array
@@ -46,15 +53,22 @@ class Demand(NamedTuple):
     most_prompts: Array
     stages: Array
     waiting_share: Array
+    copies: Array
+    polling_steps: Array
+    gathering_steps: Array
 
     def take(self, rows: np.ndarray) -> Demand:
         """That of some of the plans."""
         return Demand(*(values[rows] for values in self))
 
     def prompts(self, requests: Array) -> Array:
-        """Prompts that are prefilled together, whole: those that come during a step, or in a burst. [-]"""
-        coming = np.maximum(requests / np.maximum(self.steps, 1.0), self.waiting_share * requests)
+        """Prompts that are prefilled together, whole: those that come until they are taken up, or in a burst. [-]"""
+        window, _ = self._turn(requests)
+        coming = requests * np.maximum(np.minimum(window / np.maximum(self.steps, 1.0), 1.0), self.waiting_share)
         return np.asarray(np.maximum(np.minimum(np.floor(coming), self.most_prompts), 1.0))
+
+    def _turn(self, requests: Array) -> tuple[Array, Array]:
+        return turn(self.copies, requests, self.steps, self.polling_steps, self.gathering_steps)
 
     def service(self, batch: Array, step: Array, half: Array, prefill: Array, share: Array) -> Service:
         """What a replica needs for a request, from its times with a batch.
@@ -79,14 +93,15 @@ class Demand(NamedTuple):
         """
         per_token = step / self.tokens_per_step
         step = np.where(self.steps > 0.0, per_token * self.tokens_per_step, half)
-        return Service(prefill, share, *step_line(batch, step, half_of(batch), half), self.steps, self.waiting_share)
+        line, (_, wait) = step_line(batch, step, half_of(batch), half), self._turn(batch)
+        return Service(prefill, share, *line, self.steps, self.waiting_share, wait)
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Time that a prompt takes of a prefill, where prompts follow each other through the stages. [s]"""
         return np.asarray(prefill / (prompts * np.maximum(np.minimum(self.stages, batch), 1.0)))
 
 
-def demand_of(plan: InferencePlan, prefilling: InferencePlan, waiting_share: Array) -> Demand:
+def demand_of(plan: InferencePlan, prefilling: InferencePlan, stream: Stream) -> Demand:
     """What requests ask of the replicas of plans.
 
     Parameters
@@ -95,8 +110,8 @@ def demand_of(plan: InferencePlan, prefilling: InferencePlan, waiting_share: Arr
         Of the replicas that decode, (rows,).
     prefilling : InferencePlan
         Of those that prefill, (rows,).
-    waiting_share : Array
-        Share of the requests in flight that come together, (rows,). [-]
+    stream : Stream
+        Requests, (rows,).
 
     Returns
     -------
@@ -109,7 +124,10 @@ def demand_of(plan: InferencePlan, prefilling: InferencePlan, waiting_share: Arr
         plan.tokens_per_step,
         prefilling.attention_replicas * taken,
         prefilling.pipeline_parallel,
-        waiting_share,
+        stream.waiting_share,
+        plan.attention_replicas,
+        stream.polling_steps,
+        stream.gathering_steps,
     )
 
 
@@ -180,7 +198,7 @@ def operating(serving: Serving, stream: Stream) -> Operation:
         Times and state of a replica.
     """
     plan, room, halves = serving.plan, serving.room(), HalfPasses(serving)
-    demand = demand_of(plan, plan, stream.waiting_share)
+    demand = demand_of(plan, plan, stream)
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(stream.request_rate)
     # A plan that has room for no request keeps its numbers.
@@ -198,9 +216,18 @@ def operating(serving: Serving, stream: Stream) -> Operation:
         active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
     prompts, most = demand.prompts(active), demand.prompts(places)
     batches = np.stack([active, half_of(active), places])
-    (step, half, full), (prefill, filling) = halves.times(batches, np.stack([prompts, most]), detailed=True)
+    ends = not np.isnan(stream.run_requests).all()
+    burst = np.maximum(np.minimum(active, demand.most_prompts), 1.0)
+    asked = [prompts, most, burst] if ends else [prompts, most]
+    (step, half, full), (prefill, filling, *bursting) = halves.times(batches, np.stack(asked), detailed=True)
     service = demand.service(active, step, half, prefill, demand.shared(active, prompts, prefill))
     steady = closed_state(service, requests, places)
+    for whole in bursting:
+        share, one = demand.shared(active, burst, whole), np.ones_like(whole)
+        early = service._replace(prefill_time=whole, prefill_share=share, waiting_share=one)
+        first = first_of_run(stream.run_requests / replicas, requests)
+        together = staying_together(service.steps, stream.prefill_first, plan.output_variation)
+        steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
     if arriving.any():
         opened = service.open_state(rate, stream.prompt_variation, limit)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))

@@ -152,7 +152,8 @@ class Stream:
     """Requests, (rows,).
 
     Rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none), share of those in
-    flight whose prefills are waited for, requests of a run (NaN: without end).
+    flight whose prefills are waited for, requests of a run (NaN: without end), steps between two looks at what has
+    come, steps that prompts wait for others at most, 1 where prompts go before all decoding.
     """
 
     request_rate: Array
@@ -161,3 +162,6 @@ class Stream:
     token_target: Array
     waiting_share: Array
     run_requests: Array
+    polling_steps: Array
+    gathering_steps: Array
+    prefill_first: Array

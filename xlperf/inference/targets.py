@@ -155,7 +155,7 @@ def target_results(serving: Serving, stream: Stream, room: Room, halves: HalfPas
     plan, places = serving.plan, room.places
     tokens = np.maximum(plan.output_length - 1.0, 0.0)
     asked, targets = _targets_of(stream, tokens)
-    search = _Replicas(halves, demand_of(plan, plan, stream.waiting_share), targets, places)
+    search = _Replicas(halves, demand_of(plan, plan, stream), targets, places)
     batch, rate, _ = _largest_good(np.where(asked, places, 0.0), search)
     known = places + tokens + plan.prompt_length
     return {

@@ -1,0 +1,172 @@
+"""When requests are taken up: polling, prompts that wait for each other, and runs whose first requests come at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf import load_catalog
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+from xlperf.inference.arrivals import turn
+from xlperf.inference.load import Service, closed_state
+from xlperf.inference.runs import first_of_run, run_state, staying_together
+
+BASE = {
+    "model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,
+    "prompt_length": 1000, "output_length": 1000, "precision": "fp8", "mode": "continuous", "concurrency": 64,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def plans(*rows: dict[str, Any]) -> Table:
+    full = [{**BASE, **row} for row in rows]
+    names = sorted({name for row in full for name in row})
+    columns = {name: np.array([row.get(name, "") for row in full], dtype=object) for name in names}
+    return table_from_columns("inference", columns, lambda row, column: f"row {row} {column}")
+
+
+def results(catalog: Catalog, result: str, *rows: dict[str, Any]) -> list[float]:
+    found = evaluate(plans(*rows), catalog)
+    assert not np.isnan(found.number(result)).any(), found.text("reason").tolist()
+    return [float(value) for value in found.number(result)]
+
+
+def turn_of(copies: float, requests: float, steps: float, polling: float, gathering: float) -> tuple[float, float]:
+    window, wait = turn(*(np.array([value]) for value in (copies, requests, steps, polling, gathering)))
+    return float(window[0]), float(wait[0])
+
+
+def test_a_request_waits_for_half_of_the_steps_between_two_looks() -> None:
+    assert turn_of(1.0, 64.0, 900.0, 1.0, 0.0) == (1.0, 0.5)
+    assert turn_of(1.0, 64.0, 900.0, 30.0, 0.0) == (30.0, 15.0)
+    assert turn_of(1.0, 64.0, 900.0, 30.0, 60.0) == (30.0, 15.0), "one copy has nobody to wait for"
+
+
+def test_prompts_wait_for_each_other_by_hand() -> None:
+    """0.1 requests a step: 8 copies have a prompt each after 80 steps, in 60 steps 6 come, the first waits for all."""
+    window, wait = turn_of(8.0, 90.0, 900.0, 1.0, 60.0)
+    assert window == 60.0
+    assert wait == pytest.approx(0.5 + 60.0 * (1.0 + 3.0) / (1.0 + 6.0))
+    window, wait = turn_of(8.0, 900.0, 900.0, 1.0, 60.0)
+    assert (window, wait) == (8.0, pytest.approx(0.5 + 8.0 * (1.0 + 4.0) / (1.0 + 8.0)))
+    rare = turn_of(8.0, 1.0, 1e9, 1.0, 60.0)
+    assert rare[1] == pytest.approx(60.5), "alone it waits to the end"
+
+
+def service(turn_steps: float = 0.5, share: float = 0.0) -> Service:
+    values = (0.1, 0.1, 0.01, 0.0, 900.0, share)
+    return Service(*(np.array([value]) for value in values), turn_steps=np.array([turn_steps]))
+
+
+def test_what_an_engine_holds_back_delays_the_first_token_and_takes_from_the_rate() -> None:
+    """Steps of 10 ms: 15 steps until a turn instead of half of one are 145 ms more of the cycle."""
+    requests, places = np.array([10.0]), np.array([100.0])
+    prompt, held = (closed_state(service(steps), requests, places) for steps in (0.5, 15.0))
+    assert held.first_token[0] - prompt.first_token[0] == pytest.approx(0.145)
+    assert 10.0 / held.rate[0] - 10.0 / prompt.rate[0] == pytest.approx(0.145)
+    assert held.decode_time[0] == pytest.approx(prompt.decode_time[0])
+    one = closed_state(service(15.0), np.array([1.0]), places)
+    assert one.first_token[0] == pytest.approx(0.1), "an idle engine looks all the time"
+
+
+def test_a_run_by_hand() -> None:
+    """10 prompts of 0.1 s at once wait 0.45 s on average, the others half a step."""
+    requests, places = np.array([10.0]), np.array([100.0])
+    steady, burst = (closed_state(service(share=share), requests, places) for share in (0.0, 1.0))
+    assert burst.first_token[0] == pytest.approx(0.1 + 0.45)
+    run = np.array([100.0])
+    first = first_of_run(run, requests)
+    assert first[0] == 0.1
+    found = run_state(burst, steady, first, np.array([0.0]), run)
+    assert found.first_token[0] == pytest.approx(0.1 * 0.55 + 0.9 * 0.105)
+    endless = np.array([math.nan])
+    assert first_of_run(endless, requests)[0] == 0.0
+    same = run_state(burst, steady, first_of_run(endless, requests), np.array([1.0]), endless)
+    assert same.first_token[0] == steady.first_token[0]
+
+
+def test_equal_requests_stay_together_where_prompts_go_first() -> None:
+    steps = np.array([1000.0])
+    assert staying_together(steps, np.array([1.0]), np.array([0.0]))[0] == 1.0
+    assert staying_together(steps, np.array([0.0]), np.array([0.0]))[0] == 0.0
+    spread = staying_together(steps, np.array([1.0]), np.array([0.1]))[0]
+    assert spread == pytest.approx(1.0 / (2.0 * math.sqrt(3.0) * 0.1 * 1000.0))
+
+
+def test_longer_runs_hide_the_burst_that_they_start_with(catalog: Catalog) -> None:
+    waves = [1, 2, 5, 10, 100, 1_000_000]
+    steady, *runs = results(catalog, "ttft", {}, *({"run_requests": 64 * each} for each in waves))
+    assert runs == sorted(runs, reverse=True)
+    assert runs[-1] == pytest.approx(steady, rel=1e-4)
+    assert runs[1] == pytest.approx(0.5 * (runs[0] + steady), rel=1e-9)
+    assert runs[0] > 1.5 * steady, "64 prompts of 1000 tokens at once"
+
+
+def test_a_run_of_separate_pools_starts_with_a_burst(catalog: Catalog) -> None:
+    row = {"mode": "disaggregated", "num_accelerators": 16, "prefill_accelerators": 8}
+    steady, run, long = results(catalog, "ttft", row, {**row, "run_requests": 640}, {**row, "run_requests": 64_000_000})
+    assert run > steady
+    assert long == pytest.approx(steady, rel=1e-3)
+
+
+def test_columns_of_the_engine_change_what_they_say(catalog: Catalog) -> None:
+    run = {"run_requests": 640}
+    plain, polled, first, spread, burst = results(
+        catalog, "ttft", run, {**run, "polling_steps": 30}, {**run, "prefill_first": "yes"},
+        {**run, "prefill_first": "yes", "output_variation": 0.064}, {"run_requests": 64},
+    )  # fmt: skip
+    step = results(catalog, "tpot", run)[0]
+    assert polled > plain + 5.0 * step
+    assert first == pytest.approx(burst, rel=1e-12), "equal requests come all at once every time"
+    assert plain < spread < plain + 0.02 * (burst - plain)
+    mixture = {
+        "model": "DeepSeek-V3",
+        "data_parallel_attention": 8,
+        "expert_parallel": 8,
+        "accelerator": "B200-SXM-180GB",
+    }
+    alone, gathered = results(catalog, "ttft", mixture, {**mixture, "gathering_steps": 60})
+    assert gathered > alone
+    refused = evaluate(plans({"mode": "static", "concurrency": "", "batch_size": 4, "run_requests": 8}), catalog)
+    assert "run requests needs mode continuous or disaggregated" in refused.text("reason")[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ({"prefill_first": "yes"}, "prefill first says something of a run only; set run requests"),
+        ({"gathering_steps": 60}, "gathering steps needs data parallel attention"),
+        ({"mode": "disaggregated", "num_accelerators": 16, "polling_steps": 30}, "polling steps needs mode continuous"),
+        ({"mode": "static", "concurrency": "", "batch_size": 4, "gathering_steps": 9}, "gathering steps needs mode"),
+    ],
+)
+def test_columns_that_say_nothing_are_refused(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:
+    found = evaluate(plans(row), catalog)
+    assert math.isnan(found.number("ttft")[0])
+    assert sentence in found.text("reason")[0]
+
+
+def test_mixed_blocks_give_the_same_bits_as_single_rows(catalog: Catalog) -> None:
+    mixture = {
+        "model": "DeepSeek-V3",
+        "data_parallel_attention": 8,
+        "expert_parallel": 8,
+        "accelerator": "H200-SXM-141GB",
+    }
+    rows = [{}, {"run_requests": 640}, {"polling_steps": 30}, {"run_requests": 640, "prefill_first": "yes"},
+            mixture, {**mixture, "gathering_steps": 60}, {"request_rate": 2, "concurrency": ""}]  # fmt: skip
+    together = evaluate(plans(*rows), catalog)
+    for index, row in enumerate(rows):
+        alone = evaluate(plans(row), catalog)
+        for name in ("ttft", "tpot", "tokens_per_second", "ttft_ninetieth"):
+            assert alone.number(name)[0] == together.number(name)[index], (row, name)

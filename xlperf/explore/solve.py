@@ -1,0 +1,168 @@
+"""Inverse questions: the least of something that reaches a target, fewest accelerators or smallest bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.evaluate.door import Progress
+from xlperf.explore.candidates import MOST_CANDIDATES, candidates
+from xlperf.explore.objectives import Limit, default_objective, objective_of
+from xlperf.explore.search import Search, own_targets, ranked, search
+from xlperf.explore.vary import Varied, changed_catalog
+
+PRECISION = 1e-3
+"""Relative width of what is left between a value that reaches the target and one that does not. [-]"""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The answer to an inverse question.
+
+    Attributes
+    ----------
+    value : float
+        Least (or largest) value that reaches the targets, in the unit used inside; NaN where none does.
+    best : Search
+        The best plan with that value; where none reaches the targets the one that comes nearest.
+    """
+
+    value: float
+    best: Search
+
+    @property
+    def found(self) -> bool:
+        """Whether any value reaches the targets."""
+        return self.best.found
+
+
+def solve_plan(
+    plan: Table,
+    catalog: Catalog,
+    name: str,
+    values: np.ndarray | None,
+    targets: Sequence[Limit],
+    largest: bool = False,
+    objective: str = "",
+    most: int = MOST_CANDIDATES,
+    progress: Progress | None = None,
+) -> Solution:
+    """The least value of a column of a plan with which a plan fits and keeps its targets.
+
+    All values are tried, with everything that ``auto`` stands for; nothing is taken to rise or fall.
+
+    Parameters
+    ----------
+    plan : Table
+        One training or inference plan.
+    catalog : Catalog
+        What it refers to.
+    name : str
+        A number column.
+    values : array, optional
+        Values to try, in the unit used inside; None: what ``auto`` stands for, which the cell has to say.
+    targets : sequence of Limit
+        What results must keep beside the plan's own targets.
+    largest : bool, default False
+        Whether the largest value is sought.
+    objective : str
+        What decides among plans of that value.
+    most : int
+        Plans that are tried at the most.
+    progress : callable, optional
+        Called with the number of plans of each block that is done.
+
+    Returns
+    -------
+    Solution
+        Exact for these values.
+
+    Raises
+    ------
+    InputError
+        As :func:`xlperf.explore.search.search`.
+    """
+    tried = candidates(plan, catalog, {} if values is None else {name: values}, most)
+    goal = objective_of(plan.kind, objective) if objective else default_objective(plan, tried.searched)
+    limits = (*targets, *own_targets(plan))
+    found = ranked(tried, catalog, goal, limits, 1, progress, (name, largest))
+    value = float(found.plans.number(name)[0]) if found.found else float("nan")
+    return Solution(value, found)
+
+
+def solve_catalog(
+    plan: Table,
+    catalog: Catalog,
+    varied: Varied,
+    targets: Sequence[Limit],
+    largest: bool = False,
+    objective: str = "",
+    most: int = MOST_CANDIDATES,
+    progress: Progress | None = None,
+) -> Solution:
+    """The least number in a catalog sheet with which a plan fits and keeps its targets.
+
+    Stated values are tried from the least on. Between two ends the logarithm is halved: what reaches the targets is
+    taken to reach them with more of it (with less of it where the largest is sought).
+
+    Parameters
+    ----------
+    plan : Table
+        One training or inference plan.
+    catalog : Catalog
+        What it refers to.
+    varied : Varied
+        The column, with values or the ends between which to look.
+    targets : sequence of Limit
+        What results must keep beside the plan's own targets.
+    largest : bool, default False
+        Whether the largest value is sought.
+    objective : str
+        What decides among plans.
+    most : int
+        Plans that are tried at the most.
+    progress : callable, optional
+        Called with the number of plans of each block that is done.
+
+    Returns
+    -------
+    Solution
+        Within :data:`PRECISION`, on the side that reaches the targets.
+
+    Raises
+    ------
+    InputError
+        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
+    """
+
+    def best_at(value: float) -> Search:
+        own = changed_catalog(catalog, plan, [(varied, value)])
+        return search(plan, own, objective, targets, top=1, most=most, progress=progress)
+
+    if not varied.ends:
+        order = sorted(varied.values.tolist(), reverse=largest)
+        for value in order:
+            reached = best_at(value)
+            if reached.found:
+                return Solution(value, reached)
+        return Solution(float("nan"), reached)
+    low, high = float(varied.values.min()), float(varied.values.max())
+    hard, easy = (high, low) if largest else (low, high)
+    reached = best_at(easy)
+    if not reached.found:
+        return Solution(float("nan"), reached)
+    at_hard = best_at(hard)
+    if at_hard.found:
+        return Solution(hard, at_hard)
+    while abs(np.log(easy / hard)) > PRECISION:
+        middle = float(np.sqrt(easy * hard))
+        found = best_at(middle)
+        if found.found:
+            easy, reached = middle, found
+        else:
+            hard = middle
+    return Solution(easy, reached)
