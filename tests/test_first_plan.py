@@ -82,6 +82,16 @@ def test_what_is_damaged_or_cannot_be_written_is_left_alone(tmp_path: Path) -> N
     assert kept_tables(workbook(), blocked / "folder") is None
 
 
+def test_a_user_without_a_home_folder_reads_the_workbook(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(catalogs, "_installed", {})
+    assert kept_tables(workbook()) is None
+    assert len(catalogs.load_catalog().tables["accelerators"]) > 0
+
+
 def test_few_files_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     folder.mkdir()

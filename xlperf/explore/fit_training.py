@@ -281,7 +281,7 @@ def lowest(
     try:
         from scipy.optimize import minimize
     except ImportError:
-        raise InputError(Fault("calibrate", "a fit needs scipy: pip install xlperf[fit]")) from None
+        raise InputError(Fault("calibrate", "a fit needs scipy: pip install scipy")) from None
     width = np.maximum(step * (top - low), 0.0)
     corners = start + np.diag(np.where(start + width > top, -width, width))
     found = minimize(
