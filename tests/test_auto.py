@@ -20,6 +20,8 @@ from xlperf.evaluate import evaluate
 from xlperf.excel.blocks import CellError
 from xlperf.excel.session import Session
 from xlperf.explore import resolve as resolving
+from xlperf.explore.candidates import MAPPING
+from xlperf.explore.plan_grid import plan_grid
 from xlperf.explore.resolve import evaluate_resolved, resolve
 from xlperf.explore.search import search
 
@@ -107,12 +109,15 @@ def test_rows_that_differ_by_name_alone_are_searched_once(catalog: Catalog, monk
     assert len(calls) == 3
 
 
-def test_faults_of_all_rows_are_said_at_once(catalog: Catalog) -> None:
+def test_faults_of_all_rows_are_said_at_once(catalog: Catalog, tmp_path: Path, command: Command) -> None:
     header = [*TRAIN, "sequence_length"]
     rows = [[*ROWS[0], "auto"], [*ROWS[1], 4096], [*ROWS[2], "auto"]]
-    with pytest.raises(InputError) as caught:
-        resolve(table_from_rows("training", header, rows), catalog)
-    assert [fault.place for fault in caught.value.faults] == ["row 1, sequence length", "row 3, sequence length"]
+    done = command("evaluate", sheet(tmp_path / "plans.csv", header, rows))
+    assert done.code == 2
+    assert done.err.splitlines() == [
+        f"plans.csv [line {line}, sequence length]: sequence length cannot be auto: no search chooses it, write a value"
+        for line in (2, 4)
+    ]
     with pytest.raises(InputError) as caught:
         resolve(table_from_rows("training", TRAIN, ROWS), catalog, most=3)
     assert [fault.place for fault in caught.value.faults] == ["row 1, tensor parallel", "row 3, tensor parallel"]
@@ -182,7 +187,7 @@ def test_search_varies_what_the_command_line_says(plans: Path, command: Command)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--row", "2"), "no cell says auto: write auto where a value is to be chosen, or give --vary"),
+        (("--row", "2"), "no cell says auto: write it where a value is to be chosen, or give --mapping or"),
         (("--vary", "sequence length=auto"), '--vary: "sequence length" cannot be auto in training plans, only'),
         (("--objective", "speed"), 'objective: "speed" is no result in numbers of training plans'),
         (("--limit", "speed<1", "--limit", "mfu"), '--limit: must be as "ttft<=500" or "memory<=70 GiB", got "mfu"'),
@@ -244,10 +249,27 @@ def test_explain_and_frontier_take_auto(tmp_path: Path, plans: Path, command: Co
     assert "tensor parallel" in command("frontier", path).out.splitlines()[0]
 
 
+def test_other_commands_take_auto_or_refuse_it(plans: Path, tmp_path: Path, catalog: Catalog, command: Command) -> None:
+    best = read(command("evaluate", plans).out)
+    done = command("cost", plans)
+    assert done.code == 0, done.err
+    assert [row["tensor_parallel"] for row in read(done.out)] == [row["tensor_parallel"] for row in best]
+    table = table_from_rows("training", [*TRAIN, "zero_stage"], [[*ROWS[0], "auto"]])
+    with pytest.raises(InputError, match="row 1, zero stage: zero stage is auto, which this grid does not try: write"):
+        plan_grid(table, catalog)
+    assert len(plan_grid(table_from_rows("training", TRAIN, ROWS[:1]), catalog)) > 10
+
+
 # --- cells
 
 
 CARD = [[name.replace("_", " "), value] for name, value in zip(TRAIN, ROWS[0], strict=True)]
+
+
+FULL = [["model", "Meta-Llama-3.1-8B"], ["accelerator", H100], ["num accelerators", 8.0]] + [
+    [name.replace("_", " "), "none" if name == "recompute" else "no" if name == "sequence_parallel" else 1.0]
+    for name in MAPPING["training"]
+]
 
 
 def one(block: Any) -> Any:
@@ -299,7 +321,7 @@ def test_search_spills_the_best_plans(catalog: Catalog) -> None:
         ([CARD, 2.5], "#VALUE!", "top must be a whole number of at least 1, got 2.5"),
         ([CARD, -1.0], "#VALUE!", "top must be a whole number of at least 1, got -1"),
         ([CARD, None, "speed"], "#VALUE!", '"speed" is no result in numbers of training plans'),
-        ([[row if row[1] != "auto" else [row[0], None] for row in CARD]], "#VALUE!", "no cell of the plan says auto"),
+        ([FULL], "#VALUE!", "no cell of the plan says auto"),
         ([[TRAIN, *ROWS[:2]]], "#VALUE!", "XLPERF_SEARCH takes one plan, got 2"),
         ([[TRAIN, ROWS[2]]], "#N/A", "none fits: 4 plans tried, 4 legal, the smallest has memory reserved"),
     ],
@@ -316,3 +338,21 @@ def test_cells_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = one(Session().call("XLPERF_STEP_TIME", [CARD]))
     assert isinstance(found, CellError)
     assert found.message.startswith('training "a", tensor parallel: more than 3 plans to try: write values for some of')
+
+
+def test_a_blank_mapping_is_searched_whole(tmp_path: Path, command: Command) -> None:
+    card = [["model", "Meta-Llama-3.1-8B"], ["accelerator", H100], ["num accelerators", 8.0],
+            ["global batch size", 32.0], ["tensor parallel", 2.0]]  # fmt: skip
+    block = Session().call("XLPERF_SEARCH", [card, 1.0])
+    asked = [name.replace("_", " ") for name in MAPPING["training"] if name != "tensor_parallel"]
+    assert [str(cell) for cell in block[0]][: len(asked)] == asked
+    path = sheet(tmp_path / "plan.csv", [row[0] for row in card], [[row[1] for row in card]])
+    done = command("search", path, "--mapping", "--top", 1, "-o", "-")
+    assert done.code == 0
+    assert float(read(done.out)[0]["step_time"]) == block[1][block[0].index("step time (s)")]
+    serve = sheet(tmp_path / "serve.csv", SERVE[1:7], [SERVED[0][1:7]])
+    open_load = read(command("search", serve, "--mapping", "--top", 1, "-o", "-").out)[0]
+    assert float(open_load["concurrency"]) > 8
+    given = sheet(tmp_path / "given.csv", [*SERVE[1:7], "batch_size"], [[*SERVED[0][1:7], 4]])
+    kept = read(command("search", given, "--mapping", "--top", 1, "-o", "-").out)[0]
+    assert (kept["batch_size"], kept.get("concurrency", "")) == ("4", "")

@@ -39,7 +39,6 @@ NOT_DRAWN = {
     "parallel.serving_plan.attention_precision": "names of precisions",
     "parallel.serving_plan.cache_precision": "names of precisions",
     "parallel.serving_plan.inference_plan": "names of precisions",
-    "parallel.serving_plan.matrix_precision": "names of precisions",
     "parallel.serving_rules.serving_rules": "rules in words",
     "parallel.serving_rules.serving_warnings": "rules in words",
     "parallel.serving_plan.distinct_names": "names of precisions",

@@ -170,6 +170,16 @@ def test_pipeline_of_one_sequence_is_a_walk_through_the_stages() -> None:
     assert flat < piped < flat * 1.01
 
 
+def test_replicas_serve_side_by_side() -> None:
+    """16 accelerators in stages of 2, 4 deep, are two copies: twice the tokens, and each as fast as one alone."""
+    cells = {"tensor_parallel": 2, "pipeline_parallel": 4, "batch_size": 8}
+    plan = serve([{**cells, "num_accelerators": count} for count in (8, 16)])["plan"]
+    assert plan.replica_ranks.tolist() == [8.0, 8.0] and plan.num_replicas.tolist() == [1.0, 2.0]
+    found = results({**cells, "num_accelerators": 8}, {**cells, "num_accelerators": 16})
+    assert found["tokens_per_second"][1] == 2.0 * found["tokens_per_second"][0]
+    assert found["ttft"][1] == found["ttft"][0] and found["tpot"][1] == found["tpot"][0]
+
+
 def test_pipeline_turns_its_micro_batches() -> None:
     """With a sequence or more per stage the stages work side by side on quarters of the batch."""
     plan = {"model": LLAMA_70B, "batch_size": 64, "prompt_length": 1000}

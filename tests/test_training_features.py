@@ -371,6 +371,16 @@ def test_memory_of_adapters_by_hand(catalog: Catalog) -> None:
     assert freed == pytest.approx(32 * 4096 * (4096 + 14336) * 2.0)
 
 
+def test_kernels_of_adapters_run_once_a_layer_and_micro_batch(catalog: Catalog) -> None:
+    """8 sequences on 2 ranks are 4 micro batches of 32 layers; a sum reads both outputs and writes one, in 2 B."""
+    operators = explain(plans({**TUNED, "adapter_rank": RANK}), catalog)
+    of_adapters = ["adapter" in name for name in operators["operator"]]
+    assert operators["calls"][of_adapters].tolist() == [4.0 * 32.0] * sum(of_adapters) != []
+    traffic = dict(zip(operators["operator"], operators["traffic"], strict=True))
+    assert traffic["attention adapter sums"] == 4096 * (6144 + 4096) * 3 * 2
+    assert traffic["mlp adapter sums"] == 4096 * (2 * 14336 + 4096) * 3 * 2
+
+
 def test_flop_of_adapters_by_hand(catalog: Catalog) -> None:
     """Two products of each frozen weight in place of three, three of each adapter."""
     tuned = {**TUNED, "adapter_rank": RANK}

@@ -98,9 +98,26 @@ def test_tensor_parallelism_is_waited_for_as_far_as_a_plan_says(catalog: Catalog
     both = time(half, DENSE, "time_tensor_parallel")
     assert both == time(half, DENSE, "time_tensor_parallel", tensor_overlap="all")
     assert shown["none"] == pytest.approx(2.0 * both, rel=1e-12)
-    layers, outside = 2 * 80, 2  # blocks of all layers; the embedding and the output projection are in the forward pass
-    share = (1.0 * (layers + outside) + 0.5 * layers) / (2.0 * layers + outside)
-    assert shown["gradients"] == pytest.approx(share * shown["none"], rel=1e-9)
+    assert both < shown["gradients"] < shown["none"]
+
+
+def test_sequence_parallelism_gathers_twice_in_the_backward_pass(catalog: Catalog) -> None:
+    """Two blocks of 80 layers, 8 micro-batches; the embedding and the output projection are in the forward pass."""
+    half = with_constant(catalog, "training_software", "tensor_parallel_overlap", 0.5)
+    shown = explain(plans({**DENSE, "tensor_overlap": "none"}), half)
+    row = {name: at for at, name in enumerate(shown["operator"].tolist())}
+    at_gather, at_scatter = row["tensor-parallel gather"], row["tensor-parallel scatter"]
+    forward, backward = 8 * (2 * 80 + 2), 8 * 2 * 80
+    assert (shown["calls"][at_gather], shown["calls"][at_scatter]) == (forward + 2 * backward, forward + backward)
+    gather, scatter = float(shown["time"][at_gather]), float(shown["time"][at_scatter])
+    waited = {
+        "none": forward * (gather + scatter) + backward * (2.0 * gather + scatter),
+        "gradients": forward * (gather + scatter) + backward * (gather + 0.5 * (gather + scatter)),
+        "all": 0.5 * (forward * (gather + scatter) + backward * (2.0 * gather + scatter)),
+    }
+    for kind, expected in waited.items():
+        found = time(half, DENSE, "time_tensor_parallel", tensor_overlap=kind)
+        assert found == pytest.approx(expected, rel=1e-9), kind
 
 
 def test_hidden_communication_of_data_parallelism_leaves_its_tax(catalog: Catalog) -> None:

@@ -180,7 +180,7 @@ def test_drop_downs_refer_to_names_that_exist(book: Any) -> None:
                 for column in table_schema(kind).columns
                 if name == f"{kind}_{column.name}_choices"
             )
-            assert kind and tuple(words) == column.choices
+            assert kind and tuple(words) == column.entries
 
 
 def test_every_input_column_with_a_choice_or_bounds_is_guarded(book: Any) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from xlperf.catalog.headers import Field, Header, parse_header, plan_kind, table_kind
 from xlperf.catalog.keys import key_faults
-from xlperf.catalog.schema import EVERY_TABLE, TableSchema, schema, split_header
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, TableSchema, schema, split_header
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.catalog.values import BadValue, ErrorValue, Unsaved, is_blank, shown
 from xlperf.errors import Fault, InputError
@@ -79,8 +79,11 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
             remedy = f"; it must be {field.expects}" if kind in ("number", "flag", "choice") else ""
             raise BadValue(f"{field.words} is missing{remedy}")
         return float("nan") if kind in ("number", "flag") else ""
-    if isinstance(value, str) and field.may_be_auto and value.casefold() == "auto":
-        return None
+    if isinstance(value, str) and value.casefold() == "auto":
+        if field.may_be_auto:
+            return None
+        if field.column.table in PLAN_TABLES and kind in ("number", "flag", "choice"):
+            raise BadValue(f"{field.words} cannot be auto: no search chooses it, write a value")
     if kind == "number":
         return _number(field, value, from_text)
     if kind == "flag":

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 from xlperf.catalog.schema import (
     EVERY_TABLE,
-    PLAN_TABLES,
     Column,
     results_of,
     schema,
@@ -49,7 +48,7 @@ class Field:
     @property
     def may_be_auto(self) -> bool:
         """Whether the word ``auto`` may stand in place of a value."""
-        return self.column.table in PLAN_TABLES and self.column.kind in ("number", "flag", "choice")
+        return self.column.may_be_auto
 
     @property
     def expects(self) -> str:

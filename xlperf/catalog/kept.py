@@ -21,6 +21,8 @@ from xlperf.files import cache_folder
 
 MOST_KEPT = 4
 """Files that stay in the folder: those of the workbooks that were read last. [-]"""
+_NO_HOME = RuntimeError
+"""What pathlib raises for a user without a home folder."""
 _LETTERS, _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789"
 
 
@@ -44,7 +46,7 @@ def kept_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
         if seal.decode("ascii") != _digest(content):
             return None
         return [_restored(path.name, table) for table in json.loads(content)]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, _NO_HOME):
         return None
 
 
@@ -63,7 +65,7 @@ def keep_tables(path: Path, tables: Sequence[Table], folder: Path | None = None)
     import tempfile
 
     content = json.dumps([_described(table) for table in tables], separators=(",", ":")).encode("ascii")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, _NO_HOME):
         target = _file(path, folder)
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")

@@ -23,6 +23,48 @@ OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
+AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
+    "training": (
+        "num_accelerators",
+        "tensor_parallel",
+        "sequence_parallel",
+        "pipeline_parallel",
+        "virtual_pipeline",
+        "pipeline_schedule",
+        "context_parallel",
+        "context_method",
+        "expert_parallel",
+        "expert_tensor_parallel",
+        "data_parallel",
+        "zero_stage",
+        "micro_batch_size",
+        "precision",
+        "recompute",
+    ),
+    "inference": (
+        "num_accelerators",
+        "tensor_parallel",
+        "pipeline_parallel",
+        "expert_parallel",
+        "data_parallel_attention",
+        "context_parallel",
+        "context_method",
+        "expert_dispatch",
+        "two_batch_overlap",
+        "batch_size",
+        "concurrency",
+        "precision",
+        "kv_precision",
+        "mode",
+        "prefill_accelerators",
+        "prefill_tensor_parallel",
+        "prefill_pipeline_parallel",
+        "prefill_context_parallel",
+        "prefill_expert_parallel",
+        "prefill_data_parallel_attention",
+    ),
+}
+"""Columns of plans that ``auto`` may stand in: a search chooses the value."""
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
 
 
@@ -66,6 +108,21 @@ class Column:
     def is_result(self) -> bool:
         """Whether xlperf computes it."""
         return self.kind.startswith("result")
+
+    @property
+    def may_be_auto(self) -> bool:
+        """Whether the word ``auto`` may stand in place of a value."""
+        return self.name in AUTO_COLUMNS.get(self.table, ())
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Words that a choice or a flag may hold, ``auto`` last where it may stand; none for other kinds.
+
+        >>> column("training", "sequence_parallel").entries
+        ('yes', 'no', 'auto')
+        """
+        words = ("yes", "no") if self.kind == "flag" else self.choices
+        return (*words, "auto") if words and self.may_be_auto else words
 
     @property
     def limits(self) -> tuple[float, float, bool]:

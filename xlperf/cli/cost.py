@@ -85,8 +85,9 @@ def cost(
     unit cost and price. "server": servers with the columns of the sheet servers (accelerator price, server price,
     server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour. A column
     "model": plans of training or inference; results are what they cost an owner by part, from the wafer to the power,
-    with the network counted from the topology of the plan. Columns with results of an earlier run are left out when
-    they are read, so that a file of results can be edited and computed again.
+    with the network counted from the topology of the plan; cells that say auto are chosen as xlperf search does.
+    Columns with results of an earlier run are left out when they are read, so that a file of results can be edited and
+    computed again.
     """
     from xlperf.catalog.plans import read_designs
     from xlperf.cli.results import SUFFIXES
@@ -111,8 +112,10 @@ def cost(
     if table.kind == "servers":
         results = evaluate_servers(table, case)
     elif table.kind in _PLANS:
+        from xlperf.cli.plans import without_auto
         from xlperf.evaluate.ownership import evaluate_ownership
 
+        table = without_auto(table, known)
         names = known.tables["servers"].text("server").tolist()
         if owner is not None and not any(owner.strip().casefold() in name.casefold() for name in names):
             raise InputError(Fault("--owner", f'no server has "{owner}" in its name; {nearest(owner, names)}'))

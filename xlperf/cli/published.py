@@ -109,10 +109,9 @@ def validate(
                 click.echo(f"{title}\n{_aligned(header, rows)}\n")
     if baseline:
         _show_baseline(files, known)
-    missed = report.missed()
-    for line in missed:
+    for line in report.missed():
         click.echo(f"missed: {line}", err=True)
-    return 1 if missed else 0
+    return report.exit_code
 
 
 @click.command(

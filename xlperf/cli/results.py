@@ -171,9 +171,33 @@ def _write_parquet(path: Path, blocks: Iterable[list[Part]]) -> None:
 
 
 def _arrow(pa: Any, column: Column, values: np.ndarray) -> Any:
-    """A column as Arrow has it: text as a dictionary, flags as bool, blanks as null."""
+    """A column as Arrow has it: text as a dictionary, flags as bool, blanks as null.
+
+    Made of buffers: what makes arrays of anything else imports pandas first.
+    """
+    import numpy as np
+
     if column.is_text:
-        return pa.array(values, type=pa.string(), mask=values == "").dictionary_encode()
+        words = {word: code for code, word in enumerate(dict.fromkeys(word for word in values.tolist() if word))}
+        codes = np.array([words.get(word, 0) for word in values.tolist()], dtype=np.int32)
+        return pa.DictionaryArray.from_arrays(_filled(pa, pa.int32(), codes, values != ""), _strings(pa, list(words)))
+    blank = np.isnan(values)
     if column.kind in _FLAGS:
-        return pa.array(values == 1.0, mask=values != values)
-    return pa.array(shown(column, values), from_pandas=True)
+        return _filled(pa, pa.bool_(), np.packbits(values == 1.0, bitorder="little"), ~blank)
+    return _filled(pa, pa.float64(), np.ascontiguousarray(shown(column, values)), ~blank)
+
+
+def _filled(pa: Any, kind: Any, content: np.ndarray, present: np.ndarray) -> Any:
+    """An Arrow array of some content that is null where it is not present."""
+    import numpy as np
+
+    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(present), [valid, pa.py_buffer(content)])
+
+
+def _strings(pa: Any, words: list[str]) -> Any:
+    import numpy as np
+
+    encoded = [word.encode("utf-8") for word in words]
+    ends = np.cumsum([0, *(len(word) for word in encoded)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(words), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])

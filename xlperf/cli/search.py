@@ -25,9 +25,10 @@ TOP = 10
     short_help="Find the best of all plans that cells with auto stand for.",
     epilog=examples(
         "xlperf search plans.csv -o best.csv                    best 10 plans for each row with auto",
-        "xlperf search study.xlsx --name mine --vary 'tensor parallel=auto' --vary 'pipeline parallel=auto'",
+        "xlperf search study.xlsx --name mine --mapping         the whole mapping of one plan",
+        "xlperf search plans.csv --vary 'tensor parallel=auto' --vary 'micro batch size=1,2,4'",
         "xlperf search plans.csv --objective cost --limit 'memory<=70' --top 3",
-        "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,B200-SXM --limit 'ttft<=0.5 s' --all -o all.parquet",
+        "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
     ),
 )
 @click.argument("plans")
@@ -58,6 +59,12 @@ TOP = 10
     help="Values to try for a column of the plans, with commas between, or auto; takes the place of what the plans "
     "have. May be repeated.",
 )
+@click.option(
+    "--mapping",
+    is_flag=True,
+    help="Choose the whole mapping, as if auto stood wherever the plan leaves it blank: parallel degrees, and micro "
+    "batch, virtual pipeline, ZeRO stage, sequence parallel and recompute, or the load.",
+)
 @click.option("--top", type=click.IntRange(min=1), default=TOP, show_default=True, help="Plans to show for each row.")
 @click.option("--all", "every", is_flag=True, help="Every plan that fits and keeps the limits, the best first.")
 @click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: all with auto.")
@@ -71,6 +78,7 @@ def search(
     objective: str,
     limits: tuple[str, ...],
     vary: tuple[str, ...],
+    mapping: bool,
     top: int,
     every: bool,
     row: int | None,
@@ -106,10 +114,12 @@ def search(
     if row is not None or name is not None:
         table, index = picked(tables, plans, row, name)
         tables = [table.take([index])]
-    wanted = [_varied(table, vary) for table in tables]
+    wanted = [_varied(table, vary, mapping) for table in tables]
     rows = [(table.take([index]), values) for table, values in wanted for index in _searched(table, values)]
     if not rows:
-        raise InputError(Fault(plans, "no cell says auto: write auto where a value is to be chosen, or give --vary"))
+        raise InputError(
+            Fault(plans, "no cell says auto: write it where a value is to be chosen, or give --mapping or --vary")
+        )
     kinds = list(dict.fromkeys(one.kind for one, _ in rows))
     if len(kinds) > 1 and output is not None and Path(output).suffix.lower() != ".xlsx":
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
@@ -129,17 +139,18 @@ def search(
         raise click.exceptions.Exit(1)
 
 
-def _varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
+def _varied(table: Table, vary: Sequence[str], mapping: bool) -> tuple[Table, dict[str, np.ndarray]]:
     """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
     from xlperf.cli.plans import vary_line
-    from xlperf.explore.candidates import with_auto
+    from xlperf.explore.candidates import with_auto, with_mapping
     from xlperf.explore.vary import read_variation
 
     found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if found.varied:
         problem = f"{found.varied[0].column.name} is of the catalog; xlperf sweep and solve vary it"
         raise InputError(Fault("--vary", problem))
-    return with_auto(table, found.auto, "--vary"), found.values
+    table = with_auto(table, found.auto, "--vary")
+    return with_mapping(table, found.values) if mapping else table, found.values
 
 
 def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:

@@ -24,6 +24,14 @@ SHARED_BYTES_PER_CLOCK = 128.0
 
 _UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
 _PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
+_LINEAR = re.compile(r"(?P<near>\d+) linear \(gated delta net\) : (?P<far>\d+) full")
+_LINEAR_COLUMNS = {
+    "linear_key_heads": "linear_num_key_heads",
+    "linear_value_heads": "linear_num_value_heads",
+    "linear_key_size": "linear_key_head_size",
+    "linear_value_size": "linear_value_head_size",
+    "linear_convolution": "linear_convolution_size",
+}
 
 
 DEVICE_COLUMNS = (
@@ -109,7 +117,7 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
     }
     latent = models.filled("attention_type") == "MLA"
     experts = models.number("num_experts", 0.0)
-    local, chunked, windows, reasons = _layer_kinds(models)
+    local, chunked, windows, linear, reasons = _layer_kinds(models)
     nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
     qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
     step = models.number("moe_layer_step", 1.0)
@@ -133,21 +141,32 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "expert_ffn_hidden_size": expert_ffn,
         "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
         "num_mtp_layers": models.number("num_mtp_layers", 0.0),
+        "num_linear_layers": linear,
+        **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
+        "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
+        "attention_gate": np.where(linear > 0, models.filled("attention_output_gate"), 0.0),
+        "shared_gate": np.where(linear > 0, models.filled("shared_expert_gate"), 0.0),
     }
     return columns, reasons
 
 
-def _layer_kinds(models: Table) -> tuple[Array, Array, Array, np.ndarray]:
-    """Local layers, whether they are chunks, their window, and why a row cannot be modelled ("" where it can)."""
+def _layer_kinds(models: Table) -> tuple[Array, Array, Array, Array, np.ndarray]:
+    """Local layers, whether they are chunks, their window, linear layers, and why a row has no model ("")."""
     attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
     window, layers = models.number("sliding_window"), models.number("num_layers")
     local, chunked = np.zeros(len(models)), np.zeros(len(models))
     windows = np.full(len(models), np.inf)
+    linear = np.zeros(len(models))
+    shaped = ~np.isnan(sum(models.number(column) for column in _LINEAR_COLUMNS.values()))
     reasons = np.full(len(models), "", dtype=object)
     other = np.array([word in _UNKNOWN_KINDS for word in attention.tolist()], dtype=bool)
     for row in np.flatnonzero(other | (window > 0) | (pattern != "")).tolist():
         found = _PATTERN.fullmatch(str(pattern[row]).strip())
-        if other[row]:
+        mixed = _LINEAR.fullmatch(str(pattern[row]).strip())
+        if attention[row] == "hybrid" and mixed is not None and shaped[row]:
+            near, far = float(mixed["near"]), float(mixed["far"])
+            linear[row] = np.round(layers[row] * near / (near + far))
+        elif other[row]:
             reasons[row] = f"has {attention[row]} attention"
         elif found is not None:
             near, far = float(found["near"]), float(found["far"])
@@ -158,7 +177,7 @@ def _layer_kinds(models: Table) -> tuple[Array, Array, Array, np.ndarray]:
             reasons[row] = f'has layers of a kind that is not known ("{pattern[row]}")'
         elif window[row] > 0:
             local[row], windows[row] = layers[row], window[row]
-    return local, chunked, windows, reasons
+    return local, chunked, windows, linear, reasons
 
 
 def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
@@ -251,7 +270,10 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         unmodelled=unmodelled,
         is_unmodelled=np.array([text != "" for text in unmodelled.tolist()], dtype=bool),
         architecture=np.asarray(
-            (model["latent_attention"] > 0) * 1 + (model["num_experts"] > 0) * 2 + (model["num_local_layers"] > 0) * 4
+            (model["latent_attention"] > 0) * 1
+            + (model["num_experts"] > 0) * 2
+            + (model["num_local_layers"] > 0) * 4
+            + (model["num_linear_layers"] > 0) * 8
         ),
         max_sequence_length=models.number("max_sequence_length"),
         generation=coded_words(accelerators.text("generation").tolist()),

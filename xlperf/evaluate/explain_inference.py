@@ -58,8 +58,11 @@ def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
             )
         )
     family = ("attention", "attention_latent" if setting.architecture.latent_attention else "attention_decode")[side]
-    kinds = ("attention", "local attention")[: work.attention_time.shape[1] // 2]
-    for index, name in enumerate(kinds):
+    structure = setting.architecture
+    kinds = [("attention", family)]
+    kinds += [("local attention", family)] if structure.local_attention else []
+    kinds += [("linear attention", ("linear_attention", "vector")[side])] if structure.linear_attention else []
+    for index, (name, family) in enumerate(kinds):
         column = side * len(kinds) + index
         calls = float(work.attention_calls[0, column]) * layers
         if calls == 0.0:

@@ -105,11 +105,12 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     outside = sum(float(counts[place][0]) for place in ("head", "embedding", "mtp"))
     calls = batches * (passes * blocks + blocks_again + outside)
     split = float(plan.sequence_parallel[0]) > 0
-    pair = found.tensor_gather.time[0] + found.tensor_scatter.time[0]
-    whole_tensor = calls * float(pair if split else found.tensor_reduce.time[0])
+    gathers = calls + batches * blocks  # twice in each backward pass
+    pairs = gathers * float(found.tensor_gather.time[0]) + calls * float(found.tensor_scatter.time[0])
+    whole_tensor = pairs if split else calls * float(found.tensor_reduce.time[0])
     visible = float(done.results["time_tensor_parallel"][0]) / whole_tensor if whole_tensor > 0 else 0.0
     if split:
-        add("tensor-parallel gather", found.tensor_gather, calls, visible)
+        add("tensor-parallel gather", found.tensor_gather, gathers, visible)
         add("tensor-parallel scatter", found.tensor_scatter, calls, visible)
     else:
         add("tensor-parallel reduction", found.tensor_reduce, calls, visible)

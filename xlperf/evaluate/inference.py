@@ -50,6 +50,7 @@ _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "
 _EXCHANGES = ("all_to_all", "reduce_scatter")
 _ATTENTION = ("attention", "attention_decode")
 _LATENT = ("attention", "attention_latent")
+_LINEAR = ("linear_attention",)
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
 _UNSAID = (
     "engine_all_reduce",
@@ -58,6 +59,7 @@ _UNSAID = (
     "serving_attention",
     "serving_experts",
     "attention_latent",
+    "linear_attention",
 )
 _MODES = ("static", "continuous", "disaggregated")
 _RING = {"ring": 1, "all-gather": 0}
@@ -109,6 +111,7 @@ def _constants(
         ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
         (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
+        (_LINEAR if architecture.linear_attention else (), joined.keys),
         (_OF_SETTING, joined.keys),
     ):
         for family in families:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.arrays import Array, some
 from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -126,6 +126,9 @@ def refuse_auto(plans: Table) -> None:
         raise InputError(faults)
 
 
+_FIRST_LINEAR = [field.name for field in fields(Model)].index("num_linear_layers")
+
+
 class Named(NamedTuple):
     """Rows of the catalog that plans name, (rows,): models, accelerators, networks (-1 where blank)."""
 
@@ -219,6 +222,11 @@ def _software(plans: Table) -> Words:
     return Words(found.codes, [word or declared for word in found.words])
 
 
+def _model_of(columns: Array) -> Model:
+    """Models with the fields of linear attention only where there is any: they are the last ones."""
+    return Model(*(columns if some(columns[_FIRST_LINEAR] > 0.0) else columns[:_FIRST_LINEAR]))
+
+
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     """Join plans to the catalog.
 
@@ -285,7 +293,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         *network_rules,
     ]
     return Joined(
-        model=Model(*arrays.model[:, model_rows]),
+        model=_model_of(arrays.model[:, model_rows]),
         device=device,
         wide_device=wide_device,
         network=network,

@@ -65,6 +65,7 @@ _CODES = {
     "moment_precision": {"fp32": 4, "bf16": 2, "fp8": 1},  # bytes
     "master_weights": {"fp32": 4, "remainder": 2, "none": 0},  # bytes
     "activation_storage": {"wide": 0, "fp8": 1},
+    "stage_dealing": {"even": 0, "cost": 1},
     "quantized_copies": {word: code for code, word in enumerate(QUANTIZED_COPIES)},
     "dispatch_precision": {"bf16": 0, "fp8": 1},
     "token_dispatch": {"once": 0, "copies": 1},
@@ -112,6 +113,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         virtual_pipeline=plans.filled("virtual_pipeline"),
         first_stage_layers=plans.number("first_stage_layers"),
         last_stage_layers=plans.number("last_stage_layers"),
+        dealt_by_cost=_codes(plans, "stage_dealing"),
         schedule=_codes(plans, "pipeline_schedule"),
         context_parallel=context,
         context_method=_codes(plans, "context_method"),
@@ -431,6 +433,14 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         rules = [*joined.rules, *_order_rules(plans, plan), *training_rules(plan, joined.model)]
         rules += _asked_rules(plans, plan, joined.model) + _recompute_rules(plans, plan, joined.model)
         rules += stage_rules(joined.model, plan)
+        if architecture.linear_attention:
+            rules.append(
+                Rule(
+                    joined.model.num_linear_layers > 0.0,
+                    "model {} has linear attention layers, which are modelled when it serves, not when it is trained",
+                    (plans.text("model"),),
+                )
+            )
         illegal, reason = broken_rules(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]

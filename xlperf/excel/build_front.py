@@ -237,8 +237,8 @@ def _choices(workbook: Workbook, sheet: Worksheet, kinds: Iterable[str], first: 
     columns = [column for kind in kinds for column in schema()[kind].columns if column.kind == "choice"]
     for row, column in enumerate(columns, start=top - 1):
         put(sheet[f"B{row}"], f"{column.table}: {column.header}", "xlperf key")
-        letters = [get_column_letter(3 + number) for number in range(len(column.choices))]
-        for letter, word in zip(letters, column.choices, strict=True):
+        letters = [get_column_letter(3 + number) for number in range(len(column.entries))]
+        for letter, word in zip(letters, column.entries, strict=True):
             put(sheet[f"{letter}{row}"], word, "xlperf note")
         reference = f"{quote_sheetname(sheet.title)}!$C${row}:${letters[-1]}${row}"
         workbook.defined_names[choices_of(column)] = DefinedName(choices_of(column), attr_text=reference)

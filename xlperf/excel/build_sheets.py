@@ -220,14 +220,14 @@ def column_validation(column: Column, first: str) -> DataValidation | None:
             validation.errorStyle = "warning"
     elif column.kind == "choice":
         validation = DataValidation(type="list", formula1=choices_of(column), allow_blank=True)
-        words = f"One of: {', '.join(column.choices)}."
+        words = f"One of: {', '.join(column.entries)}."
     elif column.kind == "flag":
-        validation = DataValidation(type="list", formula1='"yes,no"', allow_blank=True)
-        words = "yes or no."
+        validation = DataValidation(type="list", formula1=f'"{",".join(column.entries)}"', allow_blank=True)
+        words = f"{' or '.join(column.entries)}."
     elif column.kind == "number" and column.bounds:
         test = _bounds_test(column, first)
         validation = DataValidation(type="custom", formula1=test, allow_blank=True)
-        words = f"{column.bounds_text[0].upper()}{column.bounds_text[1:]}."
+        words = f"{column.bounds_text[0].upper()}{column.bounds_text[1:]}{' or auto' if column.may_be_auto else ''}."
     if validation is None:
         return None
     validation.errorTitle = column.header[:32]
@@ -244,7 +244,7 @@ def _bounds_test(column: Column, cell: str) -> str:
     if high != float("inf"):
         tests.append(f"{cell}<={high:g}")
     within = f"AND({','.join(tests)})"
-    return f'OR({cell}="auto",{within})' if column.table in PLAN_TABLES else within
+    return f'OR({cell}="auto",{within})' if column.may_be_auto else within
 
 
 def names_of(kind: str) -> str:

@@ -230,8 +230,8 @@ def functions() -> dict[str, Function]:
         ),
         Function(
             "XLPERF_SEARCH",
-            "The best of all plans that the cells with auto of a plan stand for: legal, in memory, within its targets. "
-            f"A header row, then one row per plan with what was chosen and its results. {SPILL}",
+            "The best of all plans that the cells with auto of a plan stand for, or that a blank mapping leaves open: "
+            f"legal, in memory, within targets. A header row, then a row per plan with choice and results. {SPILL}",
             (PLAN, TOP, OBJECTIVE, CATALOG, HEADER),
             "block",
         ),

@@ -310,6 +310,10 @@ class Session:
             raise FunctionError("#VALUE!", f"top must be a whole number of at least 1, got {shown(most)}")
         plan = read_plans_of(plans)
         if not plan.auto:
+            from xlperf.explore.candidates import with_mapping
+
+            plan = with_mapping(plan)
+        if not plan.auto:
             raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
         found = self._engine.search(plan, content, str(_cell(objective) or ""), int(most or TOP_PLANS))
         if not found.found:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import split_header
+from xlperf.catalog.schema import AUTO_COLUMNS, split_header
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
 from xlperf.explore.grid import MOST_PLANS, grid
@@ -20,48 +20,22 @@ from xlperf.explore.training_space import cross_training
 
 MOST_CANDIDATES = MOST_PLANS
 """Plans that one plan with ``auto`` may stand for, unless more are allowed."""
-SEARCHED: Mapping[str, tuple[str, ...]] = {
+MAPPING: Mapping[str, tuple[str, ...]] = {
     "training": (
-        "num_accelerators",
         "tensor_parallel",
         "sequence_parallel",
         "pipeline_parallel",
         "virtual_pipeline",
-        "pipeline_schedule",
         "context_parallel",
-        "context_method",
         "expert_parallel",
         "expert_tensor_parallel",
-        "data_parallel",
         "zero_stage",
         "micro_batch_size",
-        "precision",
         "recompute",
     ),
-    "inference": (
-        "num_accelerators",
-        "tensor_parallel",
-        "pipeline_parallel",
-        "expert_parallel",
-        "data_parallel_attention",
-        "context_parallel",
-        "context_method",
-        "expert_dispatch",
-        "two_batch_overlap",
-        "batch_size",
-        "concurrency",
-        "precision",
-        "kv_precision",
-        "mode",
-        "prefill_accelerators",
-        "prefill_tensor_parallel",
-        "prefill_pipeline_parallel",
-        "prefill_context_parallel",
-        "prefill_expert_parallel",
-        "prefill_data_parallel_attention",
-    ),
+    "inference": ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention", "concurrency"),
 }
-"""Columns that ``auto`` may stand in, by kind of plan, in the order of the sheet."""
+"""What the mapping of a model on accelerators is, by kind of plan."""
 _LOADS = ("batch_size", "concurrency")
 
 
@@ -98,8 +72,8 @@ def searched_column(kind: str, header: str, place: str) -> str:
         Where it is none.
     """
     name = split_header(header)[0]
-    if name not in SEARCHED[kind]:
-        words = [known.replace("_", " ") for known in SEARCHED[kind]]
+    if name not in AUTO_COLUMNS[kind]:
+        words = [known.replace("_", " ") for known in AUTO_COLUMNS[kind]]
         problem = f'"{header.strip()}" cannot be auto in {kind} plans, only these can: {", ".join(words)}'
         raise InputError(Fault(place, problem))
     return name
@@ -132,6 +106,41 @@ def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
     return replace(plans, columns={name: columns[name] for name in order}, auto=auto)
 
 
+def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
+    """Plans whose mapping says ``auto`` where they leave it blank: every column of :data:`MAPPING`.
+
+    The load of an inference plan stays where it is given.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    kept : collection of str
+        Columns that stay as they are.
+
+    Returns
+    -------
+    Table
+        The same rows.
+    """
+    columns, auto = dict(plans.columns), dict(plans.auto)
+    none = np.zeros(len(plans), dtype=bool)
+    loaded = np.logical_or.reduce(
+        [~np.isnan(plans.number(name)) | auto.get(name, none) for name in (*_LOADS, "request_rate")]
+        if plans.kind == "inference"
+        else [none]
+    )
+    for name in MAPPING[plans.kind]:
+        text = plans.schema.by_name[name].is_text
+        values = plans.text(name) if text else plans.number(name)
+        blank = (values == "" if text else np.isnan(values)) & ~(loaded & (name in _LOADS))
+        if name not in kept and blank.any():
+            columns[name] = values
+            auto[name] = auto.get(name, none) | blank
+    order = [column.name for column in plans.schema.columns if column.name in columns]
+    return replace(plans, columns={name: columns[name] for name in order}, auto=auto)
+
+
 def auto_faults(plans: Table) -> list[Fault]:
     """Cells that say ``auto`` in a column that a search does not choose.
 
@@ -145,11 +154,11 @@ def auto_faults(plans: Table) -> list[Fault]:
     list of Fault
         One for each cell.
     """
-    known = ", ".join(name.replace("_", " ") for name in SEARCHED[plans.kind])
+    known = ", ".join(name.replace("_", " ") for name in AUTO_COLUMNS[plans.kind])
     return [
         Fault(plans.place(int(row), name), f"{name.replace('_', ' ')} cannot be auto, only these can: {known}")
         for name, mask in plans.auto.items()
-        if name not in SEARCHED[plans.kind]
+        if name not in AUTO_COLUMNS[plans.kind]
         for row in np.flatnonzero(mask)
     ]
 
@@ -193,7 +202,7 @@ def candidates(
     faults = auto_faults(plan)
     if faults:
         raise InputError(faults)
-    known = SEARCHED[plan.kind]
+    known = AUTO_COLUMNS[plan.kind]
     auto = {name for name, mask in plan.auto.items() if mask.any()} - set(values)
     asked = {name: values.get(name) for name in known if (name in values or name in auto) and name not in _LOADS}
     plain = Table(plan.kind, plan.columns, plan.place)

@@ -278,7 +278,7 @@ def _least(residual: object, starts: Sequence[Array], low: Array, high: Array) -
     try:
         from scipy.optimize import least_squares
     except ImportError:
-        raise InputError(Fault("calibrate", "a fit needs scipy: pip install xlperf[fit]")) from None
+        raise InputError(Fault("calibrate", "a fit needs scipy: pip install scipy")) from None
     best, cost = starts[0], math.inf
     for start in starts:
         found = least_squares(residual, np.clip(start, low, high), bounds=(low, high), loss="soft_l1")

@@ -33,7 +33,7 @@ _MANY_ROWS = 40
 _NEGLIGIBLE = 0.004
 WORTH_IT = 0.1
 _BY_GENERATION = "kernel_slowdown"
-_BY_RANK = "rank_overhead_time"
+_BY_RANK = ("rank_overhead_time", "shard_overhead_time")
 
 Key = tuple[str, str]
 """A constant and the generation that it is for."""
@@ -165,15 +165,14 @@ def chosen_constants(rows: FitRows, software: str) -> list[Key]:
     Returns
     -------
     list of tuple
-        (constant, any), in the order of the declaration. Host time per tensor-parallel rank is left to
-        :func:`fit_software`.
+        (constant, any), in the order of the declaration. Host time per rank is left to :func:`fit_software`.
     """
     declared = declared_constants()[FAMILY]
     defaults = {(name, ANY): constant.default for name, constant in declared.items()}
     weights = weights_of(rows.family)
     change = {}
     for name, constant in declared.items():
-        if name == _BY_RANK:
+        if name in _BY_RANK:
             continue
         ends = [excess(rows, {**defaults, (name, ANY): end}, software) for end in (constant.low, _top(constant))]
         change[name] = float(np.sum(weights * np.abs(ends[1] - ends[0])))
@@ -282,7 +281,7 @@ def lowest(
     try:
         from scipy.optimize import minimize
     except ImportError:
-        raise InputError(Fault("calibrate", "a fit needs scipy: pip install xlperf[fit]")) from None
+        raise InputError(Fault("calibrate", "a fit needs scipy: pip install scipy")) from None
     width = np.maximum(step * (top - low), 0.0)
     corners = start + np.diag(np.where(start + width > top, -width, width))
     found = minimize(
@@ -345,20 +344,25 @@ def fit_software(rows: FitRows, software: str) -> dict[Key, float]:
 
 
 def _with_ranks(rows: FitRows, software: str, best: dict[Key, float]) -> dict[Key, float]:
-    """The constants with host time per tensor-parallel rank in place of one of them, where forty rows say it pays."""
-    found = best
-    if len(rows.row_ids) < _MANY_ROWS or not (rows.plans.plans.filled("tensor_parallel") > 1.0).any():
-        return found
-    options = [key for key in best if key[0] not in (_BY_GENERATION, "layer_overhead_time")]
-    dropped = [None] if len(best) < MOST_CONSTANTS else options
-    for out in dropped:
-        keys = [*(key for key in best if key != out), (_BY_RANK, ANY)]
-        trial = fitted_values(rows, software, keys)
-        if misfit(rows, trial, software) < (1.0 - WORTH_IT) * misfit(rows, best, software) and (
-            found is best or misfit(rows, trial, software) < misfit(rows, found, software)
-        ):
-            found = trial
-    return found
+    """The constants with host time per rank in place of one of them, where forty rows say it pays."""
+    if len(rows.row_ids) < _MANY_ROWS:
+        return best
+    for name in (one for one in _BY_RANK if _felt(rows, software, one)):
+        now, found = misfit(rows, best, software), best
+        options = [key for key in best if key[0] not in (_BY_GENERATION, "layer_overhead_time", *_BY_RANK)]
+        for out in [None] if len(best) < MOST_CONSTANTS else options:
+            keys = [(name, ANY), *(key for key in best if key != out)]
+            trial = fitted_values(rows, software, keys)
+            if misfit(rows, trial, software) < min((1.0 - WORTH_IT) * now, misfit(rows, found, software)):
+                found = trial
+        best = found
+    return best
+
+
+def _felt(rows: FitRows, software: str, name: str) -> bool:
+    """Whether eight rows answer to a constant at all."""
+    change = excess(rows, {(name, ANY): declared_constants()[FAMILY][name].high}, software) - rows.excess
+    return int(np.sum(np.abs(change) > _NEGLIGIBLE)) >= FEWEST_ROWS
 
 
 def fold_of(family: str) -> int:

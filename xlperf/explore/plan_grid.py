@@ -42,8 +42,8 @@ def plan_grid(plan: Table, catalog: Catalog) -> Table:
     Raises
     ------
     InputError
-        When the model is not known, or a training plan leaves its global batch size blank: step times of different
-        batches do not compare.
+        When the model is not known, a training plan leaves its global batch size blank (step times of different
+        batches do not compare), or ``auto`` stands in a column that the grid does not try.
     """
     row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
     models = catalog.tables["models"]
@@ -70,6 +70,11 @@ def plan_grid(plan: Table, catalog: Catalog) -> Table:
     points = [(*split, *rest) for split in splits for rest in product(expert, *last)]
     names = ["tensor_parallel", "pipeline_parallel", "expert_parallel"]
     names += ["micro_batch_size", "recompute", "virtual_pipeline"] if training else ["batch_size"] * bool(last)
+    tried = {*names, "data_parallel", *(() if training or not last else ("concurrency",))} - {"virtual_pipeline"}
+    left = [name for name, mask in plan.auto.items() if mask.any() and name not in tried]
+    if left:
+        problem = "{} is auto, which this grid does not try: write a value"
+        raise InputError([Fault(plan.place(0, name), problem.format(name.replace("_", " "))) for name in left])
     rows = np.zeros(len(points), dtype=np.int64)
     columns = {name: values[rows] for name, values in plan.columns.items() if name not in _LEFT_OUT}
     for number, name in enumerate(names):

@@ -57,6 +57,7 @@ _DEFAULTED = (
     "tensor_overlap",
     "moment_precision",
     "activation_storage",
+    "stage_dealing",
 )
 _NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes"))
 _PLAIN = {

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.csvfile import harmless
 from xlperf.errors import Fault, InputError
 from xlperf.explore.measurements import Record, compare, predicted
 from xlperf.explore.published import Published, PublishedPlans, read_published, sheet_rows
@@ -126,13 +127,9 @@ class ValidationReport:
             numbers = (record.measured, record.predicted, record.relative_error)
             writer.writerow(
                 [
-                    record.row_id,
-                    record.source_id,
-                    record.group,
-                    record.accelerator,
-                    record.metric,
+                    *map(harmless, (record.row_id, record.source_id, record.group, record.accelerator, record.metric)),
                     *("" if math.isnan(value) else f"{value:.6g}" for value in numbers),
-                    record.reason,
+                    harmless(record.reason),
                 ]
             )
         return stream.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -140,18 +141,23 @@ def pools_of(both: Serving, decoding: Serving, prefilling: Serving, stream: Stre
         np.maximum(plan.num_replicas, 1.0),
         np.maximum(room.places, 1.0),
         np.where(room.places >= 1.0, room.places, np.inf),
-        _transfer_time(prefilling, decoding, room.memory["kv_cache_size"]),
+        _transfer_time(prefilling, decoding, room.memory),
         stream.request_rate,
         stream.prompt_variation,
     )
     return Pools(decoding, prefilling, room, load)
 
 
-def _transfer_time(prefilling: Serving, decoding: Serving, cache: Array) -> Array:
+def _transfer_time(prefilling: Serving, decoding: Serving, memory: Mapping[str, Array]) -> Array:
     """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it, (rows,). [s]"""
     plan, other = prefilling.plan, decoding.plan
     context = other.prompt_length + other.running_output
-    one = cache * (other.prompt_length / context) * other.pipeline_parallel
+    one = memory["kv_cache_size"]
+    if decoding.architecture.linear_attention:
+        # The state of linear attention is sent whole, however long the prompt, and without those of drafts.
+        state = memory["state_size"]
+        one = one - state + state * (context / other.prompt_length) / (1.0 + other.draft_tokens)
+    one = one * (other.prompt_length / context) * other.pipeline_parallel
     # Each rank of a copy of the attention sends or receives its part at the same time.
     mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
     size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]

@@ -11,13 +11,19 @@ from xlperf.arrays import Array, divide, total
 from xlperf.hardware.device import Device
 from xlperf.inference.bound import serving_bound
 from xlperf.inference.products import wide_attention
+from xlperf.inference.recurrent import state_size
 from xlperf.inference.work import ATTENTION, COMMUNICATION, FIXED, MATRIX, VECTOR, phase_times, serving_work
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, serving_weights_size, usable_memory
 from xlperf.parallel.serving_plan import InferencePlan
+from xlperf.workload.linear import (
+    linear_attention_parameters,
+    linear_attention_small_parameters,
+    linear_gate_parameters,
+)
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.parameters import router_parameters
-from xlperf.workload.serving import DECODING, DENSE, PREFILL, cache_elements
+from xlperf.workload.serving import DECODING, DENSE, PREFILL, cache_elements, linear_share, linear_widths
 from xlperf.workload.transformer import (
     embedding_parameters,
     expert_parameters,
@@ -37,7 +43,7 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     apart = wide_attention(plan, architecture)
     heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
     narrow_ffn = model.ffn_hidden_size / ranks
-    if not architecture.experts and not architecture.latent_attention:
+    if not architecture.experts and not architecture.latent_attention and not architecture.linear_attention:
         shapes = (model.hidden_size, heads, groups, model.head_size, narrow_ffn, model.gated_mlp)
         return layer_matrix_parameters(*shapes), 0.0 * heads
     wide = 0.0 * heads
@@ -56,6 +62,12 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
         narrow = narrow - wide
     else:
         narrow = layer_matrix_parameters(model.hidden_size, heads, groups, model.head_size, 0.0, 0.0)
+    if architecture.linear_attention:
+        share = linear_share(model)
+        gated = model.attention_gate * model.hidden_size * heads * model.head_size
+        keys, values, own = linear_widths(model, ranks)
+        narrow = (1.0 - share) * (narrow + gated) + share * linear_attention_parameters(model.hidden_size, keys, values)
+        wide = share * linear_gate_parameters(model.hidden_size, own)
     wide, narrow = wide + np.where(apart, narrow, 0.0), np.where(apart, 0.0, narrow)
     dense = expert_parameters(model.hidden_size, narrow_ffn, model.gated_mlp)
     if not architecture.experts:
@@ -70,9 +82,26 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     return np.asarray(narrow), np.asarray(wide + mixed * router_parameters(model))
 
 
+def _layer_small_parameters(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
+    """Scales and biases of a mean layer on one rank. [-]"""
+    ranks = plan.attention_parallel
+    heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
+    shapes = (model.hidden_size, heads, groups, model.head_size, model.ffn_hidden_size / ranks, model.gated_mlp)
+    biases = (model.layer_norm, model.bias_qkv, model.bias_all)
+    found = layer_vector_parameters(*shapes, *biases, model.query_key_norm)
+    if not architecture.linear_attention:
+        return found
+    share, sizes = linear_share(model), (model.linear_value_size, model.linear_convolution)
+    own = linear_attention_small_parameters(*linear_widths(model, ranks), *sizes)
+    without = layer_vector_parameters(*shapes, *biases, 0.0)
+    return np.asarray((1.0 - share) * found + share * (without + own))
+
+
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
     """Tokens that one sequence at its longest keeps on one of the ranks that share it, mean over the layers."""
     context = plan.prompt_length + plan.running_output
+    if not architecture.local_attention and architecture.linear_attention:
+        return np.asarray((1.0 - linear_share(model)) * np.ceil(context / plan.context_parallel))
     if not architecture.local_attention:
         return np.asarray(np.ceil(context / plan.context_parallel))
     near = model.num_local_layers * np.ceil(np.minimum(context, model.window) / plan.context_parallel)
@@ -95,16 +124,13 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
     Returns
     -------
     dict of str to Array
-        memory_weights, memory_kv_cache, memory_activations; and of one sequence kv_cache_size and working_set_size,
-        and most_sequences that one pass of the prefill takes. [B]
+        memory_weights, memory_kv_cache, memory_activations; and of one sequence kv_cache_size, the state_size of linear
+        attention in it and working_set_size, and most_sequences that one pass of the prefill takes. [B]
     """
     ranks, stages, replicas = plan.attention_parallel, plan.pipeline_parallel, plan.attention_replicas
     # Layers to draft with stand beside those of a stage: weights and a cache of their own.
     layers = np.ceil(model.num_layers / stages) + plan.layers_drafted
-    heads = np.ceil(model.num_attention_heads / ranks)
-    groups = np.ceil(model.num_query_groups / ranks)
-    shapes = (model.hidden_size, heads, groups, model.head_size, model.ffn_hidden_size / ranks, model.gated_mlp)
-    small = layer_vector_parameters(*shapes, model.layer_norm, model.bias_qkv, model.bias_all, model.query_key_norm)
+    small = _layer_small_parameters(model, plan, architecture)
     # A first and a last stage that are not the same hold one table each, tied or not.
     tied = np.where(stages > 1.0, 1.0, model.tied_embeddings)
     tables = embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, tied)
@@ -112,11 +138,21 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
     weights = serving_weights_size(layers, narrow, small + wide, tables, plan.weight_size, plan.activation_size, ranks)
     elements = cache_elements(model, ranks, architecture.latent_attention)
     cache = layers * elements * _cache_tokens(model, plan, architecture) * plan.kv_size
+    state = 0.0 * cache
+    if architecture.linear_attention:
+        state = layers * linear_share(model) * state_size(model, plan)
+        cache = cache + state
     projected = (model.num_attention_heads + 2.0 * model.num_query_groups) * model.head_size
     attended = model.num_attention_heads * model.head_size
     if architecture.latent_attention:
         projected = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
         attended = model.num_attention_heads * model.v_head_size
+    if architecture.linear_attention:
+        # Queries with their gate; or all projections of linear attention and its output.
+        projected = projected + model.attention_gate * attended
+        keys, values, _ = linear_widths(model, np.ones_like(ranks))
+        linear = np.where(model.num_linear_layers > 0.0, 2.0 * keys + 2.0 * values, 0.0)
+        projected, attended = np.maximum(projected + attended, linear + values), 0.0 * attended
     widest = model.ffn_hidden_size
     if architecture.experts:
         copies = model.top_k * model.expert_ffn_hidden_size * ranks / plan.expert_tensor_parallel
@@ -143,6 +179,7 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
         "memory_weights": weights,
         **_batch_memory(plan, cache, working_set, most),
         "kv_cache_size": cache,
+        "state_size": state,
         "working_set_size": working_set,
         "most_sequences": most,
     }

@@ -21,6 +21,7 @@ from xlperf.inference.messages import (
     serving_messages,
 )
 from xlperf.inference.products import product_times
+from xlperf.inference.recurrent import LinearBatch, decode_recurrence, prefill_scan
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.model import Architecture, Model
@@ -33,8 +34,9 @@ from xlperf.workload.serving import (
     ONCE_VECTORS,
     PREFILL,
     ServingShape,
+    attention_calls,
     cache_elements,
-    local_share,
+    linear_share,
     serving_gemms,
     serving_vectors,
 )
@@ -71,8 +73,8 @@ class ServingWork(NamedTuple):
     context : Array
         Mean length of the cache over the steps of decoding, (rows,). [-]
     attention_flop : Array
-        Attention of one layer that sees everything, then of one that attends locally where there are such, decoding
-        at the mean context, (rows, 2 phases x kinds). [FLOP]
+        Attention of one layer that sees everything, then of one that attends locally and of one of linear attention
+        where there are such, decoding at the mean context, (rows, 2 phases x kinds). [FLOP]
     attention_traffic : Array
         Its bytes, (rows, 2 phases x kinds). [B]
     attention_time : Array
@@ -247,32 +249,30 @@ def _attention(
         # Beyond its first chunk a token sees half of one on average.
         reach = np.where(chunked > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
-    flop, traffic, time = [], [], []
+    kinds: list[tuple[Array, Array, Array]] = []
+    linear = LinearBatch(prompts[:, 0], batching.passes, sequences[:, 0]) if architecture.linear_attention else None
     for (batch, queries, keys, causal), more in zip(shapes if PREFILL in phases else (), spread_of, strict=False):
         span = attention_time(
             device, kernels["attention"], batch, heads, groups, queries, keys, head_size, causal, size
         )
-        flop.append(4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes) * more)
-        traffic.append(2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes))
-        time.append(span / passes * more)
+        flop = 4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes) * more
+        traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
+        kinds.append((flop, traffic, span / passes * more))
+    if linear is not None and PREFILL in phases:
+        kinds.append(prefill_scan(model, device, plan, linear, kernels))
     for context in contexts if DECODING in phases else ():
         context = context / split
         span = decode_attention_time(
             device, kernels[family], sequences, multiplied, read_heads, context, read_size, cache_size
         )
         middle = 0.5 * (context[:, :1] + context[:, 1:])
-        flop.append(4.0 * (sequences * read_size) * multiplied * middle)
-        traffic.append(2.0 * (sequences * read_size) * (read_heads * middle * cache_size))
-        time.append(0.5 * (span[:, :1] + span[:, 1:]))
-    work, moved, spent = (np.concatenate(values, axis=-1) for values in (flop, traffic, time))
+        flop = 4.0 * (sequences * read_size) * multiplied * middle
+        traffic = 2.0 * (sequences * read_size) * (read_heads * middle * cache_size)
+        kinds.append((flop, traffic, 0.5 * (span[:, :1] + span[:, 1:])))
+    if linear is not None and DECODING in phases:
+        kinds.append(decode_recurrence(model, device, plan, linear, kernels))
+    work, moved, spent = (np.concatenate(values, axis=-1) for values in zip(*kinds, strict=True))
     return mean[:, 0], work, moved, spent
-
-
-def _attention_calls(model: Model, architecture: Architecture, num_phases: int) -> Array:
-    if not architecture.local_attention:
-        return np.ones((len(model.num_layers), num_phases))
-    local = local_share(model)
-    return np.stack([1.0 - local, local] * num_phases, axis=-1)
 
 
 def serving_work(
@@ -307,7 +307,7 @@ def serving_work(
     kernels : mapping of str to mapping of str to Array
         Calibration constants (rows, 1) of the families gemm, gemm_wide of those products, attention,
         attention_decode, attention_latent, vector, all_reduce, engine_all_reduce, all_gather, all_to_all,
-        reduce_scatter, point_to_point and serving_experts.
+        reduce_scatter, point_to_point, serving_experts and linear_attention.
     software : mapping of str to Array
         Constants (rows, 1) of the family serving_software.
     architecture : Architecture, default DENSE
@@ -333,13 +333,13 @@ def serving_work(
     vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
     vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
     attention = _attention(model, attention_device, plan, batching, kernels, architecture, phases)
-    attention_calls = _attention_calls(model, architecture, len(phases))
+    kind_calls = attention_calls(model, architecture, phases)
     prompts = np.ceil(batching.prompts / plan.attention_replicas)
     message_size, message_time, message_calls = serving_messages(
         model, network, plan, shape, kernels, architecture, prompts, batching.passes, phases
     )
     if PREFILL in phases and np.any(plan.context_parallel > 1.0):
-        each = attention[-1] * attention_calls
+        each = attention[-1] * kind_calls
         hiding = total(each[:, : each.shape[1] // len(phases)])
         message_time[:, 0, CONTEXT] = hidden_exchange(
             message_time[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel
@@ -363,7 +363,7 @@ def serving_work(
         vectors.calls,
         vector,
         *attention,
-        attention_calls,
+        kind_calls,
         message_size,
         message_time,
         message_calls,
@@ -378,6 +378,8 @@ def serving_work(
     launched = _kernels(work)
     if architecture.latent_attention:
         launched = launched + kernels["attention_latent"]["prefill_kernels"]
+    if architecture.linear_attention:
+        launched = launched + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
     launches = prefill * software["kernel_overhead_time"] * launched
     if np.any(plan.graphs == 0.0):
         eager = kernels["serving_eager"]["launch_time"]

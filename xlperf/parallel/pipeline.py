@@ -99,6 +99,31 @@ def first_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_
     return np.asarray(np.maximum(even, full - np.floor(missing / 2.0)))
 
 
+def layers_dealt(work: Numeric, num_layers: Numeric) -> Array:
+    r"""Layers of all stages up to one that takes layers in order until its share of the work is exceeded.
+
+    .. math:: N = \min(\lfloor w \rfloor + 1, L)
+
+    Parameters
+    ----------
+    work : numeric
+        Work w of the stages up to this one if all had the same, the output projection included, in layers. [-]
+    num_layers : numeric
+        Layers L of the model. [-]
+
+    Returns
+    -------
+    layers : numeric
+        Layers up to the end of this stage. [-]
+
+    References
+    ----------
+    .. [1] Hugging Face, nanotron, src/nanotron/models/base.py, build_model: a stage ends with the block that exceeds
+       its threshold.
+    """
+    return np.asarray(np.minimum(np.floor(array(work)) + 1.0, array(num_layers)))
+
+
 def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
     r"""Idle time of a stage in one step: the pipeline fills and drains once.
 

@@ -53,6 +53,8 @@ class TrainingPlan:
         Model chunks per stage. [-]
     first_stage_layers, last_stage_layers : Array
         Layers of the ends of the pipeline; NaN: shared evenly. [-]
+    dealt_by_cost : Array
+        1 where stages take layers in order until they exceed their share of the work. [-]
     schedule : Array
         Code of the order of passes: position in SCHEDULES. [-]
     context_parallel : Array
@@ -149,6 +151,7 @@ class TrainingPlan:
     virtual_pipeline: Array
     first_stage_layers: Array
     last_stage_layers: Array
+    dealt_by_cost: Array
     schedule: Array
     context_parallel: Array
     context_method: Array

@@ -15,7 +15,6 @@ WEIGHT_SIZE = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "
 FOUR_BITS = {name: float(name in ("fp4", "int4")) for name in WEIGHT_SIZE}
 INPUT_SIZE = {**WEIGHT_SIZE, "int4": 2.0}
 ACTIVATION_SIZE = {name: 4.0 if name == "fp32" else 2.0 for name in WEIGHT_SIZE}
-MATRIX_PRECISION = {**{name: name for name in WEIGHT_SIZE}, "fp16": "bf16", "int4": "bf16"}
 KV_PRECISION = {name: "fp8" if name in ("fp8", "fp4") else "bf16" for name in WEIGHT_SIZE}
 # What weights of a precision can be multiplied in: their own, or one that they are widened to as they are read.
 PRODUCTS = {
@@ -270,25 +269,6 @@ def sizes(table: dict[str, float], precision: np.ndarray) -> Array:
     [1.0, 0.5625]
     """
     return np.array([table.get(str(name), np.nan) for name in precision.tolist()], dtype=np.float64)
-
-
-def matrix_precision(precision: np.ndarray) -> np.ndarray:
-    """Precision that the matrix units compute in: keys the peak rate and the calibration of products.
-
-    Parameters
-    ----------
-    precision : np.ndarray
-        Precision of the plans, (rows,); weights in INT4 are widened to 16 bits before the product.
-
-    Returns
-    -------
-    np.ndarray
-        Object array of names: fp32 bf16 fp8 int8 fp4.
-
-    >>> matrix_precision(np.array(["int4", "fp16", "fp8"])).tolist()
-    ['bf16', 'bf16', 'fp8']
-    """
-    return np.array([MATRIX_PRECISION.get(str(name), str(name)) for name in precision.tolist()], dtype=object)
 
 
 def product_precision(activation_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:

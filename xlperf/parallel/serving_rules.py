@@ -50,6 +50,8 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
     replicas = plan.num_replicas
     fullest = np.ceil(plan.num_requests / np.maximum(replicas, 1.0))
     rules = [Rule(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
+    if np.any(model.num_linear_layers > 0.0):
+        rules += _linear_rules(plan, model)
     return [
         *rules,
         Rule(
@@ -124,6 +126,26 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
             ~_fraction(replicas) & (fullest != plan.batch_size),
             "batch size {} does not agree with concurrency {} on {} replicas; give one of the two",
             (plan.batch_size, plan.num_requests, replicas),
+        ),
+    ]
+
+
+def _linear_rules(plan: InferencePlan, model: Model) -> list[Rule]:
+    """Rules for models with layers of linear attention, whose state no ranks share but by heads."""
+    linear, ranks = model.num_linear_layers > 0.0, plan.attention_parallel
+    return [
+        Rule(
+            linear & (plan.context_parallel > 1.0),
+            "context parallel {} is not modelled for layers of linear attention; use 1",
+            (plan.context_parallel,),
+        ),
+        *(
+            Rule(
+                linear & _fraction(heads / ranks),
+                f"tensor parallel {{}} does not divide the {{}} {words} heads of linear attention",
+                (ranks, heads),
+            )
+            for words, heads in (("key", model.linear_key_heads), ("value", model.linear_value_heads))
         ),
     ]
 

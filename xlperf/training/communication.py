@@ -225,6 +225,11 @@ def communication_of(
 def tensor_times(setting: Setting, communication: Communication) -> Array:
     """Tensor-parallel communication of one block that is waited for, forward and backward.
 
+    With sequence parallelism the backward pass gathers twice: the gradients of the output, and the input of which only
+    the shard was kept (arXiv:2205.05198, section 4.2.2). Where nothing but gradients overlaps, that of the input runs
+    beside the gradients of the inputs and the reduction beside those of the weights; the gradients of the output are
+    waited for.
+
     Parameters
     ----------
     setting : Setting
@@ -238,11 +243,14 @@ def tensor_times(setting: Setting, communication: Communication) -> Array:
         Time that the rank waits, forward and backward, (rows, 2). [s]
     """
     plan = setting.plan
-    pair = communication.tensor_gather.time + communication.tensor_scatter.time
-    time = np.where(plan.sequence_parallel > 0, pair, communication.tensor_reduce.time)
+    split = plan.sequence_parallel > 0
+    gather, scatter = communication.tensor_gather.time, communication.tensor_scatter.time
+    time = np.where(split, gather + scatter, communication.tensor_reduce.time)
     hidden = setting.constants["training_software"]["tensor_parallel_overlap"][:, 0]
     forward = time * (1.0 - np.where(plan.tensor_overlap == OVERLAPS_ALL, hidden, 0.0))
-    return side_by_side(forward, time * (1.0 - np.where(plan.tensor_overlap > 0, hidden, 0.0)))
+    again = np.where(split, gather, 0.0)
+    beside = np.where(split & (plan.tensor_overlap < OVERLAPS_ALL), again + scatter, time + again)
+    return side_by_side(forward, time + again - np.where(plan.tensor_overlap > 0, hidden, 0.0) * beside)
 
 
 def context_time(setting: Setting, communication: Communication, forward_core: Array, backward_core: Array) -> Array:

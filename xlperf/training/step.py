@@ -196,6 +196,12 @@ def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
     return np.where(plan.schedule == ZERO_BUBBLE, filled, np.where(plan.schedule == DUALPIPE, both, plain))
 
 
+def _uneven_bubble(stages: Array, critical: Array, between: Array) -> Array:
+    """Time in which the slowest stage waits while one micro-batch passes all others, of which so many full ones."""
+    others = stages[:, _FULL] + stages[:, _LAST] + between * stages[:, _MIDDLE]
+    return np.asarray(others - stages[np.arange(len(critical)), critical])
+
+
 def _data_parallel_time(setting: Setting, communication: Communication, stage: _Stage) -> Array:
     """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch, but for what
     passes between groups of shards.
@@ -220,6 +226,15 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
     forward = seen(gather, window * stage.forward)
     last = seen(behind_backward + between, hidden) + forward
     return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + forward) + last)
+
+
+def _sharding_time(setting: Setting, layers: Array) -> Array | float:
+    """Time in which the host hands out the shards of a stage's layers, once a step, (rows,). [s]"""
+    plan, each = setting.plan, setting.constants["training_software"]["shard_overhead_time"][:, 0]
+    if not some(each):
+        return 0.0
+    between = (plan.zero_stage > 0) & (plan.zero_stage < 3) & (plan.zero_shards > 1)
+    return np.where(between, layers * plan.zero_shards * each, 0.0)
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
@@ -299,7 +314,7 @@ def step(setting: Setting) -> Step:
     full_mixtures = mixture_layers(model, full_layers, stages, first=False)
     last_mixtures = mixture_layers(model, last_layers, stages, first=False)
     first_layers, first_mixtures = full_layers, full_mixtures
-    starts = ~np.isnan(plan.first_stage_layers)
+    starts = ~np.isnan(plan.first_stage_layers) | (plan.dealt_by_cost > 0)
     if some(starts):
         first_layers = np.where(starts, start_layers, full_layers)
         first_mixtures = np.where(starts, mixture_layers(model, start_layers, stages, first=True), full_mixtures)
@@ -353,6 +368,10 @@ def step(setting: Setting) -> Step:
 
     transfer = np.where(stages > 1, 2.0 * chunks * communication.stage_transfer.time, 0.0)
     bubble = _bubble(setting, kinds.kind(_MIDDLE), transfer)
+    dealt = (plan.dealt_by_cost > 0) & (stages > 1)
+    if some(dealt):
+        between = (model.num_layers - start_layers - last_layers) / full_layers
+        bubble = np.where(dealt, _uneven_bubble(times_of_kinds + transfer[:, None], which, between), bubble)
     data = _data_parallel_time(setting, communication, kinds.kind(_FULL))
 
     owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
@@ -379,7 +398,7 @@ def step(setting: Setting) -> Step:
         "time_pipeline_bubble": bubble,
         "time_data_parallel": data,
         "time_optimizer": optimizer,
-        "time_overhead": batches * critical.waiting,
+        "time_overhead": batches * critical.waiting + _sharding_time(setting, full_layers),
     }
     step_time = total(side_by_side(*times.values()))
     seen = model.num_global_layers * plan.sequence_length + model.num_local_layers * np.minimum(

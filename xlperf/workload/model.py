@@ -94,6 +94,24 @@ class Model:
         Width of the experts that every token visits, together. [-]
     num_mtp_layers : Array
         Modules that predict tokens further ahead; each has one more layer. [-]
+    num_linear_layers : Array
+        Layers of linear attention (gated delta net) in place of attention. [-]
+    linear_key_heads : Array
+        Query and key heads of such a layer. [-]
+    linear_value_heads : Array
+        Its value heads, each with a state. [-]
+    linear_key_size : Array
+        Width of a query and of a key head. [-]
+    linear_value_size : Array
+        Width of a value head. [-]
+    linear_convolution : Array
+        Tokens that its short convolution sees. [-]
+    linear_state_size : Array
+        Bytes of an element of its state. [B]
+    attention_gate : Array
+        1 where the output of attention is gated: the projection of queries is twice as wide. [-]
+    shared_gate : Array
+        1 where the shared expert has a gate of its own. [-]
     """
 
     num_layers: Array
@@ -128,6 +146,15 @@ class Model:
     expert_ffn_hidden_size: Array = field(default_factory=_none)
     shared_ffn_hidden_size: Array = field(default_factory=_none)
     num_mtp_layers: Array = field(default_factory=_none)
+    num_linear_layers: Array = field(default_factory=_none)
+    linear_key_heads: Array = field(default_factory=_none)
+    linear_value_heads: Array = field(default_factory=_none)
+    linear_key_size: Array = field(default_factory=_none)
+    linear_value_size: Array = field(default_factory=_none)
+    linear_convolution: Array = field(default_factory=_none)
+    linear_state_size: Array = field(default_factory=_none)
+    attention_gate: Array = field(default_factory=_none)
+    shared_gate: Array = field(default_factory=_none)
 
     @property
     def num_dense_layers(self) -> Array:
@@ -137,7 +164,7 @@ class Model:
     @property
     def num_global_layers(self) -> Array:
         """Layers that attend to the whole sequence. [-]"""
-        return np.asarray(self.num_layers - self.num_local_layers)
+        return np.asarray(self.num_layers - self.num_local_layers - self.num_linear_layers)
 
 
 class Architecture(NamedTuple):
@@ -146,3 +173,4 @@ class Architecture(NamedTuple):
     latent_attention: bool
     experts: bool
     local_attention: bool
+    linear_attention: bool = False

@@ -5,6 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.arrays import Array
+from xlperf.workload.linear import (
+    linear_attention_parameters,
+    linear_attention_small_parameters,
+    linear_gate_parameters,
+)
 from xlperf.workload.model import Model
 from xlperf.workload.transformer import (
     embedding_parameters,
@@ -40,7 +45,50 @@ def attention_matrix_parameters(model: Model) -> Array:
         model.qk_rope_head_size,
         model.v_head_size,
     )
-    return np.where(model.latent_attention > 0, latent, plain)
+    gate = model.attention_gate * model.hidden_size * model.num_attention_heads * model.head_size
+    return np.where(model.latent_attention > 0, latent, plain + gate)
+
+
+def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
+    """Weights of linear attention in one layer.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    tuple of Array
+        Matrices with those of the gates; convolution, decay and norm of the output, (rows,). [-]
+    """
+    keys = model.linear_key_heads * model.linear_key_size
+    values = model.linear_value_heads * model.linear_value_size
+    matrices = linear_attention_parameters(model.hidden_size, keys, values)
+    gates = linear_gate_parameters(model.hidden_size, model.linear_value_heads)
+    small = linear_attention_small_parameters(
+        keys, values, model.linear_value_heads, model.linear_value_size, model.linear_convolution
+    )
+    return np.asarray(matrices + gates), small
+
+
+def _all_attention(model: Model) -> Array:
+    """Weights of the attention matrices of all layers, (rows,). [-]"""
+    if not np.any(model.num_linear_layers > 0.0):
+        return np.asarray(model.num_layers * attention_matrix_parameters(model))
+    others = model.num_layers - model.num_linear_layers
+    return np.asarray(
+        others * attention_matrix_parameters(model) + model.num_linear_layers * linear_layer_parameters(model)[0]
+    )
+
+
+def _all_small(model: Model) -> Array:
+    """Scales and biases of all layers, (rows,). [-]"""
+    found = model.num_layers * layer_small_parameters(model)
+    if not np.any(model.num_linear_layers > 0.0):
+        return np.asarray(found)
+    without = 2.0 * model.query_key_norm * model.head_size
+    return np.asarray(found + model.num_linear_layers * (linear_layer_parameters(model)[1] - without))
 
 
 def layer_small_parameters(model: Model) -> Array:
@@ -82,9 +130,9 @@ def router_parameters(model: Model) -> Array:
     Returns
     -------
     Array
-        One row per expert, (rows,). [-]
+        One row per expert, and one for a gate of the shared ones, (rows,). [-]
     """
-    return np.asarray(model.hidden_size * model.num_experts)
+    return np.asarray(model.hidden_size * (model.num_experts + model.shared_gate))
 
 
 def matrix_parameters(model: Model, experts_per_token: bool) -> Array:
@@ -108,7 +156,7 @@ def matrix_parameters(model: Model, experts_per_token: bool) -> Array:
     visited = model.top_k if experts_per_token else model.num_experts
     mixture = visited * expert + shared + router_parameters(model)
     return np.asarray(
-        model.num_layers * attention_matrix_parameters(model)
+        _all_attention(model)
         + model.num_dense_layers * dense
         + model.num_moe_layers * np.where(model.num_moe_layers > 0, mixture, 0.0)
         + model.hidden_size * model.vocab_size
@@ -191,9 +239,4 @@ def parameter_count(model: Model, experts_per_token: bool = False) -> Array:
         + (1.0 + model.layer_norm) * model.hidden_size
     )
     projection = model.hidden_size * model.vocab_size
-    return np.asarray(
-        matrix_parameters(model, experts_per_token)
-        - projection
-        + model.num_layers * layer_small_parameters(model)
-        + outside
-    )
+    return np.asarray(matrix_parameters(model, experts_per_token) - projection + _all_small(model) + outside)

@@ -35,11 +35,14 @@ _LATENT = (
 )
 _MLP = ("mlp up", "mlp down")
 _EXPERTS = ("experts up", "experts down", "shared expert up", "shared expert down", "router")
+_LINEAR = ("linear attention input", "linear attention gates", "linear attention output")
+_LINEAR_VECTORS = ("short convolution", "gated norm")
 _LAYER_VECTORS = ("norms and residual", "rotary embedding and cache", "activation")
 _EXPERT_VECTORS = ("activation of experts", "moves of tokens")
 _ONCE_VECTORS = ("embedding and last norm", "sampling")
 _SAMPLING_PASSES = 2.0
-_WIDE = ("key and value expansion", "query absorption", "value expansion", "router", "logits")
+_WIDE = ("key and value expansion", "query absorption", "value expansion", "linear attention gates", "router", "logits")
+_CONVOLUTION_PASSES = 4.0  # a prompt is transposed before its convolution: read and written twice
 
 
 _ALL = np.full(1, 1.0)
@@ -195,7 +198,8 @@ def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array,
     heads, hidden = ceil_div(model.num_attention_heads, ranks), model.hidden_size
     if not latent:
         groups = ceil_div(model.num_query_groups, ranks)
-        n = side_by_side((heads + 2.0 * groups) * model.head_size, hidden)
+        queries = heads * (1.0 + model.attention_gate)
+        n = side_by_side((queries + 2.0 * groups) * model.head_size, hidden)
         k = side_by_side(hidden, heads * model.head_size)
         return Gemms(_PLAIN, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
     rank, nope = model.kv_lora_rank, model.qk_head_size - model.qk_rope_head_size
@@ -215,6 +219,51 @@ def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array,
     batch = side_by_side(one, one, one, one, heads, heads, one)
     m = side_by_side(tokens, tokens, tokens, expanded, tokens, tokens, tokens)
     return Gemms(_LATENT, m, n, k, batch)
+
+
+def linear_share(model: Model) -> Array:
+    """Share of the layers that have linear attention.
+
+    Parameters
+    ----------
+    model : Model
+        Layers, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Between 0 and 1, (rows,). [-]
+    """
+    return divide(model.num_linear_layers, model.num_layers)
+
+
+def linear_widths(model: Model, ranks: Array) -> tuple[Array, Array, Array]:
+    """Width of all key heads and of all value heads of linear attention on one rank, and its value heads.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    ranks : Array
+        Ranks that share the heads, (rows,). [-]
+
+    Returns
+    -------
+    tuple of Array
+        Keys, values, value heads, (rows,). [-]
+    """
+    heads = ceil_div(model.linear_value_heads, ranks)
+    keys = ceil_div(model.linear_key_heads, ranks) * model.linear_key_size
+    return keys, np.asarray(heads * model.linear_value_size), heads
+
+
+def _linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
+    """Projections of a layer of linear attention: queries, keys, values and gate; decay and writing; output."""
+    keys, values, heads = linear_widths(model, ranks)
+    hidden = model.hidden_size
+    n = side_by_side(2.0 * (keys + values), 2.0 * heads, hidden)
+    k = side_by_side(hidden, hidden, values)
+    return Gemms(_LINEAR, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
 
 
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
@@ -242,6 +291,9 @@ def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Arr
         columns = [compressed, one, one, expanded, absorbed, absorbed, one]
     else:
         columns = [one, one]
+    if architecture.linear_attention:
+        linear = linear_share(model)
+        columns = [(1.0 - linear) * each for each in columns] + [linear] * len(_LINEAR)
     if architecture.experts:
         mixed = model.num_moe_layers / model.num_layers
         dense = 1.0 - mixed
@@ -278,17 +330,17 @@ def serving_gemms(
     calls = []
     for phase in phases:
         tokens, routed, sampled = shape.of(phase)
-        parts += [
-            _attention_gemms(model, tokens, tokens if phase else shape.prefill_expanded, ranks, latent),
-            mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"),
-        ]
+        parts.append(_attention_gemms(model, tokens, tokens if phase else shape.prefill_expanded, ranks, latent))
+        if architecture.linear_attention:
+            parts.append(_linear_gemms(model, tokens, ranks))
+        parts.append(mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"))
         if architecture.experts:
             parts.append(_expert_gemms(model, routed, shape, tokens))
         parts.append(logits_gemm(model, sampled, ranks))
         calls.append(_gemm_calls(model, architecture, phase == DECODING))
     gemms = joined(*parts)
     narrow = np.array([name not in _WIDE for name in gemms.names])
-    attention = np.array([name in _PLAIN or name in _LATENT for name in gemms.names])
+    attention = np.array([name in _PLAIN or name in _LATENT or name in _LINEAR for name in gemms.names])
     grouped = np.array([name.startswith("experts") for name in gemms.names])
     return ServingGemms(gemms, np.concatenate(calls, axis=-1), narrow, attention, grouped)
 
@@ -364,6 +416,13 @@ def serving_vectors(
     logits = _SAMPLING_PASSES * model.vocab_size * logit_size
     columns, calls = [], []
     one = np.ones_like(stream)
+    attended = one
+    if architecture.linear_attention:
+        linear = linear_share(model)
+        attended = 1.0 - linear
+        keys, values, _ = linear_widths(model, ranks)
+        channels, normed = (2.0 * keys + values) * element_size, 3.0 * values * element_size
+        cached = cached + 3.0 * model.attention_gate * heads * model.head_size * element_size
     for phase in phases:
         tokens, routed, sampled = shape.of(phase)
         columns += [tokens * 4.0 * stream, tokens * cached, tokens * gated]
@@ -373,12 +432,18 @@ def serving_vectors(
             width = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
             shared = tokens * model.shared_ffn_hidden_size / ranks
             columns += [(2.0 + model.gated_mlp) * (copies * width + shared) * element_size, 4.0 * copies * stream]
-            calls += [2.0 * one, one, 1.0 - mixed, mixed, mixed]
+            calls += [2.0 * one, attended, 1.0 - mixed, mixed, mixed]
         else:
-            calls += [2.0 * one, one, one]
+            calls += [2.0 * one, attended, one]
+        if architecture.linear_attention:
+            # A token of decoding shifts the window of its sequence: all but the oldest input stay.
+            passes = 2.0 * model.linear_convolution if phase else _CONVOLUTION_PASSES
+            columns += [tokens * passes * channels, tokens * normed]
+            calls += [linear, linear]
         columns += [tokens * 4.0 * stream, sampled * logits]
         calls += [2.0 * one, one]
-    names = (*_LAYER_VECTORS, *(_EXPERT_VECTORS if architecture.experts else ()), *_ONCE_VECTORS)
+    structure = (*_LAYER_VECTORS, *(_EXPERT_VECTORS if architecture.experts else ()))
+    names = (*structure, *(_LINEAR_VECTORS if architecture.linear_attention else ()), *_ONCE_VECTORS)
     return ServingVectors(names * len(phases), side_by_side(*columns), side_by_side(*calls))
 
 
@@ -396,3 +461,27 @@ def local_share(model: Model) -> Array:
         Between 0 and 1, (rows,). [-]
     """
     return divide(model.num_local_layers, model.num_layers)
+
+
+def attention_calls(model: Model, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
+    """Share of the layers that have each kind of attention: to everything, local, linear.
+
+    Parameters
+    ----------
+    model : Model
+        Layers, (rows,). [-]
+    architecture : Architecture
+        Structure that the models share: a kind that none has is left out.
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
+
+    Returns
+    -------
+    Array
+        Adds up to 1 in each phase, (rows, phases x kinds). [-]
+    """
+    if not (architecture.local_attention or architecture.linear_attention):
+        return np.ones((len(model.num_layers), len(phases)))
+    kinds = [local_share(model)] if architecture.local_attention else []
+    kinds += [linear_share(model)] if architecture.linear_attention else []
+    return np.stack([1.0 - sum(kinds), *kinds] * len(phases), axis=-1)

@@ -1,9 +1,11 @@
-"""Tables of the shipped workbook that were read before: the same as read, and only for the same workbook."""
+"""What a first plan waits for: tables that were read before, devices that it names, nothing else."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,11 @@ import pytest
 
 from xlperf.catalog import catalog as catalogs
 from xlperf.catalog import kept
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.kept import MOST_KEPT, keep_tables, kept_tables
 from xlperf.catalog.workbook import read_catalog_tables
+from xlperf.evaluate import devices, evaluate
 from xlperf.excel import client
 from xlperf.files import cache_folder
 from xlperf.resources import workbook
@@ -77,6 +82,16 @@ def test_what_is_damaged_or_cannot_be_written_is_left_alone(tmp_path: Path) -> N
     assert kept_tables(workbook(), blocked / "folder") is None
 
 
+def test_a_user_without_a_home_folder_reads_the_workbook(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(catalogs, "_installed", {})
+    assert kept_tables(workbook()) is None
+    assert len(catalogs.load_catalog().tables["accelerators"]) > 0
+
+
 def test_few_files_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     folder.mkdir()
@@ -110,3 +125,39 @@ def test_the_shipped_catalog_is_the_same_from_the_cache(tmp_path: Path, monkeypa
 
 def test_the_client_of_hosts_knows_the_same_folder() -> None:
     assert client.cache_folder() == cache_folder()
+
+
+@pytest.mark.parametrize("output", ["results.csv", "results.parquet"])
+def test_plans_of_a_file_are_computed_without_pandas_and_openpyxl(output: str, tmp_path: Path) -> None:
+    plans = tmp_path / "plans.csv"
+    plans.write_text("model,accelerator,num accelerators,tensor parallel\nLlama3-70B,H100-SXM-80GB,64,8\n")
+    code = (
+        "import sys; from xlperf.cli import run; code = run(sys.argv[1:]);"
+        "print([name for name in ('pandas', 'openpyxl', 'scipy', 'xlwings') if name in sys.modules]); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", code, "evaluate", str(plans), "-o", str(tmp_path / output)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_device_is_derived_only_for_a_plan_that_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = catalogs.load_catalog().with_tables([])
+    header = ["model", "accelerator", "num accelerators"]
+    plain = table_from_rows("training", header, [["Llama3-8B", "H100-SXM-80GB", 8]])
+    named = table_from_rows("training", header, [["Llama3-8B", "2 nm HBM4e (derived)", 1]])
+    both = table_from_rows(
+        "training", header, [["Llama3-8B", "H100-SXM-80GB", 8], ["Llama3-8B", named["accelerator"][0], 1]]
+    )
+    asked: list[Catalog] = []
+    derive = devices.accelerators_of
+    monkeypatch.setattr(devices, "accelerators_of", lambda catalog: (asked.append(catalog), derive(catalog))[1])
+    alone = evaluate(plain, fresh)
+    assert not asked
+    derived = evaluate(named, fresh)
+    assert asked == [fresh]
+    together = evaluate(both, fresh)
+    for name, values in together.columns.items():
+        assert values.tolist()[0] == alone[name].tolist()[0] or values[0] != values[0]
+        assert values.tolist()[1] == derived[name].tolist()[0] or values[1] != values[1]
+    assert derived["step_time"][0] > 0.0
