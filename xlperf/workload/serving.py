@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div, divide, side_by_side
+from xlperf.arrays import Array, beside, ceil_div, divide, side_by_side
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms, expert_gemms, joined, logits_gemm, mlp_gemms, router_gemm
 
@@ -335,7 +335,7 @@ def serving_gemms(
     narrow = np.array([name not in _WIDE for name in gemms.names])
     attention = np.array([name in _PLAIN or name in _LATENT or name in _LINEAR for name in gemms.names])
     grouped = np.array([name.startswith("experts") for name in gemms.names])
-    return ServingGemms(gemms, np.concatenate(calls, axis=-1), narrow, attention, grouped)
+    return ServingGemms(gemms, beside(*calls), narrow, attention, grouped)
 
 
 def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Array:
@@ -477,4 +477,4 @@ def attention_calls(model: Model, architecture: Architecture, phases: tuple[int,
         return np.ones((len(model.num_layers), len(phases)))
     kinds = [local_share(model)] if architecture.local_attention else []
     kinds += [linear_share(model)] if architecture.linear_attention else []
-    return np.stack([1.0 - sum(kinds), *kinds] * len(phases), axis=-1)
+    return side_by_side(*[1.0 - sum(kinds), *kinds] * len(phases))
