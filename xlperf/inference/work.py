@@ -322,6 +322,8 @@ def serving_work(
     """
     batching = _batching(plan)
     shape = _shape(plan, batching)
+    if architecture.experts:
+        shape = shape._replace(chosen_share=kernels["serving_experts"]["chosen_share"][:, 0])
     activation = plan.activation_size
     products = serving_gemms(model, shape, architecture, phases)
     gemms = products.gemms
@@ -374,8 +376,6 @@ def serving_work(
         served,
     )
     launched = _kernels(work)
-    if architecture.experts:
-        launched = launched + mixed * kernels["serving_experts"]["prefill_kernels"]
     if architecture.latent_attention:
         launched = launched + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:

@@ -45,6 +45,9 @@ _WIDE = ("key and value expansion", "query absorption", "value expansion", "line
 _CONVOLUTION_PASSES = 4.0  # a prompt is transposed before its convolution: read and written twice
 
 
+_ALL = np.full(1, 1.0)
+
+
 class ServingShape(NamedTuple):
     """What one rank sees in both phases, and how the model is split; every field has shape (rows,).
 
@@ -69,6 +72,8 @@ class ServingShape(NamedTuple):
     prefill_expanded : Array
         Tokens whose compressed keys and values a pass of the prefill expands: those of all ranks that share the
         prompts. [-]
+    chosen_share : Array, default 1
+        Share of the experts that tokens choose among as if evenly. [-]
     """
 
     prefill_tokens: Array
@@ -80,6 +85,7 @@ class ServingShape(NamedTuple):
     expert_parallel: Array
     expert_tensor_parallel: Array
     prefill_expanded: Array
+    chosen_share: Array = _ALL
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
         """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
@@ -263,7 +269,8 @@ def _linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
     """Grouped products of the busiest rank's experts, shared experts, router."""
     ranks, held = shape.expert_parallel, model.num_experts / shape.expert_parallel
-    hit = experts_hit(model.num_experts, model.top_k, tokens) / ranks
+    chosen = np.maximum(model.num_experts * shape.chosen_share, model.top_k)
+    hit = experts_hit(chosen, model.top_k, tokens) / ranks
     hit = np.minimum(hit * busiest_share(hit, ranks), held)
     copies = tokens * model.top_k / ranks
     # Tokens bring their experts one by one: with many experts on a rank its load evens out.
