@@ -14,6 +14,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
+    from xlperf.explore.published import Published
 
 settings.register_profile("reproducible", deadline=None, derandomize=True)
 settings.load_profile("reproducible")
@@ -68,3 +69,32 @@ def catalog() -> Catalog:
     from xlperf.catalog.catalog import load_catalog
 
     return load_catalog()
+
+
+@pytest.fixture(scope="session")
+def training() -> Published:
+    """Training rows of papers."""
+    from published_samples import TRAINING
+
+    from xlperf.explore.published import read_published
+
+    return read_published(TRAINING)[0]
+
+
+@pytest.fixture(scope="session")
+def inference() -> Published:
+    """Inference rows of papers."""
+    from published_samples import INFERENCE
+
+    from xlperf.explore.published import read_published
+
+    return read_published(INFERENCE)[0]
+
+
+@pytest.fixture(scope="session")
+def shipped_training() -> Published:
+    """Training rows of the shipped validation workbook."""
+    from xlperf.explore.published import read_published
+    from xlperf.resources import workbook
+
+    return next(rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "training")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -200,3 +202,16 @@ def test_blanks_take_the_documented_defaults(catalog: Catalog) -> None:
     left, right = evaluate(short, catalog), evaluate(plans([row]), catalog)
     for name in left.columns:
         assert repr(left[name][0]) == repr(right[name][0]), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "gradient"),
+    [("parallel", 2 + 5 * 4, 2 + 3 * 4), ("fused", 3 * 2, 2 * 2), ("plain", 2 + 3 * 4, 2 + 5 * 4)],
+)
+def test_traffic_of_the_loss_by_hand(catalog: Catalog, kind: str, loss: int, gradient: int) -> None:
+    """Bytes per logit: the 16-bit one and copies of 32 bits, or 16-bit passes alone where they are fused."""
+    row = plans([LEGAL[2]])
+    operators = explain(replace(row, columns={**row.columns, "cross_entropy": np.array([kind], dtype=object)}), catalog)
+    traffic = dict(zip(operators["operator"], operators["traffic"], strict=True))
+    assert traffic["cross-entropy"] == 4096 * 128256 * loss
+    assert traffic["cross-entropy gradient"] == 4096 * 128256 * gradient

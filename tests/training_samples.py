@@ -9,6 +9,10 @@ from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 
+H100, B200 = "H100-SXM-80GB", "B200-SXM-180GB"
+NARROW = {"model": "Meta-Llama-3.1-8B", "accelerator": B200, "num_accelerators": 8, "global_batch_size": 8}
+NARROW |= {"sequence_length": 4096, "zero_stage": 1, "software": "nemo", "precision": "fp8"}
+
 
 def plans(*rows: dict[str, object]) -> Table:
     """A table of plans; a cell that a row has not is blank."""

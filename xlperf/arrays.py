@@ -10,7 +10,7 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[np.float64]
 Numeric: TypeAlias = npt.ArrayLike
 _FLOAT64 = np.dtype(np.float64)
-_FEW, _MANY = 7, 512
+_SUMS, _BLOCK, _MANY = 8, 128, 512
 _ONE_ROW = {(), (1,)}
 
 
@@ -82,13 +82,20 @@ def total(values: Numeric) -> Array:
     terms = array(values)
     if terms.shape[-1:] == (1,):
         return terms[..., 0]
-    if terms.size < _MANY or terms.ndim < 2 or not 0 < terms.shape[-1] <= _FEW:
+    number = terms.shape[-1] if terms.ndim > 1 else 0
+    if terms.size < _MANY or not 0 < number <= _BLOCK:
         return np.asarray(np.add.reduce(np.ascontiguousarray(terms), -1))
-    # numpy adds up to seven terms one after the other, row by row; column by column is the same and faster.
-    found = terms[..., 0].copy()
-    for column in range(1, terms.shape[-1]):
+    # As numpy adds up one row, column by column for all: terms in turn go to eight sums, those left over to the whole.
+    whole = number - number % _SUMS if number >= _SUMS else 1
+    sums = [terms[..., column].copy() for column in range(min(whole, _SUMS))]
+    for column in range(len(sums), whole):
+        sums[column % _SUMS] += terms[..., column]
+    while len(sums) > 1:
+        sums = [sums[index] + sums[index + 1] for index in range(0, len(sums), 2)]
+    found = sums[0]
+    for column in range(whole, number):
         found += terms[..., column]
-    return found
+    return np.asarray(found)
 
 
 def side_by_side(*values: Numeric) -> Array:
@@ -113,7 +120,30 @@ def side_by_side(*values: Numeric) -> Array:
         row = np.concatenate([value.reshape(1) for value in arrays] if () in shapes else arrays)
         return row[None] if (1,) in shapes else row
     shape = shapes.pop() if len(shapes) == 1 else np.broadcast(*arrays).shape
-    out = np.empty((*shape, len(arrays)))
+    # Column after column in memory: a column that many plans share is then read along with each.
+    out = np.empty((*shape, len(arrays)), order="F")
     for index, value in enumerate(arrays):
         out[..., index] = value
     return out
+
+
+def beside(*values: Array) -> Array:
+    """Columns of several arrays beside each other, one column after the other in memory.
+
+    Parameters
+    ----------
+    *values : Array
+        Alike but for the number of columns, the last axis.
+
+    Returns
+    -------
+    Array
+        All their columns.
+
+    >>> beside(np.array([[1.0], [2.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])).tolist()
+    [[1.0, 3.0, 4.0], [2.0, 5.0, 6.0]]
+    """
+    if len(values[0]) == 1:
+        return np.concatenate(values, axis=-1)
+    out = np.empty((*values[0].shape[:-1], sum(each.shape[-1] for each in values)), order="F")
+    return np.concatenate(values, axis=-1, out=out)

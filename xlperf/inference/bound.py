@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.arrays import Array, total
+from xlperf.arrays import Array, beside, side_by_side, total
 from xlperf.hardware.device import Device
 from xlperf.inference.work import COMMUNICATION, FIXED, ServingWork, phase_times
 from xlperf.workload.serving import ONCE_GEMMS, ONCE_VECTORS
@@ -78,21 +78,17 @@ def serving_bound(
     gemm_calls, attention_calls, vector_calls = (
         second(values) for values in (work.gemm_calls, work.attention_calls, work.vector_calls)
     )
-    calls = np.concatenate(
-        [
-            layers * gemm_calls[:, :-ONCE_GEMMS],
-            passes * gemm_calls[:, -ONCE_GEMMS:],
-            layers * attention_calls,
-            layers * vector_calls[:, :-ONCE_VECTORS],
-            passes * vector_calls[:, -ONCE_VECTORS:],
-        ],
-        axis=-1,
+    calls = beside(
+        layers * gemm_calls[:, :-ONCE_GEMMS],
+        passes * gemm_calls[:, -ONCE_GEMMS:],
+        layers * attention_calls,
+        layers * vector_calls[:, :-ONCE_VECTORS],
+        passes * vector_calls[:, -ONCE_VECTORS:],
     )
-    times = np.concatenate([gemm, attention, vector], axis=-1)
-    fixed, codes = np.concatenate(starts, axis=-1), np.concatenate(roofs, axis=-1)
+    times, fixed, codes = beside(gemm, attention, vector), beside(*starts), beside(*roofs)
     busy = calls * (times - fixed)
     compute = total(np.where(codes == COMPUTE, busy, 0.0))
     memory = total(np.where(codes == MEMORY, busy, 0.0))
     overhead = total(calls * fixed) + step[:, FIXED]
-    shares = np.stack([compute, memory, step[:, COMMUNICATION], overhead], axis=-1)
+    shares = side_by_side(compute, memory, step[:, COMMUNICATION], overhead)
     return np.where(np.isnan(total(step)), np.nan, np.argmax(np.nan_to_num(shares), axis=-1))

@@ -18,6 +18,8 @@ from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
 
 _PIECE = 4096
 """Rows that go through the equations together: their arrays stay in the processor's cache. [-]"""
+_APART = 1024
+"""Above so many rows to a number, those of one number are computed by themselves. [-]"""
 _FEW = 64
 """Up to so many rows one call of both phases is faster than a call of each. [-]"""
 
@@ -53,6 +55,10 @@ class _Known(NamedTuple):
     batches: Array
     times: Array
 
+    def take(self, rows: np.ndarray) -> _Known:
+        """That of some of the plans."""
+        return _Known(self.batches.take(rows, axis=1), self.times.take(rows, axis=1))
+
 
 class _Asked:
     """Batches of one phase that are asked for, (number, rows), and which of them have to be computed.
@@ -75,6 +81,18 @@ class _Asked:
     def values(self) -> Array:
         """Batches to compute, one after the other: first those of all rows of the first number."""
         return np.asarray(self.batches[self.before + self.numbers, self.rows])
+
+    def pieces(self) -> list[slice]:
+        """Parts of them that are computed together: in a large block of one number, whose rows are in order."""
+        ends = [len(self.rows)]
+        if len(self.rows) > _APART * len(self.new):
+            ends = np.searchsorted(self.numbers, np.arange(1, len(self.new) + 1)).tolist()
+        starts = [0, *ends][:-1]
+        return [
+            slice(first, min(first + _PIECE, end))
+            for start, end in zip(starts, ends, strict=True)
+            for first in range(start, end, _PIECE)
+        ]
 
     def answered(self, computed: Array) -> tuple[_Known, Array]:
         """What is known with the times that were computed, and those that were asked for."""
@@ -116,7 +134,9 @@ class HalfPasses:
         some = HalfPasses.__new__(HalfPasses)
         some._serving = self._serving
         some._rows = {phase: every[rows] for phase, every in self._rows.items()}
-        some._known = {phase: _Known(*(values[:, rows] for values in known)) for phase, known in self._known.items()}
+        some._known = {
+            phase: _Known(*(each.take(rows, axis=1) for each in self._known[phase])) for phase in BOTH_PHASES
+        }
         some._kept = []
         return some
 
@@ -145,8 +165,8 @@ class HalfPasses:
         if len(rows[0]) and len(rows[1]) and len(rows[0]) + len(rows[1]) <= _FEW:
             prefills, steps, bound = self._both(rows, (prefill.values, decoding.values))
         else:
-            prefills, _ = self._pieces(PREFILL, rows[0], prefill.values, 0)
-            steps, bound = self._pieces(DECODING, rows[1], decoding.values, first)
+            prefills, _ = self._pieces(PREFILL, rows[0], prefill, 0)
+            steps, bound = self._pieces(DECODING, rows[1], decoding, first)
         if first:
             self._kept.append((decoding.rows[:first], Step(decoding.values[:first], steps[:first], bound[:first])))
         self._known[PREFILL], prefill_times = prefill.answered(total(prefills))
@@ -192,13 +212,14 @@ class HalfPasses:
         parts = phase_times(work)
         return parts[:prefills, PREFILL], parts[prefills:, DECODING], served.bound(work)[prefills:]
 
-    def _pieces(self, phase: int, rows: np.ndarray, values: Array, bounded: int) -> tuple[Array, Array]:
+    def _pieces(self, phase: int, rows: np.ndarray, asked: _Asked, bounded: int) -> tuple[Array, Array]:
         """Parts (rows, 5) of one phase, and bounds of the first rows."""
-        parts, bound = np.empty((len(rows), 5)), np.empty(bounded)
-        for start in range(0, len(rows), _PIECE):
-            some = slice(start, start + _PIECE)
-            ones = np.ones_like(values[some])
-            served = self._serving.take(rows[some])
+        parts, bound, values = np.empty((len(rows), 5)), np.empty(bounded), asked.values
+        for some in asked.pieces():
+            start, chosen = some.start, rows[some]
+            whole = slice(int(chosen[0]), int(chosen[-1]) + 1)
+            served = self._serving.take(whole if whole.stop - whole.start == len(chosen) else chosen)
+            ones = np.ones(len(chosen))
             served = served.with_batch(*((ones, values[some]) if phase == PREFILL else (values[some], ones)))
             work = served.work((phase,))
             parts[some] = phase_times(work)[:, 0]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, array, divide
+from xlperf.arrays import Array, array, divide, side_by_side
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
@@ -281,7 +281,7 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
     """
     found = equation(most, columns)
     rows = np.flatnonzero(found < most)
-    columns, before, rate = columns[:, rows], most[rows], found[rows]
+    columns, before, rate = columns.take(rows, axis=1), most[rows], found[rows]
     gap_before, low, high = rate - before, 0.0 * before, before
     for turn in range(_SECANTS + _HALVINGS):
         if not len(rows):
@@ -295,7 +295,7 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
         done = ~(np.abs(gap) > _SAME * rate) | (tried == rate)
         found[rows] = np.where(done, rate, tried)
         left = np.flatnonzero(~done)
-        rows, columns = rows[left], columns[:, left]
+        rows, columns = rows[left], columns.take(left, axis=1)
         before, rate, gap_before, low, high = rate[left], tried[left], gap[left], low[left], high[left]
     return found
 
@@ -434,7 +434,7 @@ def spread_quantiles(
             late = 2.0 * quantile * steady.prefill_wait
         first.append(fixed + late + normal * spread)
         each.append(middle + normal * jitter)
-    return np.stack(first, axis=-1), np.stack(each, axis=-1)
+    return side_by_side(*first), side_by_side(*each)
 
 
 def largest_within(service: Service, places: Array, tokens: Array, first_target: Array, token_target: Array) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.arrays import Array, array, side_by_side
+from xlperf.arrays import Array, array, beside, side_by_side
 from xlperf.network.collectives import collective_time, quick_all_reduce_time
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
@@ -42,7 +42,7 @@ def _exchange(
     # A rank of several that share the heads sends its share of their tokens.
     own = tokens / plan.attention_parallel[:, None] * hidden
     sent = own * reached
-    ways = np.concatenate([sent * there, sent * back], axis=-1)
+    ways = beside(sent * there, sent * back)
     directly = collective_time("all_to_all", ways, group, 1.0, network, kernels["all_to_all"])
     direct = directly[:, : sent.shape[1]] + directly[:, sent.shape[1] :]
     spread = own * group
@@ -96,7 +96,7 @@ def _context_messages(
     width = model.kv_lora_rank if latent else model.head_size
     outputs = (decoded * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
     decode = collective_time("all_reduce", outputs, group, apart, network, kernels["all_reduce"])
-    return np.concatenate([held, outputs], axis=-1), np.concatenate([prefill, decode], axis=-1)
+    return beside(held, outputs), beside(prefill, decode)
 
 
 def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel: Array) -> Array:
@@ -178,7 +178,7 @@ def serving_messages(
     tokens, _, sampled = (side_by_side(*values) for values in zip(*map(shape.of, phases), strict=True))
     hidden = tokens * (model.hidden_size * plan.activation_size)[:, None]
     logits = sampled * (model.vocab_size * plan.activation_size)[:, None]
-    sizes = np.stack([hidden, logits, hidden, 0.0 * hidden, 0.0 * hidden], axis=-1)
+    sizes = side_by_side(hidden, logits, hidden, 0.0 * hidden, 0.0 * hidden)
     times = 0.0 * sizes
     group = ranks
     reduces = np.full_like(plan.tensor_parallel, 2.0)
@@ -209,4 +209,4 @@ def serving_messages(
         )
         for values, own in zip((sizes, times), shared, strict=True):
             values[..., CONTEXT] = np.where(split[:, None], own[:, list(phases)], 0.0)
-    return sizes, times, np.stack([reduces, exchanges, np.where(split, 1.0, 0.0)], axis=-1)
+    return sizes, times, side_by_side(reduces, exchanges, np.where(split, 1.0, 0.0))

@@ -39,12 +39,18 @@ def wide_attention(plan: InferencePlan, architecture: Architecture) -> np.ndarra
     return np.asarray((plan.four_bits > 0.0) & bool(architecture.experts))
 
 
+def _columns(flags: np.ndarray, num_rows: int) -> np.ndarray:
+    """Flags of the operators for every row, one column after the other in memory."""
+    return np.repeat(flags, num_rows).reshape(num_rows, len(flags), order="F")
+
+
 def _narrow(products: ServingGemms, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
     """Products in the precision of the plan, (rows, operators)."""
-    narrow = np.broadcast_to(products.narrow, (len(plan.weight_size), len(products.narrow)))
+    narrow = _columns(products.narrow, len(plan.weight_size))
     if not architecture.experts:
         return narrow
-    return np.asarray(narrow & ~(products.attention & wide_attention(plan, architecture)[:, None]))
+    attention = _columns(products.attention, len(narrow))
+    return np.asarray(narrow & ~(attention & wide_attention(plan, architecture)[:, None]))
 
 
 def _gemm_kernels(
@@ -67,9 +73,8 @@ def _gemm_kernels(
     if products.grouped.any():
         experts = kernels["serving_experts"]
         slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
-        changed = {
-            name: constants[name] / np.where(products.grouped, experts[factor], 1.0) for name, factor in slower.items()
-        }
+        grouped = _columns(products.grouped, len(narrow))
+        changed = {name: constants[name] / np.where(grouped, experts[factor], 1.0) for name, factor in slower.items()}
         constants = {**constants, **changed}
     return device, constants
 

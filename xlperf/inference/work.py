@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, divide, side_by_side, total
+from xlperf.arrays import Array, beside, divide, side_by_side, total
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import attention_time, decode_attention_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
@@ -240,7 +240,7 @@ def _attention(
     shapes = [(prompts, own, seen, np.ones_like(prompt))]
     # The work of attention to everything grows with the square of a prompt: its mean is that of the mean and more.
     spread_of = [1.0 + (plan.prompt_variation * plan.prompt_variation)[:, None], np.ones_like(prompt)]
-    contexts = [np.concatenate([mean - spread, mean + spread], axis=-1)]
+    contexts = [beside(mean - spread, mean + spread)]
     if architecture.local_attention:
         window = np.minimum(model.window[:, None], prompt)
         chunked = model.chunked[:, None]
@@ -271,7 +271,7 @@ def _attention(
         kinds.append((flop, traffic, 0.5 * (span[:, :1] + span[:, 1:])))
     if linear is not None and DECODING in phases:
         kinds.append(decode_recurrence(model, device, plan, linear, kernels))
-    work, moved, spent = (np.concatenate(values, axis=-1) for values in zip(*kinds, strict=True))
+    work, moved, spent = (beside(*values) for values in zip(*kinds, strict=True))
     return mean[:, 0], work, moved, spent
 
 
@@ -322,6 +322,8 @@ def serving_work(
     """
     batching = _batching(plan)
     shape = _shape(plan, batching)
+    if architecture.experts:
+        shape = shape._replace(chosen_share=kernels["serving_experts"]["chosen_share"][:, 0])
     activation = plan.activation_size
     products = serving_gemms(model, shape, architecture, phases)
     gemms = products.gemms
@@ -375,8 +377,6 @@ def serving_work(
         served,
     )
     launched = _kernels(work)
-    if architecture.experts:
-        launched = launched + mixed * kernels["serving_experts"]["prefill_kernels"]
     if architecture.latent_attention:
         launched = launched + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:
@@ -429,7 +429,7 @@ def _kernels(work: ServingWork) -> Array:
 def _parts(work: ServingWork) -> Array:
     """Times (rows, phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
     phases = work.message_time.shape[1]
-    parts = np.zeros((len(work.context), phases, 2, 5))
+    parts = np.zeros((len(work.context), phases, 2, 5), order="F")
     matrix = _phases(work.gemm_time * work.gemm_calls, phases)
     attention = _phases(work.attention_time * work.attention_calls, phases)
     vector = _phases(work.vector_time * work.vector_calls, phases)

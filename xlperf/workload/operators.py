@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, Numeric, array, ceil_div, ones, side_by_side
+from xlperf.arrays import Array, Numeric, array, beside, ceil_div, ones, side_by_side
 from xlperf.workload.model import Model
 
 
@@ -211,7 +211,7 @@ def joined(*groups: Gemms) -> Gemms:
         One group. [-]
     """
     names = tuple(name for group in groups for name in group.names)
-    return Gemms(names, *(np.concatenate(values, axis=-1) for values in zip(*(g[1:] for g in groups), strict=True)))
+    return Gemms(names, *(beside(*values) for values in zip(*(g[1:] for g in groups), strict=True)))
 
 
 def logits_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
@@ -250,10 +250,10 @@ def backward_gemms(forward: Gemms) -> Gemms:
     """
     return Gemms(
         _gradient_names(forward.names),
-        np.concatenate([forward.m, forward.k], axis=-1),
-        np.concatenate([forward.k, forward.n], axis=-1),
-        np.concatenate([forward.n, forward.m], axis=-1),
-        np.concatenate([forward.batch, forward.batch], axis=-1),
+        beside(forward.m, forward.k),
+        beside(forward.k, forward.n),
+        beside(forward.n, forward.m),
+        beside(forward.batch, forward.batch),
     )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, ceil_div, divide, side_by_side
+from xlperf.arrays import Array, beside, ceil_div, divide, side_by_side
 from xlperf.workload.model import Architecture, Model
 from xlperf.workload.operators import Gemms, expert_gemms, joined, logits_gemm, mlp_gemms, router_gemm
 
@@ -45,6 +45,9 @@ _WIDE = ("key and value expansion", "query absorption", "value expansion", "line
 _CONVOLUTION_PASSES = 4.0  # a prompt is transposed before its convolution: read and written twice
 
 
+_ALL = np.full(1, 1.0)
+
+
 class ServingShape(NamedTuple):
     """What one rank sees in both phases, and how the model is split; every field has shape (rows,).
 
@@ -69,6 +72,8 @@ class ServingShape(NamedTuple):
     prefill_expanded : Array
         Tokens whose compressed keys and values a pass of the prefill expands: those of all ranks that share the
         prompts. [-]
+    chosen_share : Array, default 1
+        Share of the experts that tokens choose among as if evenly. [-]
     """
 
     prefill_tokens: Array
@@ -80,6 +85,7 @@ class ServingShape(NamedTuple):
     expert_parallel: Array
     expert_tensor_parallel: Array
     prefill_expanded: Array
+    chosen_share: Array = _ALL
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
         """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
@@ -265,7 +271,8 @@ def _linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
     """Grouped products of the busiest rank's experts, shared experts, router."""
     ranks, held = shape.expert_parallel, model.num_experts / shape.expert_parallel
-    hit = experts_hit(model.num_experts, model.top_k, tokens) / ranks
+    chosen = np.maximum(model.num_experts * shape.chosen_share, model.top_k)
+    hit = experts_hit(chosen, model.top_k, tokens) / ranks
     hit = np.minimum(hit * busiest_share(hit, ranks), held)
     copies = tokens * model.top_k / ranks
     # Tokens bring their experts one by one: with many experts on a rank its load evens out.
@@ -341,7 +348,7 @@ def serving_gemms(
     narrow = np.array([name not in _WIDE for name in gemms.names])
     attention = np.array([name in _PLAIN or name in _LATENT or name in _LINEAR for name in gemms.names])
     grouped = np.array([name.startswith("experts") for name in gemms.names])
-    return ServingGemms(gemms, np.concatenate(calls, axis=-1), narrow, attention, grouped)
+    return ServingGemms(gemms, beside(*calls), narrow, attention, grouped)
 
 
 def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Array:
@@ -487,4 +494,4 @@ def attention_calls(model: Model, architecture: Architecture, phases: tuple[int,
     everywhere = 1.0 - sum(kinds)
     if architecture.linear_attention:
         everywhere = everywhere - divide(model.num_bare_layers, model.num_layers)
-    return np.stack([everywhere, *kinds] * len(phases), axis=-1)
+    return side_by_side(*[everywhere, *kinds] * len(phases))

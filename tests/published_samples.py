@@ -1,0 +1,35 @@
+"""Published rows of the papers, one of them, and one with other cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.explore.published import Published, published_rows
+from xlperf.explore.published_training import training_plans
+
+DATA = Path(__file__).parent / "data"
+TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"
+
+
+def one(published: Published, row_id: str) -> Published:
+    return published.take([published.text["row_id"].index(row_id)])
+
+
+def edited(published: Published, row_id: str, **values: str) -> Published:
+    """One row with some cells changed."""
+    row = published.text["row_id"].index(row_id)
+    header = list(published.text)
+    cells = [values.get(name, published.text[name][row]) for name in header]
+    return published_rows(header, [cells], lambda row, column: f"row {row} {column}")
+
+
+def plan_of(published: Published, catalog: Catalog) -> dict[str, object]:
+    plans = training_plans(published, catalog).plans
+    return {name: plans[name][0] for name in plans.columns}
+
+
+def without_models(catalog: Catalog, *starts: str) -> Catalog:
+    models = catalog.tables["models"]
+    keep = [row for row, name in enumerate(models["model"]) if not name.startswith(starts)]
+    return catalog.with_tables([models.take(keep)])
