@@ -19,7 +19,6 @@ from xlperf.units import YEAR, factor
 from xlperf.workload.model import Model
 
 L2_BYTES_PER_CLOCK = 64.0
-SHARED_BYTES_PER_CLOCK = 128.0
 
 
 _UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
@@ -39,10 +38,7 @@ DEVICE_COLUMNS = (
     "vector_flop_rate",
     "memory_bandwidth",
     "memory_capacity",
-    "l2_capacity",
     "l2_bandwidth",
-    "shared_memory_capacity",
-    "shared_memory_bandwidth",
     "num_multiprocessors",
     "thermal_design_power",
 )
@@ -267,12 +263,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         "vector_flop_rate": or_else("peak_flop_rate_fp32", accelerators.number("peak_flop_rate_bf16") / 16.0),
         "memory_bandwidth": accelerators.number("memory_bandwidth"),
         "memory_capacity": accelerators.number("memory_capacity"),
-        "l2_capacity": accelerators.number("l2_capacity", 0.0),
         "l2_bandwidth": or_else("l2_bandwidth", np.where(np.isnan(clocked), infinite, L2_BYTES_PER_CLOCK * clocked)),
-        "shared_memory_capacity": or_else("shared_memory_capacity", infinite),
-        "shared_memory_bandwidth": or_else(
-            "shared_memory_bandwidth", np.where(np.isnan(clocked), infinite, SHARED_BYTES_PER_CLOCK * clocked)
-        ),
         "num_multiprocessors": units,
         "thermal_design_power": power,
     }
