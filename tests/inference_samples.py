@@ -80,10 +80,7 @@ def serve(plans: list[dict[str, Any]], **software: float) -> dict[str, Any]:
         vector_flop_rate=6.0e13 * full,
         memory_bandwidth=BANDWIDTH * full,
         memory_capacity=80.0 * GIB * full,
-        l2_capacity=5.0e7 * full,
         l2_bandwidth=1.0e13 * full,
-        shared_memory_capacity=2.3e5 * full,
-        shared_memory_bandwidth=3.0e13 * full,
         num_multiprocessors=132.0 * full,
     )
     tiers = np.ones((rows, 2))

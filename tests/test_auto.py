@@ -356,3 +356,6 @@ def test_a_blank_mapping_is_searched_whole(tmp_path: Path, command: Command) -> 
     given = sheet(tmp_path / "given.csv", [*SERVE[1:7], "batch_size"], [[*SERVED[0][1:7], 4]])
     kept = read(command("search", given, "--mapping", "--top", 1, "-o", "-").out)[0]
     assert (kept["batch_size"], kept.get("concurrency", "")) == ("4", "")
+    varied = read(command("search", serve, "--mapping", "--vary", "batch size=1,2", "--top", 1, "-o", "-").out)[0]
+    assert varied["batch_size"] in ("1", "2")
+    assert varied.get("concurrency", "") == ""

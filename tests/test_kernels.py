@@ -32,10 +32,7 @@ def device(rows: int = 1, **changed: float) -> Device:
         "vector_flop_rate": VECTOR,
         "memory_bandwidth": BANDWIDTH,
         "memory_capacity": 8.0e10,
-        "l2_capacity": 5.0e7,
         "l2_bandwidth": 1.5e13,
-        "shared_memory_capacity": 2.3e5,
-        "shared_memory_bandwidth": 3.0e13,
         "num_multiprocessors": UNITS,
         "thermal_design_power": 700.0,
     } | changed

@@ -352,6 +352,19 @@ def test_frontier_spills(office, sheet, row):
     assert office.value("s", "H1") == "concurrency"
 
 
+def test_search_chooses_what_a_card_leaves_open(office, sheet, row):
+    plan = {"model": row[1], "accelerator": row[2], "num accelerators": 8, "global batch size": 32,
+            "tensor parallel": "auto", "recompute": "auto"}  # fmt: skip
+    office.open(sheet([["name", "value"], *map(list, plan.items())]))
+    office("enter", sheet="s", area="D1", formula="=XLPERF_STEP_TIME(A2:B7)")
+    office("enter", sheet="s", area="D2", formula="=XLPERF_CHECK(A2:B7)")
+    office("enter", sheet="s", area="A12:C14", array="=XLPERF_SEARCH(A2:B7;2)")
+    block = office.values("s", "A12:C14")
+    assert block[0] == ["tensor parallel", "recompute", "step time (s)"]
+    assert office.value("s", "D1") == block[1][2] <= block[2][2]
+    assert office.value("s", "D2").startswith(f"auto: tensor parallel {block[1][0]:g}, recompute {block[1][1]}: least")
+
+
 def test_error_codes_and_their_words(office, sheet, row):
     illegal = ["illegal", *row[1:4], 3, 1]
     bad = ["bad", *row[1:3], "many", 1, 1]

@@ -66,6 +66,37 @@ def test_a_prefill_waits_for_the_launches_of_its_kernels_and_a_step_does_not(cat
     assert one(slow, "tpot", batch_size=1) == pytest.approx(one(quick, "tpot", batch_size=1), rel=1e-12)
 
 
+def test_launches_of_a_prefill_have_hosts_of_their_own(catalog: Catalog) -> None:
+    heavy = changed(catalog, "serving_software", "kernel_overhead_time", 1e-3)
+    fast, slow = (changed(heavy, "serving_host", "launch_slowdown", value) for value in (0.5, 1.0))
+    assert one(slow, "prefill_time", batch_size=1) == pytest.approx(
+        2.0 * one(fast, "prefill_time", batch_size=1), rel=0.1
+    )
+    assert one(slow, "tpot", batch_size=1) == one(fast, "tpot", batch_size=1)
+
+
+def test_latent_attention_launches_small_kernels_beside_those_that_are_counted(catalog: Catalog) -> None:
+    """61 layers, 10 kernels more in each, 1 ms a kernel."""
+    row = {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "prompt_length": 100, "batch_size": 1}
+    heavy = changed(
+        changed(catalog, "serving_software", "kernel_overhead_time", 1e-3), "serving_host", "launch_slowdown", 1.0
+    )
+    few, more = (changed(heavy, "attention_latent", "prefill_kernels", value) for value in (0.0, 10.0))
+    assert one(more, "prefill_time", **row) - one(few, "prefill_time", **row) == pytest.approx(61 * 10 * 1e-3, rel=1e-6)
+    assert one(more, "tpot", **row) == one(few, "tpot", **row)
+
+
+def test_a_router_with_favourites_reads_fewer_experts_with_many_tokens(catalog: Catalog) -> None:
+    even, uneven = (changed(catalog, "serving_experts", "chosen_share", value, "blackwell") for value in (1.0, 0.5))
+    alone, many = (
+        [one(each, "tpot", **GPT_OSS, precision="fp4", batch_size=batch) for each in (even, uneven)]
+        for batch in (1, 64)
+    )
+    assert alone[0] == alone[1], "a token has its experts in any case"
+    assert many[1] < many[0]
+    assert many[1] > 0.5 * many[0]
+
+
 def test_hosts_of_a_generation_are_slow_for_all_engines(catalog: Catalog) -> None:
     fast, slow = (changed(catalog, "serving_host", "host_slowdown", value) for value in (1.0, 2.0))
     for software in ("vllm", "sglang", "tensorrt-llm"):

@@ -81,6 +81,7 @@ def test_lines_name_columns_of_plans_and_of_sheets() -> None:
     [
         ("tensr parallel=1", '--vary: unknown column "tensr parallel"; did you mean tensor parallel'),
         ("tensor parallel=4..2", "--vary: tensor parallel: a range is of whole numbers, the smaller first, as 1..64"),
+        ("tensor parallel=1..9000000", "--vary: tensor parallel: a range has 1,000,000 numbers at the most"),
         ("precision=bf16..fp8", "--vary: precision: a range is of whole numbers"),
         ("accelerators.memory=1", '--vary: unknown column "memory"; did you mean'),
         ("accelerators.memory bandwidth=-1", "--vary: memory bandwidth must be a number above 0 (TB/s)"),

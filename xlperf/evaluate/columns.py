@@ -19,12 +19,12 @@ from xlperf.units import YEAR, factor
 from xlperf.workload.model import Model
 
 L2_BYTES_PER_CLOCK = 64.0
-SHARED_BYTES_PER_CLOCK = 128.0
 
 
 _UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
 _PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
 _LINEAR = re.compile(r"(?P<near>\d+) linear \(gated delta net\) : (?P<far>\d+) full")
+_STATE_SPACE = re.compile(r"(?P<near>\d+) Mamba-2 : (?P<far>\d+) full : (?P<bare>\d+) feed-forward")
 _LINEAR_COLUMNS = {
     "linear_key_heads": "linear_num_key_heads",
     "linear_value_heads": "linear_num_value_heads",
@@ -38,10 +38,7 @@ DEVICE_COLUMNS = (
     "vector_flop_rate",
     "memory_bandwidth",
     "memory_capacity",
-    "l2_capacity",
     "l2_bandwidth",
-    "shared_memory_capacity",
-    "shared_memory_bandwidth",
     "num_multiprocessors",
     "thermal_design_power",
 )
@@ -117,7 +114,7 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
     }
     latent = models.filled("attention_type") == "MLA"
     experts = models.number("num_experts", 0.0)
-    local, chunked, windows, linear, reasons = _layer_kinds(models)
+    local, chunked, windows, linear, bare, reasons = _layer_kinds(models)
     nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
     qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
     step = models.number("moe_layer_step", 1.0)
@@ -134,40 +131,50 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "num_local_layers": local,
         "window": windows,
         "chunked": chunked,
-        "num_moe_layers": np.where(experts > 0, np.floor((layers - leading) / step), 0.0),
+        "num_moe_layers": np.where(experts > 0, np.where(bare > 0, bare, np.floor((layers - leading) / step)), 0.0),
         "moe_layer_step": step,
         "num_experts": experts,
         "top_k": np.where(experts > 0, models.number("top_k"), 0.0),
         "expert_ffn_hidden_size": expert_ffn,
         "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
         "num_mtp_layers": models.number("num_mtp_layers", 0.0),
+        "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
         "num_linear_layers": linear,
         **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
         "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
         "attention_gate": np.where(linear > 0, models.filled("attention_output_gate"), 0.0),
-        "shared_gate": np.where(linear > 0, models.filled("shared_expert_gate"), 0.0),
+        "state_space": (bare > 0).astype(float),
+        "num_bare_layers": bare,
     }
     return columns, reasons
 
 
-def _layer_kinds(models: Table) -> tuple[Array, Array, Array, Array, np.ndarray]:
-    """Local layers, whether they are chunks, their window, linear layers, and why a row has no model ("")."""
+def _layer_kinds(models: Table) -> tuple[Array, Array, Array, Array, Array, np.ndarray]:
+    """Local layers, whether they are chunks, their window, linear and bare layers, and why a row has no model ("")."""
     attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
     window, layers = models.number("sliding_window"), models.number("num_layers")
     local, chunked = np.zeros(len(models)), np.zeros(len(models))
     windows = np.full(len(models), np.inf)
-    linear = np.zeros(len(models))
+    linear, bare = np.zeros(len(models)), np.zeros(len(models))
+    gated = models.filled("attention_output_gate") > 0.0
     shaped = ~np.isnan(sum(models.number(column) for column in _LINEAR_COLUMNS.values()))
     reasons = np.full(len(models), "", dtype=object)
     other = np.array([word in _UNKNOWN_KINDS for word in attention.tolist()], dtype=bool)
-    for row in np.flatnonzero(other | (window > 0) | (pattern != "")).tolist():
+    for row in np.flatnonzero(other | (window > 0) | (pattern != "") | gated).tolist():
         found = _PATTERN.fullmatch(str(pattern[row]).strip())
         mixed = _LINEAR.fullmatch(str(pattern[row]).strip())
-        if attention[row] == "hybrid" and mixed is not None and shaped[row]:
+        apart = _STATE_SPACE.fullmatch(str(pattern[row]).strip())
+        if apart is not None and sum(map(float, apart.groups())) != layers[row]:
+            reasons[row] = f'has {layers[row]:g} layers, which are not those of its pattern ("{pattern[row]}")'
+        elif attention[row] == "hybrid" and apart is not None and shaped[row]:
+            linear[row], bare[row] = float(apart["near"]), float(apart["bare"])
+        elif attention[row] == "hybrid" and mixed is not None and shaped[row]:
             near, far = float(mixed["near"]), float(mixed["far"])
             linear[row] = np.round(layers[row] * near / (near + far))
         elif other[row]:
             reasons[row] = f"has {attention[row]} attention"
+        elif gated[row]:
+            reasons[row] = "has an output gate beside layers that are not hybrid"
         elif found is not None:
             near, far = float(found["near"]), float(found["far"])
             local[row] = np.round(layers[row] * near / (near + far))
@@ -177,7 +184,7 @@ def _layer_kinds(models: Table) -> tuple[Array, Array, Array, Array, np.ndarray]
             reasons[row] = f'has layers of a kind that is not known ("{pattern[row]}")'
         elif window[row] > 0:
             local[row], windows[row] = layers[row], window[row]
-    return local, chunked, windows, linear, reasons
+    return local, chunked, windows, linear, bare, reasons
 
 
 def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
@@ -256,12 +263,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         "vector_flop_rate": or_else("peak_flop_rate_fp32", accelerators.number("peak_flop_rate_bf16") / 16.0),
         "memory_bandwidth": accelerators.number("memory_bandwidth"),
         "memory_capacity": accelerators.number("memory_capacity"),
-        "l2_capacity": accelerators.number("l2_capacity", 0.0),
         "l2_bandwidth": or_else("l2_bandwidth", np.where(np.isnan(clocked), infinite, L2_BYTES_PER_CLOCK * clocked)),
-        "shared_memory_capacity": or_else("shared_memory_capacity", infinite),
-        "shared_memory_bandwidth": or_else(
-            "shared_memory_bandwidth", np.where(np.isnan(clocked), infinite, SHARED_BYTES_PER_CLOCK * clocked)
-        ),
         "num_multiprocessors": units,
         "thermal_design_power": power,
     }

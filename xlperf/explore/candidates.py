@@ -125,11 +125,9 @@ def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
     """
     columns, auto = dict(plans.columns), dict(plans.auto)
     none = np.zeros(len(plans), dtype=bool)
-    loaded = np.logical_or.reduce(
-        [~np.isnan(plans.number(name)) | auto.get(name, none) for name in (*_LOADS, "request_rate")]
-        if plans.kind == "inference"
-        else [none]
-    )
+    loaded = none
+    for name in (*_LOADS, "request_rate") if plans.kind == "inference" else ():
+        loaded = loaded | ~np.isnan(plans.number(name)) | auto.get(name, none) | (name in kept)
     for name in MAPPING[plans.kind]:
         text = plans.schema.by_name[name].is_text
         values = plans.text(name) if text else plans.number(name)

@@ -27,6 +27,7 @@ _ITERATIONS = 14
 _TRIALS = 4
 _GAIN = 3e-4
 _SWEEPS = 40
+_WORTH_IT = 1e-3
 _FIRST = 8.0
 _LONGER, _SHORTER = 1.5, 0.4
 
@@ -122,8 +123,7 @@ class _Descent:
         """Values after a search along each constant, one kind after the other.
 
         An entry depends on one group of each kind: all groups are moved at once, and each keeps the move if it helps
-        its own entries. A move that helps is made longer the next time, one that does not is made shorter. Constants
-        that make up for each other are then moved on together.
+        its own entries. A move that helps is made longer the next time, one that does not is made shorter.
         """
         costs = _costs(self.rows, self.errors(values))
         members = [
@@ -135,7 +135,7 @@ class _Descent:
             for kind, of in zip(self.kinds, values, strict=True)
         ]
         for _ in range(_SWEEPS):
-            before, start = float(np.sum(costs)), values
+            before = float(np.sum(costs))
             for index, kind in enumerate(self.kinds):
                 low, high = kind.bounds
                 waiting = set(members[index])
@@ -152,7 +152,8 @@ class _Descent:
                     better = {
                         group: value
                         for group, value in tried.items()
-                        if np.sum(found[members[index][group]]) < np.sum(costs[members[index][group]])
+                        if np.sum(found[members[index][group]])
+                        < (1.0 - _WORTH_IT) * np.sum(costs[members[index][group]])
                     }
                     for group in better:
                         moves[index][group] *= way * _LONGER
@@ -162,25 +163,9 @@ class _Descent:
                     waiting -= set(better)
                 for group in waiting:
                     moves[index][group] *= _SHORTER
-            values, costs = self._farther(start, values, costs)
             if before - float(np.sum(costs)) < _GAIN * before:
                 break
         return values
-
-    def _farther(self, start: Values, values: Values, costs: Array) -> tuple[Values, Array]:
-        """Values as far again from where a sweep began, as long as that helps all entries together."""
-        for _ in range(_TRIALS):
-            change = {
-                (index, group): value - start[index][group]
-                for index, of in enumerate(values)
-                for group, value in of.items()
-            }
-            tried = self._moved(values, change)
-            found = _costs(self.rows, self.errors(tried))
-            if np.sum(found) >= np.sum(costs):
-                break
-            start, values, costs = values, tried, found
-        return values, costs
 
     def _change(
         self, values: Values, slopes: Array, errors: Array, held: frozenset[tuple[int, Group]], damping: float

@@ -131,10 +131,12 @@ def _whole(kind: str, header: str, ends: tuple[str, str], place: str) -> tuple[s
     """A column of plans and all whole numbers between two."""
     name, pair = next(iter(read_values(kind, [(header, ends)], place, from_text=True).items()))
     column = table_schema(kind).by_name[name]
-    if column.is_text or not is_count(column) or len(pair) < 2 or not pair[0] < pair[1] <= pair[0] + MOST_PLANS:
+    if column.is_text or not is_count(column) or len(pair) < 2 or not pair[0] < pair[1]:
         shown = RANGE.join(ends)
         problem = f'{header.strip()}: a range is of whole numbers, the smaller first, as 1..64, got "{shown}"'
         raise InputError(Fault(place, problem))
+    if pair[1] > pair[0] + MOST_PLANS:
+        raise InputError(Fault(place, f"{header.strip()}: a range has {MOST_PLANS:,} numbers at the most"))
     return name, np.arange(pair[0], pair[1] + 1.0)
 
 

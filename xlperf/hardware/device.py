@@ -27,14 +27,8 @@ class Device:
         Peak bandwidth of the main memory. [B/s]
     memory_capacity : Array
         Main memory as the driver reports it. [B]
-    l2_capacity : Array
-        Last-level cache; 0 where there is none. [B]
     l2_bandwidth : Array
         Bandwidth of the last-level cache; infinite where it is not known. [B/s]
-    shared_memory_capacity : Array
-        Shared memory of one multiprocessor; infinite where it is not known. [B]
-    shared_memory_bandwidth : Array
-        Bandwidth of all shared memories together; infinite where it is not known. [B/s]
     num_multiprocessors : Array
         Units that work on tiles at the same time; NaN where waves are not modelled. [-]
     thermal_design_power : Array
@@ -45,9 +39,6 @@ class Device:
     vector_flop_rate: Array
     memory_bandwidth: Array
     memory_capacity: Array
-    l2_capacity: Array
     l2_bandwidth: Array
-    shared_memory_capacity: Array
-    shared_memory_bandwidth: Array
     num_multiprocessors: Array
     thermal_design_power: Array = field(default_factory=_unlimited)

@@ -182,6 +182,8 @@ def serving_messages(
     times = 0.0 * sizes
     group = ranks
     reduces = np.full_like(plan.tensor_parallel, 2.0)
+    if architecture.linear_attention:
+        reduces = reduces * (0.5 * model.num_blocks)
     exchanges = np.zeros_like(reduces)
     if np.any(ranks != 1.0):
         found = collective_time("all_reduce", hidden, group, 1.0, network, kernels["all_reduce"])

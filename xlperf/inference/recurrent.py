@@ -14,12 +14,15 @@ from xlperf.hardware.recurrence import linear_attention_time
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.linear import (
     CHUNK,
+    STATE_SPACE_CHUNK,
     chunk_scan_flop,
     chunk_scan_traffic,
     convolution_state_size,
     recurrent_state_size,
     recurrent_step_flop,
     recurrent_step_traffic,
+    state_space_scan_flop,
+    state_space_scan_traffic,
 )
 from xlperf.workload.model import Model
 from xlperf.workload.serving import linear_widths
@@ -106,8 +109,16 @@ def prefill_scan(
     heads = ceil_div(model.linear_value_heads, plan.attention_parallel)
     sizes = (model.linear_key_size, model.linear_value_size)
     flop = chunk_scan_flop(tokens, heads, *sizes)
-    traffic = chunk_scan_traffic(tokens, together, heads, *sizes, plan.activation_size, model.linear_state_size)
-    chunks = ceil_div(np.minimum(plan.own_tokens, tokens), np.full_like(tokens, CHUNK))
+    bytes_of = (plan.activation_size, model.linear_state_size)
+    traffic = chunk_scan_traffic(tokens, together, heads, *sizes, *bytes_of)
+    chunk = np.full_like(tokens, CHUNK)
+    space = model.state_space > 0.0
+    if np.any(space):
+        groups = ceil_div(model.linear_key_heads, plan.attention_parallel)
+        flop = np.where(space, state_space_scan_flop(tokens, heads, groups, *sizes), flop)
+        other = state_space_scan_traffic(tokens, together, heads, groups, *sizes, *bytes_of)
+        traffic, chunk = np.where(space, other, traffic), np.where(space, STATE_SPACE_CHUNK, chunk)
+    chunks = ceil_div(np.minimum(plan.own_tokens, tokens), chunk)
     time = linear_attention_time(device, kernels["linear_attention"], traffic[:, None], flop[:, None], chunks[:, None])
     return flop[:, None], traffic[:, None], time
 

@@ -66,10 +66,13 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
         share = linear_share(model)
         gated = model.attention_gate * model.hidden_size * heads * model.head_size
         keys, values, own = linear_widths(model, ranks)
-        narrow = (1.0 - share) * (narrow + gated) + share * linear_attention_parameters(model.hidden_size, keys, values)
-        wide = share * linear_gate_parameters(model.hidden_size, own)
+        attended = model.num_attention_layers / model.num_layers
+        narrow = attended * (narrow + gated) + share * linear_attention_parameters(model.hidden_size, keys, values)
+        wide = share * linear_gate_parameters(model.hidden_size, own) * (1.0 - 0.5 * model.state_space)
     wide, narrow = wide + np.where(apart, narrow, 0.0), np.where(apart, 0.0, narrow)
     dense = expert_parameters(model.hidden_size, narrow_ffn, model.gated_mlp)
+    if architecture.linear_attention:
+        dense = dense * (model.num_dense_layers / model.num_layers)
     if not architecture.experts:
         return np.asarray(narrow + dense), np.asarray(wide)
     mixed = model.num_moe_layers / model.num_layers
@@ -78,7 +81,9 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     )
     shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size / ranks, model.gated_mlp)
     held = model.num_experts / plan.expert_parallel
-    narrow = narrow + (1.0 - mixed) * dense + mixed * (held * expert + shared)
+    if not architecture.linear_attention:
+        dense = (1.0 - mixed) * dense
+    narrow = narrow + dense + mixed * (held * expert + shared)
     return np.asarray(narrow), np.asarray(wide + mixed * router_parameters(model))
 
 
@@ -92,16 +97,18 @@ def _layer_small_parameters(model: Model, plan: InferencePlan, architecture: Arc
     if not architecture.linear_attention:
         return found
     share, sizes = linear_share(model), (model.linear_value_size, model.linear_convolution)
-    own = linear_attention_small_parameters(*linear_widths(model, ranks), *sizes)
+    own = linear_attention_small_parameters(*linear_widths(model, ranks), *sizes, model.state_space)
     without = layer_vector_parameters(*shapes, *biases, 0.0)
-    return np.asarray((1.0 - share) * found + share * (without + own))
+    attended = model.num_attention_layers / model.num_layers
+    norms = (2.0 - model.num_blocks) * (1.0 + model.layer_norm) * model.hidden_size
+    return np.asarray(attended * found + (1.0 - attended) * without - norms + share * own)
 
 
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
     """Tokens that one sequence at its longest keeps on one of the ranks that share it, mean over the layers."""
     context = plan.prompt_length + plan.running_output
     if not architecture.local_attention and architecture.linear_attention:
-        return np.asarray((1.0 - linear_share(model)) * np.ceil(context / plan.context_parallel))
+        return np.asarray(model.num_attention_layers / model.num_layers * np.ceil(context / plan.context_parallel))
     if not architecture.local_attention:
         return np.asarray(np.ceil(context / plan.context_parallel))
     near = model.num_local_layers * np.ceil(np.minimum(context, model.window) / plan.context_parallel)

@@ -322,6 +322,8 @@ def serving_work(
     """
     batching = _batching(plan)
     shape = _shape(plan, batching)
+    if architecture.experts:
+        shape = shape._replace(chosen_share=kernels["serving_experts"]["chosen_share"][:, 0])
     activation = plan.activation_size
     products = serving_gemms(model, shape, architecture, phases)
     gemms = products.gemms
@@ -346,7 +348,8 @@ def serving_work(
     served = side_by_side(shape.prefill_sampled * plan.attention_replicas, sequences)[:, list(phases)]
     prefill = np.array([1.0, 0.0])[list(phases)]
     each_served = prefill * software["request_overhead_time"] + (1.0 - prefill) * software["token_overhead_time"]
-    layer_overhead = software["layer_overhead_time"] + 0.0 * served
+    blocks = (0.5 * model.num_blocks)[:, None] if architecture.linear_attention else 1.0
+    layer_overhead = blocks * software["layer_overhead_time"] + 0.0 * served
     if architecture.experts:
         mixed = (model.num_moe_layers / model.num_layers)[:, None]
         layer_overhead = layer_overhead + mixed * kernels["serving_experts"]["layer_overhead_time"]
@@ -374,8 +377,6 @@ def serving_work(
         served,
     )
     launched = _kernels(work)
-    if architecture.experts:
-        launched = launched + mixed * kernels["serving_experts"]["prefill_kernels"]
     if architecture.latent_attention:
         launched = launched + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:

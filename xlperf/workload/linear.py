@@ -13,6 +13,8 @@ from xlperf.arrays import Array, Numeric, array
 
 CHUNK = 64.0
 """Tokens of a chunk in the published kernels (flash-linear-attention, which vLLM and SGLang carry)."""
+STATE_SPACE_CHUNK = 128.0
+"""Tokens of a chunk of Mamba-2 (chunk_size in the configurations of Nemotron-H and Nemotron 3)."""
 
 
 def linear_attention_parameters(hidden_size: Numeric, key_width: Numeric, value_width: Numeric) -> Array:
@@ -71,11 +73,18 @@ def linear_gate_parameters(hidden_size: Numeric, value_heads: Numeric) -> Array:
 
 
 def linear_attention_small_parameters(
-    key_width: Numeric, value_width: Numeric, value_heads: Numeric, value_size: Numeric, convolution: Numeric
+    key_width: Numeric,
+    value_width: Numeric,
+    value_heads: Numeric,
+    value_size: Numeric,
+    convolution: Numeric,
+    state_space: Numeric = 0.0,
 ) -> Array:
     r"""Weights of one layer that stand in no matrix product: convolution, decay of each head, gated norm.
 
-    .. math:: P = c (2 k + v) + 2 n + d_v
+    Mamba-2 has a bias of the convolution and a skip of each head more, and scales of the norm for all heads.
+
+    .. math:: P = (c + \mu) (2 k + v) + (2 + \mu) n + (1 - \mu) d_v + \mu v
 
     Parameters
     ----------
@@ -89,6 +98,8 @@ def linear_attention_small_parameters(
         Width d_v of one value head: scales of the norm of the output. [-]
     convolution : numeric
         Tokens c that the convolution of each channel sees. [-]
+    state_space : numeric, default 0.0
+        Mu: 1 for Mamba-2, 0 for a gated delta net. [-]
 
     Returns
     -------
@@ -99,9 +110,12 @@ def linear_attention_small_parameters(
     ----------
     .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
        arXiv:2412.06464, section 3.4.
+    .. [2] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+       state space duality", 2024, arXiv:2405.21060, section 7.1.
     """
-    channels = 2.0 * array(key_width) + array(value_width)
-    return np.asarray(array(convolution) * channels + 2.0 * array(value_heads) + array(value_size))
+    channels, more = 2.0 * array(key_width) + array(value_width), array(state_space)
+    norm = array(value_size) + more * (array(value_width) - array(value_size))
+    return np.asarray((array(convolution) + more) * channels + (2.0 + more) * array(value_heads) + norm)
 
 
 def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Numeric, element_size: Numeric) -> Array:
@@ -252,6 +266,96 @@ def chunk_scan_traffic(
     each = elements * array(element_size) + 2.0 * CHUNK * array(state_element_size)
     states = 2.0 * array(sequences) * recurrent_state_size(value_heads, key_size, value_size, state_element_size)
     return np.asarray(array(tokens) * array(value_heads) * each + states)
+
+
+def state_space_scan_flop(
+    tokens: Numeric, value_heads: Numeric, key_heads: Numeric, key_size: Numeric, value_size: Numeric
+) -> Array:
+    r"""FLOP of Mamba-2 over chunks of C tokens: scores of each group, outputs and states of each head.
+
+    .. math:: F = T \left(2 C m d_k + n \left(2 C d_v + 4 d_k d_v\right)\right)
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T. [-]
+    value_heads : numeric
+        Heads n on this accelerator. [-]
+    key_heads : numeric
+        Groups m on it, each with projections into and out of the state. [-]
+    key_size : numeric
+        Width d_k of the state. [-]
+    value_size : numeric
+        Width d_v of a head. [-]
+
+    Returns
+    -------
+    flop : numeric
+        Operations of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [FLOP]
+
+    References
+    ----------
+    .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+       state space duality", 2024, arXiv:2405.21060, section 6.
+    """
+    chunk, keys, values = STATE_SPACE_CHUNK, array(key_size), array(value_size)
+    heads = array(value_heads) * (2.0 * chunk * values + 4.0 * keys * values)
+    return np.asarray(array(tokens) * (2.0 * chunk * array(key_heads) * keys + heads))
+
+
+def state_space_scan_traffic(
+    tokens: Numeric,
+    sequences: Numeric,
+    value_heads: Numeric,
+    key_heads: Numeric,
+    key_size: Numeric,
+    value_size: Numeric,
+    element_size: Numeric,
+    state_element_size: Numeric,
+) -> Array:
+    r"""Bytes that the kernels of Mamba-2 over chunks of C tokens read and write.
+
+    States of chunks are made from inputs, passed on, and read by the outputs with inputs and scores of each group:
+    inputs twice, outputs once; projections into the state twice and out of it twice; states of chunks four times;
+    scores twice.
+
+    .. math:: S = T \left(e \left(3 n d_v + 4 m d_k\right) + e_s \left(4 \frac{n d_k d_v}{C} + 2 C m\right)\right)
+        + 2 b n d_k d_v e_s
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T of all sequences. [-]
+    sequences : numeric
+        Sequences b whose state is read before and written after. [-]
+    value_heads : numeric
+        Heads n on this accelerator. [-]
+    key_heads : numeric
+        Groups m on it. [-]
+    key_size : numeric
+        Width d_k of the state. [-]
+    value_size : numeric
+        Width d_v of a head. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    state_element_size : numeric
+        Bytes e_s of an element of a state. [B]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [B]
+
+    References
+    ----------
+    .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+       state space duality", 2024, arXiv:2405.21060, section 6.
+    """
+    heads, groups, keys, values = array(value_heads), array(key_heads), array(key_size), array(value_size)
+    inputs = array(element_size) * (3.0 * heads * values + 4.0 * groups * keys)
+    between = 4.0 * heads * keys * values / STATE_SPACE_CHUNK + 2.0 * STATE_SPACE_CHUNK * groups
+    states = 2.0 * array(sequences) * recurrent_state_size(heads, keys, values, state_element_size)
+    return np.asarray(array(tokens) * (inputs + array(state_element_size) * between) + states)
 
 
 def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:

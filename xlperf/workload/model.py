@@ -94,8 +94,10 @@ class Model:
         Width of the experts that every token visits, together. [-]
     num_mtp_layers : Array
         Modules that predict tokens further ahead; each has one more layer. [-]
+    shared_gate : Array
+        1 where the shared expert has a gate of its own. [-]
     num_linear_layers : Array
-        Layers of linear attention (gated delta net) in place of attention. [-]
+        Layers of linear attention (gated delta net) or of a state space (Mamba-2) in place of attention. [-]
     linear_key_heads : Array
         Query and key heads of such a layer. [-]
     linear_value_heads : Array
@@ -110,8 +112,10 @@ class Model:
         Bytes of an element of its state. [B]
     attention_gate : Array
         1 where the output of attention is gated: the projection of queries is twice as wide. [-]
-    shared_gate : Array
-        1 where the shared expert has a gate of its own. [-]
+    state_space : Array
+        1 where linear layers are Mamba-2: query and key heads are its groups, key width its state. [-]
+    num_bare_layers : Array
+        Layers that are a feed-forward layer and nothing else; the others then have none. 0: all have both. [-]
     """
 
     num_layers: Array
@@ -146,6 +150,7 @@ class Model:
     expert_ffn_hidden_size: Array = field(default_factory=_none)
     shared_ffn_hidden_size: Array = field(default_factory=_none)
     num_mtp_layers: Array = field(default_factory=_none)
+    shared_gate: Array = field(default_factory=_none)
     num_linear_layers: Array = field(default_factory=_none)
     linear_key_heads: Array = field(default_factory=_none)
     linear_value_heads: Array = field(default_factory=_none)
@@ -154,17 +159,32 @@ class Model:
     linear_convolution: Array = field(default_factory=_none)
     linear_state_size: Array = field(default_factory=_none)
     attention_gate: Array = field(default_factory=_none)
-    shared_gate: Array = field(default_factory=_none)
+    state_space: Array = field(default_factory=_none)
+    num_bare_layers: Array = field(default_factory=_none)
 
     @property
     def num_dense_layers(self) -> Array:
         """Layers with a dense feed-forward layer. [-]"""
-        return np.asarray(self.num_layers - self.num_moe_layers)
+        if not np.any(self.num_bare_layers > 0.0):
+            return np.asarray(self.num_layers - self.num_moe_layers)
+        return np.asarray(
+            np.where(self.num_bare_layers > 0.0, self.num_bare_layers, self.num_layers) - self.num_moe_layers
+        )
+
+    @property
+    def num_attention_layers(self) -> Array:
+        """Layers that attend to tokens, all or near ones. [-]"""
+        return np.asarray(self.num_layers - self.num_linear_layers - self.num_bare_layers)
+
+    @property
+    def num_blocks(self) -> Array:
+        """Blocks of a layer, each with a norm: 2, attention and feed-forward layer, or 1 of the two. [-]"""
+        return np.where(self.num_bare_layers > 0.0, 1.0, 2.0)
 
     @property
     def num_global_layers(self) -> Array:
         """Layers that attend to the whole sequence. [-]"""
-        return np.asarray(self.num_layers - self.num_local_layers - self.num_linear_layers)
+        return np.asarray(self.num_attention_layers - self.num_local_layers)
 
 
 class Architecture(NamedTuple):

@@ -65,9 +65,9 @@ def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
     keys = model.linear_key_heads * model.linear_key_size
     values = model.linear_value_heads * model.linear_value_size
     matrices = linear_attention_parameters(model.hidden_size, keys, values)
-    gates = linear_gate_parameters(model.hidden_size, model.linear_value_heads)
+    gates = linear_gate_parameters(model.hidden_size, model.linear_value_heads) * (1.0 - 0.5 * model.state_space)
     small = linear_attention_small_parameters(
-        keys, values, model.linear_value_heads, model.linear_value_size, model.linear_convolution
+        keys, values, model.linear_value_heads, model.linear_value_size, model.linear_convolution, model.state_space
     )
     return np.asarray(matrices + gates), small
 
@@ -76,9 +76,9 @@ def _all_attention(model: Model) -> Array:
     """Weights of the attention matrices of all layers, (rows,). [-]"""
     if not np.any(model.num_linear_layers > 0.0):
         return np.asarray(model.num_layers * attention_matrix_parameters(model))
-    others = model.num_layers - model.num_linear_layers
     return np.asarray(
-        others * attention_matrix_parameters(model) + model.num_linear_layers * linear_layer_parameters(model)[0]
+        model.num_attention_layers * attention_matrix_parameters(model)
+        + model.num_linear_layers * linear_layer_parameters(model)[0]
     )
 
 
@@ -87,8 +87,10 @@ def _all_small(model: Model) -> Array:
     found = model.num_layers * layer_small_parameters(model)
     if not np.any(model.num_linear_layers > 0.0):
         return np.asarray(found)
-    without = 2.0 * model.query_key_norm * model.head_size
-    return np.asarray(found + model.num_linear_layers * (linear_layer_parameters(model)[1] - without))
+    others = model.num_layers - model.num_attention_layers
+    found = found - others * 2.0 * model.query_key_norm * model.head_size
+    found = found - (2.0 - model.num_blocks) * model.num_layers * (1.0 + model.layer_norm) * model.hidden_size
+    return np.asarray(found + model.num_linear_layers * linear_layer_parameters(model)[1])
 
 
 def layer_small_parameters(model: Model) -> Array:

@@ -45,6 +45,9 @@ _WIDE = ("key and value expansion", "query absorption", "value expansion", "line
 _CONVOLUTION_PASSES = 4.0  # a prompt is transposed before its convolution: read and written twice
 
 
+_ALL = np.full(1, 1.0)
+
+
 class ServingShape(NamedTuple):
     """What one rank sees in both phases, and how the model is split; every field has shape (rows,).
 
@@ -69,6 +72,8 @@ class ServingShape(NamedTuple):
     prefill_expanded : Array
         Tokens whose compressed keys and values a pass of the prefill expands: those of all ranks that share the
         prompts. [-]
+    chosen_share : Array, default 1
+        Share of the experts that tokens choose among as if evenly. [-]
     """
 
     prefill_tokens: Array
@@ -80,6 +85,7 @@ class ServingShape(NamedTuple):
     expert_parallel: Array
     expert_tensor_parallel: Array
     prefill_expanded: Array
+    chosen_share: Array = _ALL
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
         """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
@@ -255,7 +261,9 @@ def _linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
     """Projections of a layer of linear attention: queries, keys, values and gate; decay and writing; output."""
     keys, values, heads = linear_widths(model, ranks)
     hidden = model.hidden_size
-    n = side_by_side(2.0 * (keys + values), 2.0 * heads, hidden)
+    # Of Mamba-2 the step of each head comes with the other projections.
+    steps = model.state_space * heads
+    n = side_by_side(2.0 * (keys + values) + steps, 2.0 * heads, hidden)
     k = side_by_side(hidden, hidden, values)
     return Gemms(_LINEAR, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
 
@@ -263,7 +271,8 @@ def _linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
     """Grouped products of the busiest rank's experts, shared experts, router."""
     ranks, held = shape.expert_parallel, model.num_experts / shape.expert_parallel
-    hit = experts_hit(model.num_experts, model.top_k, tokens) / ranks
+    chosen = np.maximum(model.num_experts * shape.chosen_share, model.top_k)
+    hit = experts_hit(chosen, model.top_k, tokens) / ranks
     hit = np.minimum(hit * busiest_share(hit, ranks), held)
     copies = tokens * model.top_k / ranks
     # Tokens bring their experts one by one: with many experts on a rank its load evens out.
@@ -285,13 +294,17 @@ def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Arr
     else:
         columns = [one, one]
     if architecture.linear_attention:
-        linear = linear_share(model)
-        columns = [(1.0 - linear) * each for each in columns] + [linear] * len(_LINEAR)
+        linear, attended = linear_share(model), divide(model.num_attention_layers, model.num_layers)
+        columns = [attended * each for each in columns] + [linear, linear * (1.0 - model.state_space), linear]
     if architecture.experts:
         mixed = model.num_moe_layers / model.num_layers
         dense = 1.0 - mixed
+        if architecture.linear_attention:
+            dense = divide(model.num_dense_layers, model.num_layers)
         shared = np.where(model.shared_ffn_hidden_size > 0.0, mixed, 0.0)
         columns += [dense, dense, mixed, mixed, shared, shared, mixed]
+    elif architecture.linear_attention:
+        columns += [divide(model.num_dense_layers, model.num_layers)] * 2
     else:
         columns += [one, one]
     return side_by_side(*columns, one)
@@ -409,10 +422,10 @@ def serving_vectors(
     logits = _SAMPLING_PASSES * model.vocab_size * logit_size
     columns, calls = [], []
     one = np.ones_like(stream)
-    attended = one
+    attended, dense, norms = one, one, 2.0 * one
     if architecture.linear_attention:
-        linear = linear_share(model)
-        attended = 1.0 - linear
+        linear, attended = linear_share(model), divide(model.num_attention_layers, model.num_layers)
+        dense, norms = divide(model.num_dense_layers, model.num_layers), one * model.num_blocks
         keys, values, _ = linear_widths(model, ranks)
         channels, normed = (2.0 * keys + values) * element_size, 3.0 * values * element_size
         cached = cached + 3.0 * model.attention_gate * heads * model.head_size * element_size
@@ -425,9 +438,10 @@ def serving_vectors(
             width = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
             shared = tokens * model.shared_ffn_hidden_size / ranks
             columns += [(2.0 + model.gated_mlp) * (copies * width + shared) * element_size, 4.0 * copies * stream]
-            calls += [2.0 * one, attended, 1.0 - mixed, mixed, mixed]
+            unmixed = dense if architecture.linear_attention else 1.0 - mixed
+            calls += [norms, attended, unmixed, mixed, mixed]
         else:
-            calls += [2.0 * one, attended, one]
+            calls += [norms, attended, dense]
         if architecture.linear_attention:
             # A token of decoding shifts the window of its sequence: all but the oldest input stay.
             passes = 2.0 * model.linear_convolution if phase else _CONVOLUTION_PASSES
@@ -471,10 +485,13 @@ def attention_calls(model: Model, architecture: Architecture, phases: tuple[int,
     Returns
     -------
     Array
-        Adds up to 1 in each phase, (rows, phases x kinds). [-]
+        Adds up to 1 in each phase but for layers without any, (rows, phases x kinds). [-]
     """
     if not (architecture.local_attention or architecture.linear_attention):
         return np.ones((len(model.num_layers), len(phases)))
     kinds = [local_share(model)] if architecture.local_attention else []
     kinds += [linear_share(model)] if architecture.linear_attention else []
-    return side_by_side(*[1.0 - sum(kinds), *kinds] * len(phases))
+    everywhere = 1.0 - sum(kinds)
+    if architecture.linear_attention:
+        everywhere = everywhere - divide(model.num_bare_layers, model.num_layers)
+    return side_by_side(*[everywhere, *kinds] * len(phases))
