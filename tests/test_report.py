@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import report_samples as samples
 from openpyxl import Workbook, load_workbook
+from openpyxl.utils import range_boundaries
 
 from xlperf.catalog import schema as schema_module
 from xlperf.catalog.catalog import Catalog
@@ -434,3 +435,11 @@ def test_the_memory_sheet_stacks_no_more_than_the_memory_reserved(catalog: Catal
     ]
     for row, reserved in zip(rows[top + 1 : top + 3], results["memory_reserved"] / factor("GiB"), strict=True):
         assert sum(row[place] or 0.0 for place in stacked) == pytest.approx(reserved, rel=1e-9)
+
+
+def test_a_printed_page_ends_with_its_table(book: Workbook) -> None:
+    """No rows stand between a table and the break before the next chart: they could fill a page of their own."""
+    sheet = book["memory"]
+    ends = sorted(range_boundaries(table.ref)[3] for table in sheet.tables.values())
+    first = ends[0] + bool(sheet.cell(ends[0] + 1, 1).value)  # a line may say how many plans are left out
+    assert len(ends) == 2 and first in {each.id for each in sheet.row_breaks.brk}

@@ -25,6 +25,7 @@ MOST_PLANS = 96
 _PER_CHART = 26
 CM_PER_ROW = 15.0 / 72 * 2.54
 _TOP = 4
+_BETWEEN = 3  # rows from the end of a table to the next chart; the page ends with the table
 _EMU_PER_CM = 360000
 _SHARE_WIDTH, _SIDE_WIDTH, _GAP = 20.5, 12.5, 0.3
 
@@ -131,7 +132,7 @@ def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
         fields = [*parts, _field(group, rows, "memory_capacity"), fits]
         block = _Block(sheet, group, _names(group, rows), fields, top)
         block.memory_charts(f"{group.kind.capitalize()}: memory of the fullest accelerator", len(parts))
-        top = _finish(sheet, block) + 3
+        top = _finish(sheet, block) + _BETWEEN
 
 
 def _shown(group: Plans) -> np.ndarray:
@@ -203,7 +204,7 @@ class _Block:
         columns = [key, *(field.column for field in self.fields)]
         write_table(self.sheet, columns, rows, f"A{self.header_row}", name, freeze=None, fitted=True)
         if self.top != _TOP:
-            self.sheet.row_breaks.append(Break(id=self.top - 1))
+            self.sheet.row_breaks.append(Break(id=self.top - _BETWEEN))
         for page in range(1, len(self.pages) + 1):
             self.sheet.row_breaks.append(Break(id=self.top + page * self.chart_rows - 1))
 
