@@ -195,11 +195,13 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     )
     prefill, step, half = (times.reshape(shape) for times in (prefills[:-1], steps[:number], steps[number:-1]))
     share = demand.shared(requests, prompts, prefill)
-    running = load.state(demand.service(batch, step, half, prefill, share), requests).running
-    batch = np.maximum(np.minimum(np.ceil(running), load.places), 1.0)
-    later, _ = halves.times(_stacked(batch, half_of(batch)), _stacked(prompts)[:0], detailed)
-    service = demand.service(batch, later[:number].reshape(shape), later[number:].reshape(shape), prefill, share)
-    steady = load.state(service, requests)
+    service = demand.service(batch, step, half, prefill, share)
+    steady, first = load.state(service, requests), batch
+    batch = np.maximum(np.minimum(np.ceil(steady.running), load.places), 1.0)
+    if not np.array_equal(batch, first):
+        later, _ = halves.times(_stacked(batch, half_of(batch)), _stacked(prompts)[:0], detailed)
+        service = demand.service(batch, later[:number].reshape(shape), later[number:].reshape(shape), prefill, share)
+        steady = load.state(service, requests)
     sent = load.prefillers * demand.most_prompts * demand.stages / prefills[-1]
     decoded = divide(load.decoders * load.places, service.steps * steps[-1], np.inf)
     return PoolState(service, steady, batch, prompts, np.maximum(np.minimum(sent, decoded), steady.rate))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import islice
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -21,6 +23,10 @@ from xlperf.workload.serving import BOTH_PHASES
 
 Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan)
 Rows = np.ndarray | slice
+_NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Device, Network, InferencePlan)}
+_READ = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
+_MANY = 256
+"""Rows from which on arrays are packed to take some of them. [-]"""
 
 
 class _Packed:
@@ -36,24 +42,26 @@ class _Packed:
             if id(values) not in self.first and values.ndim and values.dtype == np.float64:
                 self.first[id(values)] = len(columns)
                 columns += [values] if values.ndim == 1 else list(values.T)
-        self.arrays, self.matrix = arrays, np.stack(columns)
+        self.arrays, self.matrix = arrays, np.concatenate(columns).reshape(len(columns), -1)
 
-    def take(self, rows: np.ndarray) -> Iterator[Array]:
+    def take(self, rows: np.ndarray) -> list[Array]:
         """Some rows of the arrays, in their order."""
         taken = self.matrix.take(rows, axis=1)
+        found = []
         for values in self.arrays:
             first = self.first.get(id(values))
             if first is None:
-                yield values[rows] if values.ndim else values
+                found.append(_some(values, rows))
             elif values.ndim == 1:
-                yield taken[first]
+                found.append(taken[first])
             else:
-                yield taken[first : first + values.shape[1]].T
+                found.append(taken[first : first + values.shape[1]].T)
+        return found
 
 
-def _bundle(bundle: Bundle, arrays: Iterator[Array]) -> Bundle:
-    """One of its kind with the next of some arrays."""
-    return type(bundle)(*(next(arrays) for _ in fields(bundle)))
+def _some(values: Array, rows: Rows) -> Array:
+    """Rows of an array that has one for each plan; others as they are."""
+    return values[rows] if values.ndim else values
 
 
 @dataclass(frozen=True)
@@ -77,14 +85,15 @@ class Serving:
 
     def take(self, rows: Rows) -> Serving:
         """Some of the plans; a plan may be taken several times."""
-        arrays = (values[rows] if values.ndim else values for values in self._arrays)
-        return self._with_arrays(arrays if isinstance(rows, slice) else self._packed.take(rows))
+        if isinstance(rows, slice) or len(rows) < _MANY:
+            return self._with_arrays([_some(values, rows) for values in self._arrays])
+        return self._with_arrays(self._packed.take(rows))
 
     @cached_property
     def _arrays(self) -> list[Array]:
         """Every array, in an order of its own."""
         bundles = self.model, self.device, self.attention_device, self.wide_device, self.network, self.plan
-        found = [getattr(bundle, field.name) for bundle in bundles for field in fields(bundle)]
+        found = [values for bundle in bundles for values in _READ[type(bundle)](bundle)]
         for constants in (*self.kernels.values(), self.software):
             found += constants.values()
         return [*found, self.reserved_memory]
@@ -93,18 +102,23 @@ class Serving:
     def _packed(self) -> _Packed:
         return _Packed(self._arrays)
 
-    def _with_arrays(self, arrays: Iterator[Array]) -> Serving:
+    def _with_arrays(self, arrays: list[Array]) -> Serving:
         """The same with other arrays in the order of ``_arrays``."""
+        left = iter(arrays)
+
+        def bundle(like: Bundle) -> Bundle:
+            return type(like)(*islice(left, len(_NAMES[type(like)])))
+
         return Serving(
-            _bundle(self.model, arrays),
-            _bundle(self.device, arrays),
-            _bundle(self.attention_device, arrays),
-            _bundle(self.wide_device, arrays),
-            _bundle(self.network, arrays),
-            _bundle(self.plan, arrays),
-            {name: {key: next(arrays) for key in constants} for name, constants in self.kernels.items()},
-            {key: next(arrays) for key in self.software},
-            next(arrays),
+            bundle(self.model),
+            bundle(self.device),
+            bundle(self.attention_device),
+            bundle(self.wide_device),
+            bundle(self.network),
+            bundle(self.plan),
+            {name: dict(zip(constants, left, strict=False)) for name, constants in self.kernels.items()},
+            dict(zip(self.software, left, strict=False)),
+            next(left),
             self.architecture,
         )
 
