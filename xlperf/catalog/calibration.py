@@ -97,9 +97,8 @@ def coded_words(values: Sequence[str]) -> Words:
     >>> coded_words(["a", "b", "a"]).codes.tolist()
     [0, 1, 0]
     """
-    seen: dict[str, int] = {}
-    codes = [seen.setdefault(value, len(seen)) for value in values]
-    return Words(np.array(codes, dtype=np.int64), tuple(seen))
+    seen = {value: code for code, value in enumerate(dict.fromkeys(values))}
+    return Words(np.array(list(map(seen.__getitem__, values)), dtype=np.int64), tuple(seen))
 
 
 def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:

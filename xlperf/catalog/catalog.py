@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -179,7 +180,7 @@ class Catalog:
         return np.array([index.get(name.casefold(), _BLANK) for name in names.tolist()], dtype=np.int64)
 
     def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
-        found = [index.get(name, _UNKNOWN) for name in names.tolist()]
+        found = list(map(index.get, names.tolist(), repeat(_UNKNOWN)))
         if _UNKNOWN in found:
             problems: dict[str, str] = {}
             faults = []

@@ -109,7 +109,8 @@ class Table:
         values = self.columns.get(column)
         if values is None:
             return np.full(len(self), default)
-        return np.array([numbers[word] if word else default for word in values.tolist()], dtype=np.int64)
+        known = {**numbers, "": default}
+        return np.array(list(map(known.__getitem__, values.tolist())), dtype=np.int64)
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""

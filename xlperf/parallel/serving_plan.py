@@ -244,8 +244,9 @@ def distinct_names(*names: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     >>> codes.tolist(), first.tolist(), second.tolist()
     ([0, 1, 0], ['a', 'b'], ['', ''])
     """
-    seen: dict[tuple[str, ...], int] = {}
-    codes = [seen.setdefault(row, len(seen)) for row in zip(*(column.tolist() for column in names), strict=True)]
+    rows = list(zip(*(column.tolist() for column in names), strict=True))
+    seen = {row: code for code, row in enumerate(dict.fromkeys(rows))}
+    codes = list(map(seen.__getitem__, rows))
     columns = zip(*seen, strict=True) if seen else [()] * len(names)
     return np.array(codes, dtype=np.int64), [np.array(column, dtype=object) for column in columns]
 
