@@ -291,6 +291,23 @@ def test_dividing_a_die_pays_the_more_the_larger_it_is_and_the_younger_its_node(
     assert gain("7 nm", 800) < gain("5 nm", 800) < gain("3 nm", 800)
 
 
+def test_findings_of_chiplets_name_the_count_of_the_cheapest_compute() -> None:
+    """The dies that a finding names are those of the least cost of its row on the map."""
+    found, said = (
+        sheet("chiplets", "map"),
+        {finding.words.split(":")[0]: finding.words for finding in outcome("chiplets").findings},
+    )
+    names = [entry.name for entry in found.columns if entry.name.endswith("_dies")]
+    for row in found.rows:
+        node, area, package = str(row[0]).split(", ")
+        priced = {name: value for name, value in zip([entry.name for entry in found.columns], row, strict=True)
+                  if name in names and value is not None and value == value}  # fmt: skip
+        best = min(priced, key=lambda name: float(priced[name] or 0.0)).removesuffix("_dies")
+        words = said[f"{node}, {area} on {package}"]
+        assert ("one die gives" if best == "1" else f" {best} dies give") in words
+        assert " 1 dies" not in words
+
+
 def test_too_many_dies_cost_more_than_they_save() -> None:
     found = sheet("chiplets", "map")
     for node in ("7 nm", "5 nm", "3 nm"):

@@ -215,3 +215,15 @@ def test_traffic_of_the_loss_by_hand(catalog: Catalog, kind: str, loss: int, gra
     traffic = dict(zip(operators["operator"], operators["traffic"], strict=True))
     assert traffic["cross-entropy"] == 4096 * 128256 * loss
     assert traffic["cross-entropy gradient"] == 4096 * 128256 * gradient
+
+
+def test_products_of_standard_attention_by_hand(catalog: Catalog) -> None:
+    """GPT-3 on 8 ranks, 2 sequences at a time: 12 of 96 heads of 128 each, 2048 queries against 2048 keys."""
+    operators = explain(plans([changed(LEGAL[0], micro_batch_size=2)]), catalog)
+    shapes = {
+        name: tuple(float(operators[axis][at]) for axis in ("m", "n", "k", "batch"))
+        for at, name in enumerate(operators["operator"])
+        if operators["phase"][at] == "forward"
+    }
+    assert shapes["attention scores"] == (2048.0, 2048.0, 128.0, 2 * 12.0)
+    assert shapes["attention values"] == (2048.0, 128.0, 2048.0, 2 * 12.0)

@@ -274,14 +274,17 @@ def _findings(cases: Sequence[_Case], sheet: StudySheet) -> Iterator[Finding]:
         if not priced:
             continue
         best, row = min(priced, key=lambda pair: pair[0])
-        words = f"{key[0]}, {key[1]:.0f} mm2 on {key[2]}: {float(row[4] or 0):.0f} dies give the cheapest compute"
+        where, count = f"{key[0]}, {key[1]:.0f} mm2 on {key[2]}", float(row[4] or 0)
         one = next((pair for pair in priced if pair[1][4] == 1), None)
-        if one is None:
-            words += "; one die would be over the exposure field"
+        if count == 1:
+            words = f"{where}: one die gives the cheapest compute; its yield is {100 * float(row[good] or 0):.0f} %"
         else:
-            whole = 100 * float(one[1][good] or 0)
-            saved = f"{100 * (1 - best / one[0]):.0f} % below one die" if best < one[0] else "dividing pays nothing"
-            words += f", {saved}, whose yield is {whole:.0f} %"
+            words = f"{where}: {count:.0f} dies give the cheapest compute"
+            if one is None:
+                words += "; one die would be over the exposure field"
+            else:
+                whole = 100 * float(one[1][good] or 0)
+                words += f", {100 * (1 - best / one[0]):.0f} % below one die, whose yield is {whole:.0f} %"
         yield Finding("Chiplets", f"{words}.", "good")
 
 
