@@ -29,6 +29,7 @@ from xlperf.excel.build import read_tables, workbook_package
 from xlperf.excel.functions import functions
 from xlperf.excel.install import install, uninstall
 from xlperf.excel.outcomes import shown_column
+from xlperf.excel.session import Engine
 from xlperf.resources import workbook
 from xlperf.units import YEAR
 
@@ -123,7 +124,7 @@ def compare_plans(office, path, catalog):
     book = openpyxl.load_workbook(path)
     compared = 0
     for plans in read_plans(path):
-        results = evaluate(plans, catalog)
+        results = Engine().evaluate(plans, catalog)  # what a cell with auto gets too
         table = book[plans.kind].tables[plans.kind]
         cells = office.values(plans.kind, table.ref)
         formulas = office("cells", sheet=plans.kind, area=table.ref)

@@ -9,7 +9,6 @@ from typing import Any
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
 from xlperf.evaluate.designs import evaluate_designs
 from xlperf.evaluate.servers import evaluate_servers
 from xlperf.excel.blocks import block_of, read_block
@@ -17,7 +16,9 @@ from xlperf.excel.build_front import CARD_RESULTS, CARDS, card, catalog_kinds
 from xlperf.excel.build_sheets import ASKED, LIVE_RESULTS, PLANNED
 from xlperf.excel.handles import content_of, handle_of
 from xlperf.excel.outcomes import Outcome, solved
+from xlperf.excel.session import MOST_IN_CELLS
 from xlperf.excel.style import data_rows
+from xlperf.explore.resolve import evaluate_resolved
 
 ORIGIN = "xlperf.xlsx"
 
@@ -79,7 +80,9 @@ def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog, kin
     def computed(table: Table) -> Table:
         if kind == "chiplets":
             return evaluate_designs(table, catalog)
-        return evaluate_servers(table) if kind == "servers" else evaluate(table, catalog)
+        if kind == "servers":
+            return evaluate_servers(table)
+        return evaluate_resolved(table, catalog, MOST_IN_CELLS)[1]
 
     outcome: Outcome = solved(replace(read_block(block, None), kind=kind), computed)
     cells = {name: outcome.column(name) for name in names}
