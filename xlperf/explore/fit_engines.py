@@ -25,6 +25,9 @@ from xlperf.units import factor
 
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
+NEVER_FITTED_ATTENTION = ("hybrid",)
+"""Attention whose models are predicted and never fitted: the scans of linear layers have one set of constants for all
+accelerators, and what they miss is not to be found in the constants of engines."""
 BUILT_ON = {"nim": "tensorrt-llm"}
 """Servers whose rows also tell about the engine that they are built on."""
 WEIGHT_OF_FIRST = 0.5
@@ -152,7 +155,8 @@ def serving_rows(published: Published, catalog: Catalog) -> ServingRows:
     Parameters
     ----------
     published : Published
-        Inference rows; those of the papers, of :data:`NEVER_FITTED_SOURCES` and without a prediction are left out.
+        Inference rows; those of the papers, of :data:`NEVER_FITTED_SOURCES`, of models with
+        :data:`NEVER_FITTED_ATTENTION` and without a prediction are left out.
     catalog : Catalog
         With the calibration of the kernels.
 
@@ -165,13 +169,18 @@ def serving_rows(published: Published, catalog: Catalog) -> ServingRows:
     kept = [row for row, (group, source) in enumerate(told) if _may_be_fitted(group, source)]
     plans = inference_plans(published.take(kept), catalog)
     records = compare(plans, evaluate(plans.plans, plans.catalog)) if len(plans.plans) else []
+    table = plans.plans
+    models = plans.catalog.rows("models", table.text("model"), table, "model")
+    attention = plans.catalog.tables["models"].text("attention_type")[models].tolist()
+    plan_of = {name: row for row, name in enumerate(table.text("name").tolist())}
     chosen = [
         index
         for index, record in enumerate(records)
-        if record.primary and record.covered and record.quantity in (TIME_PER_TOKEN, FIRST_TOKEN)
+        if record.primary
+        and record.covered
+        and record.quantity in (TIME_PER_TOKEN, FIRST_TOKEN)
+        and attention[plan_of[record.row_id]] not in NEVER_FITTED_ATTENTION
     ]
-    table = plans.plans
-    plan_of = {name: row for row, name in enumerate(table.text("name").tolist())}
     of_plan = np.array([plan_of[records[index].row_id] for index in chosen], dtype=np.int64)
     accelerators = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator")[of_plan]
     keys = [table.text(name)[of_plan].tolist() for name in ("model", "accelerator")]
