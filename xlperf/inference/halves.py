@@ -16,10 +16,8 @@ from xlperf.inference.serving import Serving
 from xlperf.inference.work import phase_times
 from xlperf.workload.serving import BOTH_PHASES, DECODING, PREFILL
 
-_PIECE = 4096
+_PIECE = 8192
 """Rows that go through the equations together: their arrays stay in the processor's cache. [-]"""
-_APART = 1024
-"""Above so many rows to a number, those of one number are computed by themselves. [-]"""
 _FEW = 64
 """Up to so many rows one call of both phases is faster than a call of each. [-]"""
 
@@ -81,18 +79,6 @@ class _Asked:
     def values(self) -> Array:
         """Batches to compute, one after the other: first those of all rows of the first number."""
         return np.asarray(self.batches[self.before + self.numbers, self.rows])
-
-    def pieces(self) -> list[slice]:
-        """Parts of them that are computed together: in a large block of one number, whose rows are in order."""
-        ends = [len(self.rows)]
-        if len(self.rows) > _APART * len(self.new):
-            ends = np.searchsorted(self.numbers, np.arange(1, len(self.new) + 1)).tolist()
-        starts = [0, *ends][:-1]
-        return [
-            slice(first, min(first + _PIECE, end))
-            for start, end in zip(starts, ends, strict=True)
-            for first in range(start, end, _PIECE)
-        ]
 
     def answered(self, computed: Array) -> tuple[_Known, Array]:
         """What is known with the times that were computed, and those that were asked for."""
@@ -215,8 +201,9 @@ class HalfPasses:
     def _pieces(self, phase: int, rows: np.ndarray, asked: _Asked, bounded: int) -> tuple[Array, Array]:
         """Parts (rows, 5) of one phase, and bounds of the first rows."""
         parts, bound, values = np.empty((len(rows), 5)), np.empty(bounded), asked.values
-        for some in asked.pieces():
-            start, chosen = some.start, rows[some]
+        for start in range(0, len(rows), _PIECE):
+            some = slice(start, start + _PIECE)
+            chosen = rows[some]
             whole = slice(int(chosen[0]), int(chosen[-1]) + 1)
             served = self._serving.take(whole if whole.stop - whole.start == len(chosen) else chosen)
             ones = np.ones(len(chosen))
