@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from xlperf.arrays import Array
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.explore.fit_engines import NEVER_FITTED_SOURCES, serving_rows
 from xlperf.explore.fit_rows import FittedConstant, rows_of_fit_set
 from xlperf.explore.fit_serving import FAMILY, KINDS, fit_serving
-from xlperf.explore.published import Published, published_rows
+from xlperf.explore.published import Published, published_rows, read_published
+from xlperf.explore.validate import records_of
+from xlperf.resources import workbook
 
 PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
 PUBLISHED += ["precision", "framework", "latency_s"]
@@ -131,3 +133,12 @@ def test_nothing_is_fitted_on_what_is_only_predicted(catalog: Catalog, group: st
     measured = published(group, lambda number: 2.0, source)
     assert len(serving_rows(measured, catalog)) == 0
     assert fit_serving(measured, catalog, "2026-01-01") == []
+
+
+def test_models_with_linear_attention_are_predicted_and_never_fitted() -> None:
+    shipped = load_catalog()
+    (inference,) = (rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "inference")
+    hybrid = inference.take([row for row, name in enumerate(inference.text["model"]) if name.startswith("Qwen3.5-")])
+    covered = [record for record in records_of([hybrid], shipped) if record.covered]
+    assert len(covered) > 300
+    assert len(serving_rows(hybrid, shipped)) == 0
