@@ -75,6 +75,21 @@ def test_experts_are_hit_as_by_counting() -> None:
     assert experts_hit(np.array([8.0]), np.array([2.0]), np.array([1e6]))[0] == 8.0
 
 
+def test_preferred_experts_are_hit_as_by_counting() -> None:
+    """32 experts of which half have seven eighths of four visits a token: expected distinct ones by simulation."""
+    chances = np.repeat([4 * 7 / 8 / 16, 4 / 8 / 16], 16)
+    random = np.random.default_rng(2)
+    for tokens in (2, 10, 50):
+        visited = (random.random((4000, tokens, 32)) < chances).any(axis=1)
+        found = experts_hit(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), np.array([0.5]))[0]
+        assert found == pytest.approx(visited.sum(axis=1).mean(), rel=0.01)
+    few, all_of_them = (np.array([count]) for count in (1.0, 1e6))
+    shares = np.array([0.3, 0.6, 1.0])
+    assert experts_hit(np.full(3, 32.0), np.full(3, 4.0), few, shares) == pytest.approx(4.0)
+    assert experts_hit(np.full(3, 32.0), np.full(3, 4.0), all_of_them, shares) == pytest.approx(32.0)
+    assert experts_hit(np.array([4.0]), np.array([3.0]), few, np.array([0.5])) == pytest.approx(3.0)
+
+
 @pytest.mark.parametrize(
     ("model", "active"),
     [("Qwen3-30B-A3B", 2.9e9), ("gpt-oss-120b", 4.5e9), ("DeepSeek-V3", 34e9), ("Mixtral-8x7B-v0.1", 12e9)],

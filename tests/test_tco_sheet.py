@@ -17,9 +17,9 @@ import pytest
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
 from xlperf.excel.build import read_tables, workbook_package
 from xlperf.excel.build_tco import TOP
+from xlperf.explore.resolve import evaluate_resolved
 from xlperf.resources import workbook
 from xlperf.units import YEAR, factor
 
@@ -34,7 +34,7 @@ def _expected(catalog: Catalog) -> list[tuple[str, float]]:
     found = []
     for kind in PLAN_TABLES:
         plans = read_tables(workbook())[kind]
-        results = evaluate(plans, catalog)
+        plans, results = evaluate_resolved(plans, catalog)
         if kind == "training":
             cost = results["cost_per_million_tokens"]
         else:

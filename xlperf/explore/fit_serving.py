@@ -29,7 +29,7 @@ KINDS = (
     Kind("serving_experts", "memory_slowdown", ("generation", "precision"), 0.05, shared=False),
     Kind("serving_experts", "product_slowdown", ("generation", "precision"), 0.05, shared=False),
     Kind("serving_experts", "layer_overhead_time", ("generation",), 5e-6),
-    Kind("serving_experts", "chosen_share", (), 0.05, start=0.8),
+    Kind("serving_experts", "favoured_share", (), 0.05, start=0.8),
     Kind("serving_attention", "memory_slowdown", ("generation",), 0.05, shared=False),
     Kind("engine_all_reduce", "launch_time", ("generation",), 1e-6),
     Kind("engine_all_reduce", "bandwidth_efficiency", (), 0.05),

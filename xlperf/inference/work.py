@@ -323,7 +323,7 @@ def serving_work(
     batching = _batching(plan)
     shape = _shape(plan, batching)
     if architecture.experts:
-        shape = shape._replace(chosen_share=kernels["serving_experts"]["chosen_share"][:, 0])
+        shape = shape._replace(favoured_share=kernels["serving_experts"]["favoured_share"][:, 0])
     activation = plan.activation_size
     products = serving_gemms(model, shape, architecture, phases)
     gemms = products.gemms

@@ -72,8 +72,8 @@ class ServingShape(NamedTuple):
     prefill_expanded : Array
         Tokens whose compressed keys and values a pass of the prefill expands: those of all ranks that share the
         prompts. [-]
-    chosen_share : Array, default 1
-        Share of the experts that tokens choose among as if evenly. [-]
+    favoured_share : Array, default 1
+        Share of the experts that routers prefer, as in :func:`experts_hit`. [-]
     """
 
     prefill_tokens: Array
@@ -85,7 +85,7 @@ class ServingShape(NamedTuple):
     expert_parallel: Array
     expert_tensor_parallel: Array
     prefill_expanded: Array
-    chosen_share: Array = _ALL
+    favoured_share: Array = _ALL
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
         """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
@@ -136,10 +136,16 @@ class ServingVectors(NamedTuple):
     calls: Array
 
 
-def experts_hit(num_experts: Array, top_k: Array, tokens: Array) -> Array:
-    r"""Distinct experts that a number of tokens visits, expected under even random routing.
+def experts_hit(num_experts: Array, top_k: Array, tokens: Array, favoured_share: Array = _ALL) -> Array:
+    r"""Distinct experts that a number of tokens visits, expected when routers prefer a share s of the experts.
 
-    .. math:: E_{hit} = E \left(1 - \left(1 - \frac{k}{E}\right)^{n}\right)
+    Of the visits the other experts have the share (1 - s)^3, spread evenly, and the preferred ones the rest. A token
+    visits k experts whatever s is, and many tokens visit all.
+
+    .. math:: E_{hit} = E \left(1 - s \left(1 - (3 - 3 s + s^2) \frac{k}{E}\right)^{n}
+        - (1 - s) \left(1 - (1 - s)^2 \frac{k}{E}\right)^{n}\right)
+
+    With a share of 1 routing is even; so it is where a token visits so many of the experts that none can be preferred.
 
     Parameters
     ----------
@@ -149,6 +155,8 @@ def experts_hit(num_experts: Array, top_k: Array, tokens: Array) -> Array:
         Experts k that each token visits. [-]
     tokens : Array
         Tokens n. [-]
+    favoured_share : Array, default 1
+        Share s of the experts that are preferred. [-]
 
     Returns
     -------
@@ -161,9 +169,17 @@ def experts_hit(num_experts: Array, top_k: Array, tokens: Array) -> Array:
 
     >>> experts_hit(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0])).tolist()
     [2.00, 3.50]
+    >>> experts_hit(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]), np.array([0.5])).tolist()
+    [2.00, 3.22]
     """
-    share = np.divide(top_k, np.maximum(num_experts, 1.0))
-    return np.asarray(num_experts * (1.0 - np.power(1.0 - np.minimum(share, 1.0), tokens)))
+    visited = np.minimum(np.divide(top_k, np.maximum(num_experts, 1.0)), 1.0)
+    preferred = 3.0 - 3.0 * favoured_share + favoured_share * favoured_share
+    even = preferred * visited > 1.0
+    others = np.where(even, 0.0, 1.0 - favoured_share)
+    missed = (1.0 - others) * np.power(1.0 - np.where(even, 1.0, preferred) * visited, tokens)
+    if np.count_nonzero(others):
+        missed = missed + others * np.power(1.0 - others * others * visited, tokens)
+    return np.asarray(num_experts * (1.0 - missed))
 
 
 def busiest_share(mean: Array, ranks: Array) -> Array:
@@ -271,8 +287,7 @@ def _linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
     """Grouped products of the busiest rank's experts, shared experts, router."""
     ranks, held = shape.expert_parallel, model.num_experts / shape.expert_parallel
-    chosen = np.maximum(model.num_experts * shape.chosen_share, model.top_k)
-    hit = experts_hit(chosen, model.top_k, tokens) / ranks
+    hit = experts_hit(model.num_experts, model.top_k, tokens, shape.favoured_share) / ranks
     hit = np.minimum(hit * busiest_share(hit, ranks), held)
     copies = tokens * model.top_k / ranks
     # Tokens bring their experts one by one: with many experts on a rank its load evens out.
