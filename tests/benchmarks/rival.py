@@ -55,6 +55,7 @@ def xlperf_plans(num_variants: int, start: int = 0) -> Table:
     columns = {name: np.array(values, dtype=object) for name, values in text.items()}
     columns |= {
         "accelerator": np.full(len(rows), "A100-SXM4-80GB", dtype=object),
+        "attention": np.full(len(rows), "standard", dtype=object),
         "num_accelerators": _TENSOR * np.array(stages),
         "tensor_parallel": np.full(len(rows), _TENSOR),
         "pipeline_parallel": np.array(stages),
