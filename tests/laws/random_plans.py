@@ -152,7 +152,13 @@ def _training_row(draw: Draw, number: int) -> Row:
         row["quantized_copies"] = draw.one((None, "kept", "primary", "none"))
         row["wide_layers"] = draw.one((None, None, 1, 2))
     if row["recompute"] == "selective":
-        modules = ("core_attention", "mlp norm", "core_attention activation", "products", *(("moe",) if experts else ()))
+        modules = (
+            "core_attention",
+            "mlp norm",
+            "core_attention activation",
+            "products",
+            *(("moe",) if experts else ()),
+        )
         row["recompute_modules"] = draw.one((None, *modules))
     return row
 
@@ -286,7 +292,13 @@ def _with_rates(catalog: Catalog, rows: list[Row], draw: Draw) -> list[Row]:
     """The same plans with requests that arrive at a share of the largest rate in place of requests in flight."""
     most = evaluate(table_of("inference", rows), catalog)["max_request_rate"].tolist()
     changed = [
-        {**row, "concurrency": None, "run_requests": None, "prefill_first": None, "request_rate": rate * draw.one((0.01, 0.3, 0.7, 0.9))}
+        {
+            **row,
+            "concurrency": None,
+            "run_requests": None,
+            "prefill_first": None,
+            "request_rate": rate * draw.one((0.01, 0.3, 0.7, 0.9)),
+        }
         for row, rate in zip(rows, most, strict=True)
         if rate > 0.0
     ]
