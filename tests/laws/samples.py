@@ -62,6 +62,13 @@ def with_columns(catalog: Catalog, kind: str, columns: Sequence[str], change: Ca
     return catalog.with_tables([Table(kind, {**table.columns, **new}, table.place)])
 
 
+def tokens_per_step(plans: Table) -> Array:
+    """Expected tokens of a decode step with drafts: 1 + a + a^2 + ... [-]"""
+    drafts, rate = plans.filled("draft_tokens"), plans.filled("acceptance_rate")
+    most = int(drafts.max())
+    return 1.0 + sum(np.where(drafts >= each, rate**each, 0.0) for each in range(1, most + 1))
+
+
 def cells_of(plans: Table, row: int) -> str:
     """The cells of a plan that are not blank, in the units used inside."""
     cells = {name: values[row] for name, values in plans.columns.items()}

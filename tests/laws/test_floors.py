@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from laws.random_plans import MODES
-from laws.samples import SERVING, hold, plans_of, results_of, shipped
+from laws.samples import SERVING, hold, plans_of, results_of, shipped, tokens_per_step
 
 from xlperf.arrays import Array
 from xlperf.catalog.table import Table
@@ -71,13 +71,6 @@ def products_of(plans: Table) -> np.ndarray:
     """Precision of the matrix products of served plans."""
     given, stored = plans["activation_precision"], plans.filled("precision")
     return np.where(given != "", given, np.where(stored == "int4", "bf16", stored)).astype(object)
-
-
-def tokens_per_step(plans: Table) -> Array:
-    """Expected tokens of a decode step with drafts: 1 + a + a^2 + ... [-]"""
-    drafts, rate = plans.filled("draft_tokens"), plans.filled("acceptance_rate")
-    most = int(drafts.max())
-    return 1.0 + sum(np.where(drafts >= each, rate**each, 0.0) for each in range(1, most + 1))
 
 
 @pytest.mark.parametrize("mode", SERVING)

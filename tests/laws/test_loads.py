@@ -1,0 +1,111 @@
+"""More load: throughput does not fall and grows at most with it, nobody waits less; prefill is linear in its batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from laws.samples import changed, hold, plans_of, shipped
+
+from xlperf.arrays import Array
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+
+STEPS = 10
+CLOSE = 1e-9
+
+
+def loads(mode: str, column: str, values: list[Array]) -> list[Table]:
+    """Results of the plans of a mode at each of several loads, from one table."""
+    plans = plans_of(mode)
+    tables = [changed(plans, {column: each}) for each in values]
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in plans.columns}
+    results = evaluate(Table(plans.kind, columns), shipped())
+    return [results.take(slice(at * len(plans), (at + 1) * len(plans))) for at in range(len(values))]
+
+
+def doubled(mode: str, column: str, most: int = STEPS) -> list[tuple[float, Table, Table]]:
+    """Neighbours of the loads 1, 2, 4, ..."""
+    values = [2.0**step for step in range(most)]
+    found = loads(mode, column, [np.full(len(plans_of(mode)), value) for value in values])
+    return list(zip(values, found, found[1:], strict=False))
+
+
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
+def test_twice_the_requests_in_flight(mode: str) -> None:
+    """Throughput falls by no more than 1 % and at most doubles; the first token comes no earlier."""
+    plans = plans_of(mode)
+    for load, one, two in doubled(mode, "concurrency"):
+        rates, firsts = ([each[name] for each in (one, two)] for name in ("tokens_per_second", "ttft"))
+        what = f"from {load:g} to {2 * load:g} in flight"
+        hold(f"{what}: throughput is kept", ~(rates[1] < 0.99 * rates[0]), plans, before=rates[0], after=rates[1])
+        hold(f"{what}: at most twice", ~(rates[1] > 2.0 * rates[0] * (1.0 + CLOSE)), plans, before=rates[0],
+             after=rates[1])  # fmt: skip
+        hold(f"{what}: ttft", ~(firsts[1] < firsts[0] * (1.0 - CLOSE)), plans, before=firsts[0], after=firsts[1])
+
+
+@pytest.mark.parametrize("mode", ["rate", "disaggregated rate"])
+def test_half_the_arrivals(mode: str) -> None:
+    """What arrives is served; with half of it nobody waits longer and no token takes longer."""
+    plans = plans_of(mode)
+    full = plans["request_rate"]
+    shares = [1.0, 0.5, 0.25, 0.125]
+    found = loads(mode, "request_rate", [share * full for share in shares])
+    for share, results in zip(shares, found, strict=True):
+        asked = share * full * plans["output_length"]
+        rate = results["tokens_per_second"]
+        hold(f"{share:g} of the load is served", np.abs(rate - asked) <= CLOSE * asked, plans, rate=rate, asked=asked)
+    for share, one, two in zip(shares, found, found[1:], strict=False):
+        for name in ("ttft", "tpot", "latency", "queue_time", "running_batch"):
+            good = ~(two[name] > one[name] * (1.0 + CLOSE))
+            hold(f"half of {share:g} of the load: {name}", good, plans, before=one[name], after=two[name])
+
+
+def test_twice_the_batch() -> None:
+    """A static batch: throughput is kept, at most doubles, and neither first token nor any other comes earlier."""
+    plans = plans_of("static")
+    for load, one, two in doubled("static", "batch_size", 9):
+        what = f"batch {load:g} to {2 * load:g}"
+        rates = [each["tokens_per_second"] for each in (one, two)]
+        hold(f"{what}: throughput is kept", ~(rates[1] < 0.99 * rates[0]), plans, before=rates[0], after=rates[1])
+        hold(f"{what}: at most twice", ~(rates[1] > 2.0 * rates[0] * (1.0 + CLOSE)), plans, before=rates[0],
+             after=rates[1])  # fmt: skip
+        for name in ("ttft", "tpot", "memory", "memory_kv_cache"):
+            good = ~(two[name] < one[name] * (1.0 - CLOSE))
+            hold(f"{what}: {name}", good, plans, before=one[name], after=two[name])
+
+
+def test_prefill_is_linear_in_its_batch() -> None:
+    """Twice the prompts take at most twice the time, and twice within 10 % once a pass of the prefill is full."""
+    plans = plans_of("static")
+    for load, one, two in doubled("static", "batch_size", 10):
+        times = [each["prefill_time"] for each in (one, two)]
+        ratio = times[1] / times[0]
+        hold(f"prefill of {2 * load:g} prompts: at most twice that of {load:g}", ratio <= 2.0 + CLOSE, plans,
+             ratio=ratio)  # fmt: skip
+    whole = plans.filled("pipeline_parallel") == 1.0
+    hold("prefill of 512 prompts is twice that of 256", (ratio > 1.9) | ~whole, plans, ratio=ratio)
+
+
+@pytest.mark.parametrize("batch", [1, 16, 256])
+def test_prefix_hits_are_never_slower(batch: int) -> None:
+    """The more of a prompt is in the cache, the earlier its first token."""
+    plans = plans_of("static")
+    rows = len(plans)
+    hits = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0]
+    tables = [changed(plans, {"batch_size": batch, "prefix_hit_rate": hit}) for hit in hits]
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in plans.columns}
+    first = evaluate(Table(plans.kind, columns), shipped())["ttft"].reshape(len(hits), rows)
+    for hit, more, one, two in zip(hits, hits[1:], first, first[1:], strict=False):
+        hold(f"hit rate {more:g} after {hit:g}", ~(two > one * (1.0 + CLOSE)), plans, before=one, after=two)
+
+
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
+def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
+    """With more of each prompt in the cache requests finish earlier and the deployment serves more of them."""
+    plans = plans_of(mode)
+    hits = [0.0, 0.3, 0.6, 0.9]
+    found = loads(mode, "prefix_hit_rate", [np.full(len(plans), hit) for hit in hits])
+    for hit, one, two in zip(hits, found, found[1:], strict=False):
+        for name, sign in (("latency", 1.0), ("max_request_rate", -1.0), ("tokens_per_second", -1.0)):
+            good = ~(sign * (two[name] - one[name]) > 1e-3 * one[name])
+            hold(f"more hits than {hit:g}: {name}", good, plans, before=one[name], after=two[name])
