@@ -123,7 +123,10 @@ def with_layers(times: float) -> Catalog:
 
 @pytest.mark.parametrize("mode", ["static", "training"])
 def test_every_layer_takes_the_same(mode: str) -> None:
-    """Times and memory are a line in the number of layers, which itself is not below zero at no layer."""
+    """Times and memory are a line in the number of layers, not below zero at none.
+
+    Not so what of the reduction of gradients is exposed: more layers hide more of it.
+    """
     plans = plans_of(mode)
     models = shipped().tables["models"]
     mixed = dict(zip(models["model"].tolist(), models["attention_pattern"] != "", strict=True))
@@ -134,12 +137,14 @@ def test_every_layer_takes_the_same(mode: str) -> None:
     plans = plans.take(np.flatnonzero(whole))
     one, two, three = (evaluate(plans, with_layers(times)) for times in (1.0, 2.0, 3.0))
     names = [name for name in one.columns if name.startswith(("time_", "memory_"))]
-    names += ["ttft", "tpot"] if mode == "static" else ["step_time"]
+    names += ["ttft", "tpot"] if mode == "static" else []
     for name in names:
         if name in ("memory_capacity", "memory_reserved", "time_data_parallel", "memory_middle_stage"):
             continue
         values = [each[name] for each in (one, two, three)]
-        line = np.isclose(values[2] - values[1], values[1] - values[0], rtol=1e-6, atol=1e-9 * np.nanmax(values[2]))
+        line = np.isclose(
+            values[2] - values[1], values[1] - values[0], rtol=1e-6, atol=1e-9 * np.nan_to_num(values[2]).max()
+        )
         hold(f"{name} is a line", line | np.isnan(values[0]), plans, one=values[0], two=values[1], three=values[2])
         rest = 2.0 * values[0] - values[1]
         hold(f"{name} of no layers", ~(rest < -1e-9 * values[0]), plans, one=values[0], two=values[1])
