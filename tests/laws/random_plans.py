@@ -18,6 +18,7 @@ from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
+from xlperf.parallel.serving_plan import PRODUCTS
 
 Row = dict[str, Any]
 
@@ -99,7 +100,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         "context_parallel": context,
         "zero_stage": draw.one((0, 1, 2, 3)) if pipeline == 1 else draw.one((0, 1)),
         "micro_batch_size": draw.power(4, 0.7),
-        "precision": draw.precision(accelerator, ("bf16", "bf16", "fp16", "tf32"), NARROW_TRAINING),
+        "precision": draw.precision(accelerator, ("bf16", "bf16", "fp16", "tf32", "fp32"), NARROW_TRAINING),
         "recompute": draw.one(("none", "selective", "full")),
         "attention": "standard" if context == 1 and draw.maybe(0.1) else "flash",
         "sequence_length": draw.one((None, 2048, 4096, 8192, 16384)),
@@ -123,7 +124,7 @@ def _training_row(draw: Draw, number: int) -> Row:
     if context > 1:
         row |= {
             "context_method": draw.one(("ring", "all-gather", "ulysses")),
-            "context_balance": draw.one((None, None, "no")),
+            "context_balance": draw.one((None, "yes", "no")),
         }
     for name, values, chance in (
         ("tensor_overlap", ("none", "gradients", "all"), 0.4),
@@ -140,14 +141,22 @@ def _training_row(draw: Draw, number: int) -> Row:
         ("recompute_group", (1, 2), 0.1),
         ("stage_dealing", ("even", "cost"), 0.1),
         ("adapter_rank", (8, 16), 0.1),
-        ("train_mtp", ("yes",), 0.1),
+        ("train_mtp", ("yes", "no"), 0.1),
+        ("sequence_parallel", ("yes", "yes", "no"), 0.2),
+        ("data_parallel", (replicas,), 0.2),
+        ("accelerator_mtbf", (5_000, 50_000), 0.1),
+        ("checkpoint_bandwidth", (100, 2_000), 0.1),
+        ("restart_time", (5, 30), 0.1),
         ("training_tokens", (1.0, 15.0), 0.3),
         ("network", ("DGX-H100", "NVL72-GB200", "DGX-H100-rails", "Slingshot-MI250X", "TPUv4-pod"), 0.15),
     ):
         if draw.maybe(chance):
             row[name] = draw.one(values)
-    if draw.maybe(0.1) and pipeline > 1:
-        row["last_stage_layers"] = 1
+    if draw.maybe(0.15) and pipeline > 1:
+        row |= draw.one(({"last_stage_layers": 1}, {"last_stage_layers": 2}, {"first_stage_layers": 1},
+                         {"first_stage_layers": 2}))  # fmt: skip
+    if "adapter_rank" in row:
+        row["adapter_modules"] = draw.one((None, "all", "qkv"))
     if row["precision"] in NARROW_TRAINING:
         row["quantized_copies"] = draw.one((None, "kept", "primary", "none"))
         row["wide_layers"] = draw.one((None, None, 1, 2))
@@ -194,7 +203,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         **degrees,
         "prompt_length": draw.length(16, 60_000),
         "output_length": draw.length(1, 4_000),
-        "precision": draw.precision(accelerator, ("bf16", "bf16", "fp16"), NARROW),
+        "precision": draw.precision(accelerator, ("bf16", "bf16", "bf16", "fp16", "fp32"), NARROW),
         "mode": mode,
     }
     if mode == "static":
@@ -202,8 +211,8 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     else:
         row["concurrency"] = draw.length(1, 512)
     for name, values, chance in (
-        ("kv_precision", ("bf16", "fp8", "int4", "fp4"), 0.4),
-        ("activation_precision", ("bf16", "fp8"), 0.2),
+        ("kv_precision", ("bf16", "fp16", "fp32", "fp8", "int8", "int4", "fp4"), 0.4),
+        ("activation_precision", PRODUCTS[row["precision"]], 0.2),
         ("prefix_hit_rate", (0.3, 0.5, 0.9, 1.0), 0.4),
         ("prefill_tokens", (512, 2048, 16384), 0.3),
         ("draft_tokens", (1, 3, 5), 0.3),
@@ -233,7 +242,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         if row.get("data_parallel_attention", 1) > 1:
             row["gathering_steps"] = draw.one((None, None, 5, 20))
         if "run_requests" in row:
-            row["prefill_first"] = draw.one((None, "yes"))
+            row["prefill_first"] = draw.one((None, "yes", "no"))
     if mode == "disaggregated":
         before, ranks = degrees, replica
         if draw.maybe(0.5):

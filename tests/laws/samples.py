@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
-from laws.random_plans import MODES, is_legal, legal_rows, table_of
 
+from laws.random_plans import MODES, is_legal, legal_rows, table_of
 from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 
-NUMBER = 100
+NUMBER, SEED = (int(os.environ.get(name, value)) for name, value in (("XLPERF_LAWS", "100"), ("XLPERF_LAWS_SEED", "0")))
+"""Plans of each mode, and which; a longer run: ``XLPERF_LAWS=2000 XLPERF_LAWS_SEED=1 pytest tests/laws``."""
 SERVING = tuple(mode for mode in MODES if mode != "training")
 
 
@@ -27,7 +29,7 @@ def shipped() -> Catalog:
 @cache
 def plans_of(mode: str, number: int = NUMBER) -> Table:
     """Legal plans of a mode."""
-    return table_of("training" if mode == "training" else "inference", legal_rows(mode, number))
+    return table_of("training" if mode == "training" else "inference", legal_rows(mode, number, SEED))
 
 
 @cache

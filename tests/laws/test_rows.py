@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from laws.random_plans import MODES, kind_of, legal_rows, table_of
 
+from laws.random_plans import MODES, kind_of, legal_rows, table_of
+from laws.samples import NUMBER, SEED
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 
-NUMBER = 100
 KINDS = ("training", "inference")
 
 
@@ -39,7 +39,7 @@ def plans() -> dict[str, Table]:
     rows: dict[str, list[dict[str, object]]] = {kind: [] for kind in KINDS}
     for mode in MODES:
         number = 2 * NUMBER if mode in ("training", "disaggregated") else NUMBER
-        rows[kind_of(mode)] += legal_rows(mode, number)
+        rows[kind_of(mode)] += legal_rows(mode, number, SEED)
     for kind in KINDS:
         rows[kind] += [{**row, "tensor_parallel": 3, "pipeline_parallel": 7} for row in rows[kind][::40]]
     return {kind: table_of(kind, rows[kind]) for kind in KINDS}
