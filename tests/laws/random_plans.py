@@ -114,7 +114,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         row["expert_parallel"] = draw.power(min(tensor * context * replicas, 64), 2.0)
         row |= draw.one(({}, {"expert_tensor_parallel": tensor}))
         row |= {
-            "expert_imbalance": draw.one((None, 1.3)),
+            "expert_imbalance": draw.one((None, 1.0, 1.3)),
             "expert_capacity": draw.one((None, None, 1.25)),
             "token_dispatch": draw.one(("once", "copies")),
             "dispatch_precision": draw.one(("bf16", "fp8")),
