@@ -34,6 +34,11 @@ a line in layers
 twice the replicas on a torus: same time    the slice of the torus that the plan gets has other lengths and other rings
 a default stated = blank: recompute         an option of what a plan does not have at all (copies of quantised weights,
 modules, quantized copies, adapter modules  modules to recompute, adapters) is refused, whatever its value
+more of a plan that does not fit            it has numbers as if nothing limited its batch; then it fits and is limited
+twice the batch: prefill is at most twice   wave and tile quantisation: tokens per expert may fill tiles of 128 badly
+more prefix hits with pipeline stages       several chunks follow each other through the stages, one longer one does not
+less load: TTFT is not longer where         a prompt waits for prompts of the other replicas, longer where fewer come
+prompts are gathered
 more multiprocessors are never slower       wave quantisation: tiles that fill 108 units evenly may not fill 132
 prefill is linear in one prompt's length    attention is quadratic, chunks read earlier keys again
 costs in another clock: derived devices     their price rows are defaults stated per year

@@ -6,9 +6,9 @@ from functools import cache
 
 import numpy as np
 import pytest
+
 from laws.random_plans import MODES, kind_of
 from laws.samples import all_of, both_legal, hold, plans_of, results_of, shipped, with_columns
-
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 
@@ -29,7 +29,8 @@ BETTER = [
     ("accelerators", ("reserved_memory",), 0.5),
     *(("networks", (column,), 0.5) for column in ("latency", "oversubscription", "accelerators_per_adapter")),
 ]
-CLOSE = 1e-9
+CLOSE = {"training": 1e-9, "static": 1e-9}
+UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes of them on a line
 
 
 LATER = {
@@ -61,11 +62,13 @@ def test_better_hardware_is_never_slower_nor_dearer(
     plans, before = plans_of(mode), results_of(mode)
     kind = kind_of(mode)
     after = _results(kind, sheet, columns, factor).take(all_of(kind)[1][mode])
+    fitted = before["fits"] == 1.0  # a plan that does not fit has numbers as if nothing limited its batch
+    close = CLOSE.get(mode, UNDER_LOAD)
     what = f"{', '.join(columns)} x {factor:g}"
     hold(f"{what}: a legal plan stays legal", both_legal(plans, before, after), plans)
     hold(f"{what}: what fits still fits", ~(after["fits"] < before["fits"]), plans)
     for names, sign in ((LATER.get(mode, ("latency",)), 1.0), (FEWER.get(mode, SERVED), -1.0)):
         for name in names:
             one, other = before[name], after[name]
-            good = ~(sign * (other - one) > CLOSE * np.abs(one))
+            good = ~(sign * (other - one) > close * np.abs(one)) | ~fitted
             hold(f"{what}: {name} is not worse", good, plans, before=one, after=other)
