@@ -12,6 +12,7 @@ from xlperf.evaluate import evaluate
 
 STEPS = 10
 CLOSE = 1e-9
+UNDER_LOAD = 1e-3  # batches under load are whole
 
 
 def loads(mode: str, column: str, values: list[Array]) -> list[Table]:
@@ -38,9 +39,9 @@ def test_twice_the_requests_in_flight(mode: str) -> None:
         rates, firsts = ([each[name] for each in (one, two)] for name in ("tokens_per_second", "ttft"))
         what = f"from {load:g} to {2 * load:g} in flight"
         hold(f"{what}: throughput is kept", ~(rates[1] < 0.99 * rates[0]), plans, before=rates[0], after=rates[1])
-        hold(f"{what}: at most twice", ~(rates[1] > 2.0 * rates[0] * (1.0 + CLOSE)), plans, before=rates[0],
+        hold(f"{what}: at most twice", ~(rates[1] > 2.0 * rates[0] * (1.0 + UNDER_LOAD)), plans, before=rates[0],
              after=rates[1])  # fmt: skip
-        hold(f"{what}: ttft", ~(firsts[1] < firsts[0] * (1.0 - CLOSE)), plans, before=firsts[0], after=firsts[1])
+        hold(f"{what}: ttft", ~(firsts[1] < firsts[0] * (1.0 - UNDER_LOAD)), plans, before=firsts[0], after=firsts[1])
 
 
 @pytest.mark.parametrize("mode", ["rate", "disaggregated rate"])
@@ -82,8 +83,10 @@ def test_prefill_is_linear_in_its_batch() -> None:
         hold(f"prefill of {2 * load:g} prompts: at most twice that of {load:g}", ratio <= 2.1, plans, ratio=ratio)
         assert np.mean(ratio > 2.02) <= 0.03
     fresh = 512.0 * plans["prompt_length"] * (1.0 - plans.filled("prefix_hit_rate"))
-    saturated = fresh > 8.0 * np.maximum(plans.filled("prefill_tokens"), 8192.0) * plans.filled("context_parallel")
-    assert saturated.sum() > 0.5 * len(plans)
+    for name in ("context_parallel", "data_parallel_attention", "pipeline_parallel"):
+        fresh = fresh / plans.filled(name)
+    saturated = fresh > 8.0 * np.maximum(plans.filled("prefill_tokens"), 8192.0)
+    assert saturated.sum() > 0.4 * len(plans)
     hold("prefill of 1024 prompts is twice that of 512", (ratio > 1.9) | ~saturated, plans, ratio=ratio)
 
 
