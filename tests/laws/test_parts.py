@@ -129,7 +129,7 @@ def test_operators_add_up(mode: str) -> None:
         phase, time = operators["phase"], operators["total_time"]
         if mode == "training":
             name = operators["operator"].tolist()
-            reduced = np.array([word.endswith(("gradient reduction", "weight gathering")) for word in name])
+            reduced = np.array(["gradient reduction" in word or "weight gathering" in word for word in name])
             stated = whole["step_time"] - whole["time_data_parallel"]
             same("operators of a step", time[~reduced].sum() + 0.0 * stated, stated, one, 1e-6)
             continue
