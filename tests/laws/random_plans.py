@@ -115,10 +115,10 @@ def _training_row(draw: Draw, number: int) -> Row:
         row |= draw.one(({}, {"expert_tensor_parallel": tensor}))
         row |= {
             "expert_imbalance": draw.one((None, 1.0, 1.3)),
-            "expert_capacity": draw.one((None, None, 1.25)),
+            "expert_capacity": draw.one((None, 1.0, 1.5)),
             "token_dispatch": draw.one(("once", "copies")),
             "dispatch_precision": draw.one(("bf16", "fp8")),
-            "dispatch_nodes": draw.one((None, None, 4)),
+            "dispatch_nodes": draw.one((None, 2, 4)),
             "expert_overlap": draw.one((None, "yes", "no")),
         }
     if context > 1:
