@@ -53,7 +53,9 @@ LIVE_RESULTS: Mapping[str, tuple[str, ...]] = {
         "tokens_per_second_per_accelerator",
         "memory",
         "fits",
+        "cost_per_million_input_tokens",
         "cost_per_million_output_tokens",
+        "cost_per_million_output_tokens_all_in",
         "reason",
     ),
     "chiplets": (

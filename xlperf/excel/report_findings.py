@@ -121,14 +121,14 @@ def _inference(group: Plans) -> Iterator[Finding]:
             f"second and accelerator at {_say(group, 'tpot', busiest)} ms per token."
         )
         yield Finding("Highest throughput", words, "good")
-    cheapest = best(group, "cost_per_million_output_tokens", rows, lowest=True)
+    cheapest = best(group, "cost_per_million_output_tokens_all_in", rows, lowest=True)
     if cheapest is not None:
         words = (
-            f"{_plan(group, cheapest)} serves a million output tokens for "
-            f"{_say(group, 'cost_per_million_output_tokens', cheapest)} USD."
+            f"{_plan(group, cheapest)} serves a million output tokens, prompts included, for "
+            f"{_say(group, 'cost_per_million_output_tokens_all_in', cheapest)} USD."
         )
         yield Finding("Cheapest serving", words, "good")
-    yield from _against(group, "tokens_per_second_per_accelerator", "cost_per_million_output_tokens", "serves")
+    yield from _against(group, "tokens_per_second_per_accelerator", "cost_per_million_output_tokens_all_in", "serves")
     bounds = [str(bound) for bound in group.results.text("bound")[group.where(GOOD, TOO_LARGE)] if bound]
     if bounds:
         counts = sorted(((bounds.count(bound), bound) for bound in distinct(bounds)), key=lambda pair: -pair[0])

@@ -27,7 +27,7 @@ _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK
 _TOP_ROWS = 20
 _TABLES = {
     "training": ("tokens_per_second_per_accelerator", "step_time mfu memory_reserved cost_per_million_tokens"),
-    "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens"),
+    "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),
 }
 SHEETS = {
     "training": "Every training plan with every result",
