@@ -121,7 +121,8 @@ def cost(
         results = evaluate_servers(table, case)
     elif table.kind in _PLANS:
         from xlperf.cli.plans import without_auto
-        from xlperf.evaluate import cost_bridge, evaluate_ownership
+        from xlperf.evaluate.bridge import cost_bridge
+        from xlperf.evaluate.ownership import evaluate_ownership
 
         table = without_auto(table, known)
         names = known.tables["servers"].text("server").tolist()

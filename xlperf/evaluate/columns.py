@@ -52,8 +52,9 @@ class CatalogArrays:
 
     ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`. ``linked``
     says whether any accelerator brings its own link bandwidth, ``unbuilt`` why derived ones cannot be built; None
-    where all can. ``terms`` is what an accelerator costs and draws by the sheet ``prices`` at full load, ``rented`` where
-    that is a rental price; ``owning`` are the arguments of :func:`xlperf.cost.tco.accelerator_cost_rate` without it.
+    where all can. ``terms`` is what an accelerator costs and draws at full load by the sheet ``prices``, ``rented``
+    says where that is a rental price; ``owning`` are the other arguments of
+    :func:`xlperf.cost.tco.accelerator_cost_rate`.
     """
 
     model: Array

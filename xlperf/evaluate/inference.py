@@ -388,7 +388,7 @@ def _evaluate(
     notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
     if prefilling is not None:
         room = prefilling.serving.room()
-        used = sum(room.memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations"))
+        used = room.memory["memory_weights"] + room.memory["memory_kv_cache"] + room.memory["memory_activations"]
         lacking = ~illegal & (used > room.usable)
         notes.append(_memory_note(lacking, "prefill pool: one prompt ", used, room.usable, room.capacity))
         results["fits"] = np.where(lacking, 0.0, results["fits"])
@@ -418,7 +418,11 @@ def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, cap
 
 
 def _costs(
-    plan: InferencePlan, decoding: ServingSetting, prefilling: ServingSetting, whole: Array, results: Mapping[str, Array]
+    plan: InferencePlan,
+    decoding: ServingSetting,
+    prefilling: ServingSetting,
+    whole: Array,
+    results: Mapping[str, Array],
 ) -> dict[str, Array]:
     """What the tokens of plans cost; the two settings are the same but for separate pools."""
     share, rate = results["prefill_share"], results["tokens_per_second"]
@@ -431,9 +435,7 @@ def _costs(
     }
 
 
-def _pool_prices(
-    decoding: ServingSetting, prefilling: ServingSetting | None
-) -> dict[str, tuple[np.ndarray, Array]]:
+def _pool_prices(decoding: ServingSetting, prefilling: ServingSetting | None) -> dict[str, tuple[np.ndarray, Array]]:
     """Accelerators of the pools of plans and what they cost, by a word for the pool; one where both are the same."""
     found = {"": (decoding.accelerators, decoding.terms.cost_rate)}
     if prefilling is not None:

@@ -14,6 +14,7 @@ from xlperf.catalog.table import Table
 from xlperf.cost.tco import pool_mean, run_cost, token_rate_per_power
 from xlperf.evaluate.designs import evaluate_designs
 from xlperf.evaluate.door import evaluate
+from xlperf.evaluate.pools import prefill_rows
 from xlperf.evaluate.servers import HOUR_PARTS as SERVER_PARTS
 from xlperf.evaluate.servers import Columns, counted_parts, network_price, server_costs, server_numbers
 from xlperf.evaluate.token_costs import ALL_IN, INPUT, OUTPUT, Terms, mean_terms, split_costs, token_costs
@@ -94,12 +95,8 @@ class OwnedPlans(NamedTuple):
 def owned_plans(plans: Table, results: Table, catalog: Catalog, owner: str = "", case: str = "base") -> OwnedPlans:
     """Look up what plans are bought as; arguments as :func:`evaluate_ownership`."""
     accelerator = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
-    other, share = accelerator, np.zeros(len(plans))
-    if plans.kind == "inference":
-        share = results["prefill_share"]
-        if "prefill_accelerator" in plans:
-            given = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
-            other = np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, accelerator)
+    other = prefill_rows(plans, catalog, accelerator)
+    share = results["prefill_share"] if plans.kind == "inference" else np.zeros(len(plans))
     first = _owned(plans, catalog, accelerator, owner, case)
     second = first if (other == accelerator).all() else _owned(plans, catalog, other, owner, case)
     return OwnedPlans((accelerator, other), (first, second), share)
@@ -162,9 +159,7 @@ def evaluate_ownership(
             _accelerator_parts(catalog, accelerator, pool, case)
             for accelerator, pool in zip(owned.accelerators, owned.pools, strict=True)
         ]
-        columns |= {
-            name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS
-        }
+        columns |= {name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS}
         columns |= {
             "server": _both_words(owned, [_names(catalog, "servers", pool.row) for pool in owned.pools]),
             "design": _both_words(owned, [own["design"] for own in made]),
@@ -299,9 +294,7 @@ def _per_plan(plans: Table, results: Table, owned: OwnedPlans, count: Array) -> 
     }
 
 
-def _accelerator_parts(
-    catalog: Catalog, accelerator: np.ndarray, owned: Owned, case: str
-) -> dict[str, np.ndarray]:
+def _accelerator_parts(catalog: Catalog, accelerator: np.ndarray, owned: Owned, case: str) -> dict[str, np.ndarray]:
     """Hour of the accelerator by what it is made of; NaN where no design is made for it."""
     designs = catalog.tables["chiplets"]
     rows = first_rows(designs, catalog, accelerator)
@@ -316,6 +309,7 @@ def _accelerator_parts(
     made = np.where(rows >= 0, made, np.nan)
     parts = [*made, price - np.sum(made, axis=0)]
     hours = {
-        name: part * owned.costs["accelerator_cost"] / price for name, part in zip(ACCELERATOR_PARTS, parts, strict=True)
+        name: part * owned.costs["accelerator_cost"] / price
+        for name, part in zip(ACCELERATOR_PARTS, parts, strict=True)
     }
     return {**hours, "design": names}

@@ -30,9 +30,7 @@ COLUMNS = (
 )
 
 
-def run_results(
-    plans: Table, plan: TrainingPlan, joined: Joined, results: Mapping[str, Array]
-) -> dict[str, Array]:
+def run_results(plans: Table, plan: TrainingPlan, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
     """Results of the runs of a block of plans.
 
     Parameters

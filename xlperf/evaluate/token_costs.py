@@ -146,9 +146,7 @@ def basis_words(rented: np.ndarray, cost_rate: Array, other: np.ndarray | None =
     return words
 
 
-def unpriced_notes(
-    illegal: np.ndarray, catalog: Catalog, pools: Mapping[str, tuple[np.ndarray, Array]]
-) -> list[Rule]:
+def unpriced_notes(illegal: np.ndarray, catalog: Catalog, pools: Mapping[str, tuple[np.ndarray, Array]]) -> list[Rule]:
     """Why plans have no cost.
 
     Parameters

@@ -206,7 +206,13 @@ def _properties(workbook: Workbook, report: Report) -> None:
 def _cost_sheets(workbook: Workbook, report: Report) -> None:
     """Sheets of cost, for the accelerators that the sheets servers and chiplets know."""
     from xlperf.excel.report_chiplets import basis_of, chiplet_sheet
-    from xlperf.excel.report_cost import accelerator_cost_sheet, bridge_sheet, owned_groups, token_cost_sheet, used_designs
+    from xlperf.excel.report_cost import (
+        accelerator_cost_sheet,
+        bridge_sheet,
+        owned_groups,
+        token_cost_sheet,
+        used_designs,
+    )
 
     groups = owned_groups(report)
     if groups:

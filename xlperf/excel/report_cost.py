@@ -303,9 +303,7 @@ def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
     """Plans with what they cost their owner; groups in which no plan has a server are left out."""
     if not len(report.catalog.tables["servers"]):
         return []
-    owned = [
-        (group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups
-    ]
+    owned = [(group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups]
     return [(group, costs) for group, costs in owned if np.isfinite(costs["hour_cost"]).any()]
 
 
@@ -359,6 +357,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
     sheet.row_breaks.append(Break(id=header - 1))
     key = extra_column("plan", "", f"Plan of the sheet {group.kind}", "name")
     total = declared[whole]
+    names: tuple[str, ...]
     names = ("hour_cost", "owned_tokens_per_dollar", "tokens_per_second_per_provisioned_megawatt",
              "owned_energy_per_token", "owned_carbon_per_million_tokens")  # fmt: skip
     if group.kind == "inference":

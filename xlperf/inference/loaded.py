@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, array, divide
+from xlperf.arrays import Array, array
 from xlperf.inference.arrivals import turn
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import (

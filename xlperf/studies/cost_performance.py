@@ -163,7 +163,7 @@ def _serving(inputs: Inputs, plans: Table, results: Table) -> tuple[list[StudySh
             found[target, name] = float(np.nanmin(within))
     targeted = StudySheet(
         "serving",
-        "Cheapest plan of each machine whose time per output token stays within the target; cost of prompts included.",
+        "Cheapest plan of each machine whose time per output token stays within the target; prompts are paid too.",
         [
             own_column("target", "ms", "Longest time per output token"),
             *(own_column(name, "USD/Mtoken", "All cost over a million output tokens") for name in names),
@@ -224,7 +224,7 @@ def _serving_findings(
             yield Finding(f"{target:g} ms", "No machine keeps this time per token with any plan tried.", "warning")
             continue
         unable = [name for name in names if (target, name) not in found]
-        words = f"{able[0][1]} is cheapest within {target:g} ms per token, {able[0][0]:.2f} USD a million output tokens, prompts included"
+        words = f"{able[0][1]} is cheapest within {target:g} ms per token, {able[0][0]:.2f} USD a million output tokens"
         if len(able) > 1:
             words += f"; next {able[1][1]} at {able[1][0]:.2f}"
         if unable:
