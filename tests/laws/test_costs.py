@@ -308,9 +308,7 @@ def test_an_owner_pays_each_pool_in_its_own_server() -> None:
     owned, found = evaluate_ownership(table, catalog()), evaluate(table, catalog())
     good = np.isfinite(owned["hour_cost"])
     assert good.sum() > 12
-    np.testing.assert_allclose(
-        sum(owned[name] for name in HOUR_PARTS)[good], owned["hour_cost"][good], rtol=1e-12
-    )
+    np.testing.assert_allclose(sum(owned[name] for name in HOUR_PARTS)[good], owned["hour_cost"][good], rtol=1e-12)
     known = np.isfinite(owned["hour_dies"])
     made = sum(owned[name] for name in ACCELERATOR_PARTS)
     np.testing.assert_allclose(made[known], owned["hour_accelerator"][known], rtol=1e-12)
@@ -390,9 +388,10 @@ def test_a_report_shows_one_cost_for_a_plan() -> None:
 
 
 def test_servers_of_unlike_accelerators_have_unlike_prices() -> None:
-    """A figure that a source prints for two accelerators together is the price of neither."""
+    """A figure that a source prints for two accelerators together is the price of neither, with its server."""
     servers = catalog().tables["servers"]
+    whole = servers["accelerator_price"] + servers["server_price"] / servers["num_accelerators"]
     prices: dict[float, set[str]] = {}
-    for name, price in zip(servers["accelerator"].tolist(), servers["accelerator_price"].tolist(), strict=True):
+    for name, price in zip(servers["accelerator"].tolist(), whole.tolist(), strict=True):
         prices.setdefault(price, set()).add(str(name))
     assert {price: names for price, names in prices.items() if len(names) > 1} == {}
