@@ -20,6 +20,7 @@ from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.evaluate import cost_bridge, evaluate, evaluate_ownership
 from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS
+from xlperf.evaluate.token_costs import Terms, mean_terms
 from xlperf.excel.build import table_of
 from xlperf.excel.functions import STAND_INS
 from xlperf.excel.report import report_workbook
@@ -140,6 +141,18 @@ def test_a_token_pays_every_accelerator_at_its_own_price_and_power(kind: str) ->
         whole = sum(count for _, count in pools)
         assert found["accelerator_hour_cost"][row] * whole == pytest.approx(cost, rel=1e-12), row
     assert kind == "training" or mixed >= 8
+
+
+def test_carbon_of_two_pools_is_that_of_the_energy_of_each() -> None:
+    def terms(*values: float) -> Terms:
+        return Terms(*(np.array([value]) for value in values))
+
+    mean = mean_terms(terms(1.0, 2000.0, 0.4), terms(2.0, 500.0, 0.1), np.array([0.25]))
+    assert mean.power[0] == pytest.approx(0.75 * 2000 + 0.25 * 500)
+    assert (mean.power * mean.carbon_intensity)[0] == pytest.approx(0.75 * 2000 * 0.4 + 0.25 * 500 * 0.1)
+    same = terms(1.7, 1594.0, 0.1)
+    for share in (0.0, 0.3, 1.0 / 3.0, 1.0):
+        assert mean_terms(same, same, np.array([share])) == same
 
 
 def test_eight_a100_beside_four_b200() -> None:
