@@ -45,6 +45,7 @@ LIVE_RESULTS: Mapping[str, tuple[str, ...]] = {
         "memory",
         "fits",
         "cost_per_million_tokens",
+        "cost_basis",
         "reason",
     ),
     "inference": (
@@ -56,6 +57,7 @@ LIVE_RESULTS: Mapping[str, tuple[str, ...]] = {
         "cost_per_million_input_tokens",
         "cost_per_million_output_tokens",
         "cost_per_million_output_tokens_all_in",
+        "cost_basis",
         "reason",
     ),
     "chiplets": (
