@@ -19,7 +19,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.catalog.table import Table
 from xlperf.excel.build import read_tables, table_of, workbook_package
-from xlperf.excel.build_tco import plans_top
+from xlperf.excel.build_tco import TOP
 from xlperf.explore.resolve import evaluate_resolved
 from xlperf.resources import workbook
 from xlperf.units import YEAR, factor
@@ -75,8 +75,7 @@ def _owned(catalog: Catalog, **changed: float) -> Catalog:
 def _shown(data: bytes | Path) -> list[tuple[str, Any]]:
     source = io.BytesIO(data) if isinstance(data, bytes) else data
     sheet = openpyxl.load_workbook(source, data_only=True)["tco"]
-    top = plans_top(len(load_catalog().tables["prices"]))
-    return [(row[0], row[14]) for row in sheet.iter_rows(min_row=top, values_only=True) if row[1]]
+    return [(row[0], row[14]) for row in sheet.iter_rows(min_row=TOP, values_only=True) if row[1]]
 
 
 def _agree(shown: list[tuple[str, Any]], expected: list[tuple[str, float]]) -> None:

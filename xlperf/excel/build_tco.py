@@ -40,46 +40,50 @@ _PRICES = ("rental_price", "capex", "life", "utilization", "server_power", "powe
            "energy_price", "opex_share")  # fmt: skip
 _YEAR_HOURS = YEAR / HOUR
 _HOURS = (
-    ("accelerator", 44, "General"),
-    ("rent (USD/h)", 12, "0.00"),
-    ("capex (USD)", 22, "#,##0"),
-    ("life (year)", 11, "0.0#"),
-    ("utilization", 11, "0%"),
-    ("server power (W)", 11, "#,##0"),
-    ("PUE", 11, "0.00"),
-    ("energy price (USD/kWh)", 13, "0.000"),
-    ("opex share", 22, "0.0%"),
-    ("capital or rent (USD/h)", 11, "0.000"),
-    ("running (USD/h)", 11, "0.000"),
-    ("energy (USD/h)", 13, "0.000"),
+    ("accelerator of prices", 22, "General"),
+    ("rent (USD/h)", 10, "0.00"),
+    ("capex (USD)", 11, "#,##0"),
+    ("life (year)", 9, "0.0#"),
+    ("utilization", 10, "0%"),
+    ("server power (W)", 10, "#,##0"),
+    ("PUE", 8, "0.00"),
+    ("energy price (USD/kWh)", 11, "0.000"),
+    ("opex share", 9, "0.0%"),
+    ("capital or rent (USD/h)", 12, "0.000"),
+    ("running (USD/h)", 10, "0.000"),
+    ("energy (USD/h)", 10, "0.000"),
     ("accelerator-hour (USD/h)", 13, "0.000"),
 )
 _PLANS = (
-    ("plan", "General"),
-    ("sheet", "General"),
-    ("accelerator", "General"),
-    ("row above", "0"),
-    ("capital or rent (USD/h)", "0.000"),
-    ("running (USD/h)", "0.000"),
-    ("energy (USD/h)", "0.000"),
-    ("accelerator-hour (USD/h)", "0.000"),
-    ("prefill accelerator", "General"),
-    ("row above", "0"),
-    ("share that prefills", "0%"),
-    ("prefill accelerator-hour (USD/h)", "0.000"),
-    ("mean accelerator-hour (USD/h)", "0.000"),
-    ("tokens per second per accelerator", "#,##0"),
-    ("all-in cost per million tokens (USD/Mtoken)", "0.0000"),
+    ("plan", 44, "General"),
+    ("sheet", 11, "General"),
+    ("accelerator", 22, "General"),
+    ("row of the hours", 9, "0"),
+    ("capital or rent (USD/h)", 12, "0.000"),
+    ("running (USD/h)", 10, "0.000"),
+    ("energy (USD/h)", 10, "0.000"),
+    ("accelerator-hour (USD/h)", 13, "0.000"),
+    ("prefill accelerator", 22, "General"),
+    ("row of the hours", 9, "0"),
+    ("share that prefills", 10, "0%"),
+    ("prefill accelerator-hour (USD/h)", 13, "0.000"),
+    ("mean accelerator-hour (USD/h)", 13, "0.000"),
+    ("tokens per second per accelerator", 13, "#,##0"),
+    ("all-in cost per million tokens (USD/Mtoken)", 16, "0.0000"),
 )
+_FIRST = len(_PLANS) + 2
+_AT = dict(
+    zip(
+        ("name", *_PRICES, "capital", "running", "energy", "hour"),
+        (get_column_letter(_FIRST + place) for place in range(len(_HOURS))),
+        strict=True,
+    )
+)
+"""Columns of the hours, right of the plans."""
 _MEANT = (
     "All-in cost: all accelerators of the plan over the tokens that it trains, or over its output tokens with their "
     "prompts. Separate pools: each accelerator at its own price."
 )
-
-
-def plans_top(num_prices: int) -> int:
-    """First row of the plans on the sheet, below the hours of so many rows of prices."""
-    return TOP + num_prices + SPARE_ROWS + 2
 
 
 def tco_sheet(
@@ -117,45 +121,45 @@ def tco_sheet(
     choice = DataValidation(type="list", formula1='"rent,own"', allow_blank=True)
     choice.add("C5")
     sheet.add_data_validation(choice)
-    for offset, (_, width, _) in enumerate(_HOURS, start=1):
-        sheet.column_dimensions[get_column_letter(offset)].width = width
-    for letter in "NO":
-        sheet.column_dimensions[letter].width = 15
+    blocks: tuple[tuple[int, tuple[tuple[str, int, str], ...]], ...] = ((1, _PLANS), (_FIRST, _HOURS))
+    for first, columns in blocks:
+        for offset, (header, width, _) in enumerate(columns, start=first):
+            put(sheet.cell(TOP - 1, offset), header, "xlperf header")
+            sheet.column_dimensions[get_column_letter(offset)].width = width
+    sheet.row_dimensions[TOP - 1].height = 44
     known = any(results.values())
     hours = _hours(tables)
-    last = TOP + len(hours) - 1
-    _header(sheet, TOP - 1, [words for words, _, _ in _HOURS])
     for number, hour in enumerate(hours, start=1):
-        row = TOP + number - 1
-        _row(sheet, formulas, row, _hour_formulas(number, row), hour if known else None, [f for _, _, f in _HOURS])
-    top = plans_top(len(tables["prices"]))
-    _header(sheet, top - 1, [words for words, _ in _PLANS])
-    row = top
+        texts = _hour_formulas(number, TOP + number - 1)
+        _row(sheet, formulas, TOP + number - 1, texts, hour if known else None, _FIRST, _HOURS)
+    row = TOP
     for kind in PLAN_TABLES:
         rates = results.get(kind, {}).get("tokens_per_second_per_accelerator")
         for number in range(len(tables[kind])):
             values = None if rates is None else _plan_values(tables[kind].take([number]), hours, rates[number])
-            _row(sheet, formulas, row, _plan_formulas(kind, number + 1, row, last), values, [f for _, f in _PLANS])
+            texts = _plan_formulas(kind, number + 1, row, TOP + len(hours) - 1)
+            _row(sheet, formulas, row, texts, values, 1, _PLANS)
             row += 1
     _note(sheet, f"A{row + 1}", _MEANT)
     sheet.freeze_panes = f"B{TOP}"
-    page_setup(sheet, TOP - 1, area=f"A1:{get_column_letter(len(_PLANS))}{row + 1}")
+    last = max(row + 1, TOP + len(hours) - 1)
+    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_wide=2, key_columns="A:A")
     return sheet
 
 
-def _header(sheet: Worksheet, row: int, headers: Sequence[str]) -> None:
-    for offset, words in enumerate(headers, start=1):
-        put(sheet.cell(row, offset), words, "xlperf header")
-    sheet.row_dimensions[row].height = 44
-
-
 def _row(
-    sheet: Worksheet, formulas: Formulas, row: int, texts: list[str], values: list[Any] | None, formats: list[str]
+    sheet: Worksheet,
+    formulas: Formulas,
+    row: int,
+    texts: list[str],
+    values: list[Any] | None,
+    first: int,
+    columns: Sequence[tuple[str, int, str]],
 ) -> None:
     shown = [None] * len(texts) if values is None else values
-    for offset, (formula, value, number) in enumerate(zip(texts, shown, formats, strict=True), start=1):
+    for offset, (formula, value, column) in enumerate(zip(texts, shown, columns, strict=True), start=first):
         cell: Any = sheet.cell(row, offset)
-        formulas.put(cell, f"={formula}", value, "xlperf key" if offset == 1 else "xlperf computed", number)
+        formulas.put(cell, f"={formula}", value, "xlperf key" if offset == first else "xlperf computed", column[2])
 
 
 def _note(sheet: Worksheet, place: str, words: str) -> None:
@@ -170,36 +174,40 @@ def _column(kind: str, name: str) -> str:
 
 def _hour_formulas(number: int, row: int) -> list[str]:
     """Formulas of one row of prices, in the order of the headers."""
+    at = {name: f"${letter}{row}" for name, letter in _AT.items()}
 
     def priced(name: str) -> str:
         cell = f"INDEX({_column('prices', name)},{number})"
-        return f'IF($A{row}="","",IF({cell}="","",{cell}))'
+        return f'IF({at["name"]}="","",IF({cell}="","",{cell}))'
 
     def or_default(chosen: str, name: str) -> str:
-        default = table_schema("prices").by_name[name].default
-        return f'IF($A{row}="","",IF({chosen}<>"",{chosen},IF({priced(name)}="",{default},{priced(name)})))'
+        default, found = table_schema("prices").by_name[name].default, priced(name)
+        stated = f'IF({found}="",{default},{found})'
+        return (
+            f'IF({at["name"]}="","",{stated})'
+            if not chosen
+            else (f'IF({at["name"]}="","",IF({chosen}<>"",{chosen},{stated}))')
+        )
 
-    accelerators = f"MATCH($A{row},{_column('accelerators', 'accelerator')},0)"
+    accelerators = f"MATCH({at['name']},{_column('accelerators', 'accelerator')},0)"
     power = f"INDEX({_column('accelerators', 'thermal_design_power')},{accelerators})"
-    opex = (
-        f'IF({priced("opex_share")}="",{table_schema("prices").by_name["opex_share"].default},{priced("opex_share")})'
-    )
-    names = _column("prices", "price")
-    owned = f'IF(OR($C$5="rent",$C{row}=""),"",'
+    names, stated_power = _column("prices", "price"), priced("server_power")
+    owned = f'IF(OR($C$5="rent",{at["capex"]}=""),"",'
+    rented, used = f'IF({at["rental_price"]}<>"",', f"{at['capex']}/{at['utilization']}"
     return [
         f'IF(ROWS({names})<{number},"",INDEX({names},{number})&"")',
         f'IF($C$5="own","",{priced("rental_price")})',
         priced("capex"),
         or_default("$C$6", "life"),
         or_default("$C$7", "utilization"),
-        f'IF($A{row}="","",IF({priced("server_power")}="",{power},{priced("server_power")}))',
+        f'IF({at["name"]}="","",IF({stated_power}="",{power},{stated_power}))',
         or_default("$C$9", "power_usage_effectiveness"),
         or_default("$C$8", "energy_price"),
-        f'IF($A{row}="","",{opex})',
-        f'IF($B{row}<>"",$B{row},{owned}$C{row}/$E{row}/($D{row}*{_YEAR_HOURS:g})))',
-        f'IF($B{row}<>"",0,{owned}$C{row}*$I{row}/$E{row}/{_YEAR_HOURS:g}))',
-        f'IF($B{row}<>"",0,{owned}$F{row}/1000*$G{row}*$H{row}))',
-        f'IF($J{row}="","",$J{row}+$K{row}+$L{row})',
+        or_default("", "opex_share"),
+        f"{rented}{at['rental_price']},{owned}{used}/({at['life']}*{_YEAR_HOURS:g})))",
+        f"{rented}0,{owned}{used}*{at['opex_share']}/{_YEAR_HOURS:g}))",
+        f"{rented}0,{owned}{at['server_power']}/1000*{at['power_usage_effectiveness']}*{at['energy_price']}))",
+        f'IF({at["capital"]}="","",{at["capital"]}+{at["running"]}+{at["energy"]})',
     ]
 
 
@@ -209,11 +217,14 @@ def _plan_formulas(kind: str, number: int, row: int, last: int) -> list[str]:
     def given(name: str) -> str:
         return f"INDEX({_column(kind, name)},{number})"
 
-    def hour(letter: str, place: str) -> str:
-        return f'IF(${place}{row}=0,"",INDEX(${letter}${TOP}:${letter}${last},${place}{row}))'
+    def column(name: str) -> str:
+        return f"${_AT[name]}${TOP}:${_AT[name]}${last}"
+
+    def hour(name: str, place: str) -> str:
+        return f'IF(${place}{row}=0,"",INDEX({column(name)},${place}{row}))'
 
     def at(letter: str) -> str:
-        return f'IF(${letter}{row}="",0,IFERROR(MATCH(${letter}{row},$A${TOP}:$A${last},0),0))'
+        return f'IF(${letter}{row}="",0,IFERROR(MATCH(${letter}{row},{column("name")},0),0))'
 
     other, share = '""', "0"
     if kind == "inference":
@@ -228,14 +239,14 @@ def _plan_formulas(kind: str, number: int, row: int, last: int) -> list[str]:
         f'"{kind}"',
         f'{given("accelerator")}&""',
         at("C"),
-        hour("J", "D"),
-        hour("K", "D"),
-        hour("L", "D"),
-        hour("M", "D"),
+        hour("capital", "D"),
+        hour("running", "D"),
+        hour("energy", "D"),
+        hour("hour", "D"),
         other,
         at("I"),
         share,
-        hour("M", "J"),
+        hour("hour", "J"),
         f'IF($H{row}="","",IF($I{row}="",$H{row},{mean}))',
         f'IF(ISNUMBER({rate}),{rate},"")',
         f'IF(OR($M{row}="",$N{row}=""),"",$M{row}/{HOUR:g}/$N{row}*10^6)',
