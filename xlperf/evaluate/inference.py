@@ -387,7 +387,8 @@ def _evaluate(
     )
     notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
     if prefilling is not None:
-        room = prefilling.serving.room()
+        prompt = replace(prefilling.serving.plan, output_length=np.ones(len(plans)))
+        room = replace(prefilling.serving, plan=prompt).room()
         used = room.memory["memory_weights"] + room.memory["memory_kv_cache"] + room.memory["memory_activations"]
         lacking = ~illegal & (used > room.usable)
         notes.append(_memory_note(lacking, "prefill pool: one prompt ", used, room.usable, room.capacity))
