@@ -38,8 +38,8 @@ def plans() -> dict[str, Table]:
     """All modes together, some plans that are illegal among them."""
     rows: dict[str, list[dict[str, object]]] = {kind: [] for kind in KINDS}
     for mode in MODES:
-        number = 2 * NUMBER if mode in ("training", "disaggregated") else NUMBER
-        rows[kind_of(mode)] += legal_rows(mode, number, SEED)
+        more = 4 if mode == "disaggregated" else 1  # two pools meet in one table
+        rows[kind_of(mode)] += legal_rows(mode, more * NUMBER, SEED)
     for kind in KINDS:
         rows[kind] += [{**row, "tensor_parallel": 3, "pipeline_parallel": 7} for row in rows[kind][::40]]
     return {kind: table_of(kind, rows[kind]) for kind in KINDS}
@@ -55,7 +55,7 @@ def alone(plans: dict[str, Table], catalog: Catalog) -> dict[str, list[tuple[obj
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("order", ["as drawn", "reversed", "shuffled", "twenty times over"])
+@pytest.mark.parametrize("order", ["as drawn", "reversed", "shuffled", "four times over"])
 def test_any_order_gives_the_same_bits(
     kind: str, order: str, plans: dict[str, Table], alone: dict[str, list[tuple[object, ...]]], catalog: Catalog
 ) -> None:
@@ -65,7 +65,7 @@ def test_any_order_gives_the_same_bits(
         "as drawn": rows,
         "reversed": rows[::-1],
         "shuffled": np.random.default_rng(5).permutation(rows),
-        "twenty times over": np.tile(rows, 20),
+        "four times over": np.tile(rows, 4),
     }[order]
     found = evaluate(table.take(rows), catalog)
     unlike = differences(bits(found), [alone[kind][row] for row in rows.tolist()], list(found.columns))
@@ -85,7 +85,7 @@ def test_any_company_gives_the_same_bits(
     table = plans[kind]
     several = st.lists(st.integers(0, len(table) - 1), min_size=2, max_size=12)
 
-    @settings(max_examples=150)
+    @settings(max_examples=60)
     @given(several)
     @example([0, 0])
     def law(rows: list[int]) -> None:
