@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from laws.random_plans import MODES, kind_of, legal_rows, table_of
 from laws.samples import NUMBER, SEED
+
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
