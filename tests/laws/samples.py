@@ -39,7 +39,7 @@ twice the batch: prefill is at most twice   wave and tile quantisation: tokens p
 more prefix hits with pipeline stages       several chunks follow each other through the stages, one longer one does not
 more in flight: TTFT is not shorter, where  if all requests of a run come at once, none waits for a pass that has begun
 a run ends
-less load: TTFT is not longer where         a prompt waits for prompts of the other replicas, longer where fewer come
+more load: TTFT is not shorter where        a prompt waits for prompts of the other replicas, longer where fewer come
 prompts are gathered
 more multiprocessors are never slower       wave quantisation: tiles that fill 108 units evenly may not fill 132
 prefill is linear in one prompt's length    attention is quadratic, chunks read earlier keys again

@@ -42,6 +42,7 @@ def test_twice_the_requests_in_flight(mode: str) -> None:
         hold(f"{what}: at most twice", ~(rates[1] > 2.0 * rates[0] * (1.0 + UNDER_LOAD)), plans, before=rates[0],
              after=rates[1])  # fmt: skip
         later = ~(firsts[1] < firsts[0] * (1.0 - UNDER_LOAD)) | (plans["run_requests"] > 0.0)
+        later |= plans.filled("gathering_steps") > 0.0
         hold(f"{what}: ttft", later, plans, before=firsts[0], after=firsts[1])
 
 
