@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, nowhere
 
 MODES = ("static", "continuous", "disaggregated")
@@ -29,6 +31,14 @@ MACHINES = {
     "L40S": ("bf16", "fp8"),
 }
 _CARELESS = 0.06
+_SHAPE = ("name", "model", "mode", "num_accelerators", "prompt_length", "output_length")
+_NUMBERS = {
+    "zero_stage": (0.0, 1.0, 2.0, 3.0),
+    "acceptance_rate": (0.0, 0.5, 1.0),
+    "prefix_hit_rate": (0.0, 0.5, 1.0),
+    "memory_fraction": (0.5, 0.9),
+    "wide_layers": (1.0, 2.0),
+}
 ENGINES = ("tensorrt-llm", "vllm", "sglang", "nim", "turbomind", "an engine of our own")
 
 
@@ -111,6 +121,25 @@ def columns_of(number: int, seed: int = 2026) -> dict[str, np.ndarray]:
     for name, first in rows[0].items():
         text = isinstance(first, str)
         found[name] = np.array([row[name] for row in rows], dtype=object if text else np.float64)
+    return found
+
+
+def spiced(columns: dict[str, np.ndarray], kind: str, catalog: Catalog, seed: int = 2026) -> dict[str, np.ndarray]:
+    """The same columns with cells changed at random: any choice, machine, network or small number of the schema."""
+    random, found, rows = np.random.default_rng(seed), dict(columns), len(columns["model"])
+    for column in table_schema(kind).columns:
+        if column.name in _SHAPE or column.kind == "text":
+            continue
+        values: Any = _NUMBERS.get(column.name, (1.0, 2.0, 4.0, 3.0, 8.0))
+        if column.kind == "reference":
+            values = catalog.tables[column.reference].text(table_schema(column.reference).key.name).tolist()
+        elif column.kind != "number":
+            values = ("yes", "no") if column.kind == "flag" else tuple(column.choices)
+        text = isinstance(values[0], str)
+        own = found.get(column.name, np.full(rows, "" if text else np.nan, dtype=object if text else np.float64)).copy()
+        changed = np.flatnonzero(random.random(rows) < (0.05 if text else 0.02))
+        own[changed] = np.array(values, dtype=own.dtype)[random.integers(0, len(values), len(changed))]
+        found[column.name] = own
     return found
 
 
