@@ -158,6 +158,19 @@ class InferencePlan:
         return np.asarray(self.new_tokens / self.context_parallel)
 
     @cached_property
+    def chunks(self) -> Array:
+        """Chunks that a prompt is prefilled in, mean: full passes, whose rest the next prompt fills. [-]"""
+        return np.asarray(np.maximum(self.own_tokens / self.prefill_tokens, 1.0))
+
+    @cached_property
+    def chunk_context(self) -> Array:
+        r"""Keys that a chunk attends to at its end, the cache and those so far: mean over k equal chunks of a prompt.
+
+        .. math:: \bar s = \frac{1}{k} \sum_{i=1}^{k} \left(s - n + \frac{i n}{k}\right) = s - \frac{n (k - 1)}{2 k}
+        """
+        return np.asarray(self.prompt_length - 0.5 * self.new_tokens * (1.0 - 1.0 / self.chunks))
+
+    @cached_property
     def running_output(self) -> Array:
         r"""Mean output of the requests that run at a moment: long ones run longer, so that they are met more often.
 
