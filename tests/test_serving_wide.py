@@ -92,7 +92,7 @@ def test_each_chunk_expands_the_keys_of_its_own_prompts_alone(catalog: Catalog) 
         expands = (table.text("operator") == "key and value expansion") & (table.text("phase") == "prefill")
         flop = (table.number("flop") * table.number("calls"))[expands].sum()
         tokens = batch * 65_536 * (5 + 6 + 7 + 8) / 8
-        assert flop == pytest.approx(61 * 2.0 * tokens * 512 * 128 * (128 + 128), rel=1e-9)
+        assert flop == pytest.approx(61 * 2.0 * tokens * 512 * 128 / 8 * (128 + 128), rel=1e-9)
 
 
 def test_prefill_scales_and_decoding_reads_less(catalog: Catalog) -> None:

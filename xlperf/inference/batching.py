@@ -104,4 +104,5 @@ def serving_shape(plan: InferencePlan, batching: Batching) -> ServingShape:
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel,
         prefill_context=prompts * plan.chunks / batching.passes * plan.chunk_context,
+        favoured_share=np.ones_like(prompts),
     )
