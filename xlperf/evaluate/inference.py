@@ -35,7 +35,6 @@ from xlperf.inference import (
 )
 from xlperf.inference.runs import first_of_run
 from xlperf.parallel.rules import Rule, broken_rules
-from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
     attention_precision,
     cache_precision,
@@ -53,6 +52,7 @@ _LATENT = ("attention", "attention_latent")
 _LINEAR = ("linear_attention",)
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
 _UNSAID = (
+    "serving_memory",
     "engine_all_reduce",
     "serving_load",
     "serving_host",
@@ -65,8 +65,8 @@ _MODES = ("static", "continuous", "disaggregated")
 _RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
-_OF_SETTING = ("serving_software", "serving_load", "serving_host", "serving_attention", *_BANDS)
-_EXTRA = ("input_token_rate", "output_token_rate")
+_OF_SETTING = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
+_EXTRA = ("input_token_rate", "output_token_rate", "memory_usable")
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         (plans.filled("expert_dispatch") == "nodes").astype(np.float64),
         plans.filled("two_batch_overlap"),
         plans.filled("graphs"),
+        plans.number("memory_fraction"),
         codes,
     )
     stored = np.array([PRECISION_CODES[word] for word in weights.tolist()], dtype=np.int64)[codes]
@@ -202,7 +203,10 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         joined.network,
         plan,
         launched_ahead({family: values for family, values in constants.items() if family not in _OF_SETTING}),
-        _host_times(constants["serving_software"], slowdown, constants["serving_host"]["launch_slowdown"]),
+        {
+            **_host_times(constants["serving_software"], slowdown, constants["serving_host"]["launch_slowdown"]),
+            **constants["serving_memory"],
+        },
         joined.reserved_memory,
         architecture,
     )
@@ -384,6 +388,7 @@ def _evaluate(
             results[f"cost_per_million_{side}_tokens"] = cost_per_token(
                 setting.cost_rate, ranks, results[f"{side}_token_rate"]
             )
+    usable = results["memory_usable"]
     for name in _EXTRA:
         del results[name]
     codes = results["bound"]
@@ -397,14 +402,7 @@ def _evaluate(
             "needs {} GiB, the engine may use {} GiB of {} GiB",
             (
                 gibibytes(results["memory"]),
-                gibibytes(
-                    usable_memory(
-                        capacity,
-                        serving.reserved_memory,
-                        results["memory_weights"],
-                        serving.software["memory_fraction"][:, 0],
-                    )
-                ),
+                gibibytes(usable),
                 gibibytes(capacity),
             ),
         ),

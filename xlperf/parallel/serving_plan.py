@@ -36,6 +36,10 @@ def _one() -> Array:
     return np.ones(())
 
 
+def _unknown() -> Array:
+    return np.full((), np.nan)
+
+
 @dataclass(frozen=True, eq=False)
 class InferencePlan:
     """Columns of inference plans, one entry per plan; every field has shape (rows,).
@@ -101,6 +105,8 @@ class InferencePlan:
         1 where each batch is cut in two and one half computes while the other is sent to experts, 0 where not. [-]
     graphs : Array
         1 where a step of decoding is launched as a whole, 0 where the host launches each kernel. [-]
+    memory_fraction : Array
+        Share of the memory that the engine takes; NaN: the engine's default. [-]
     """
 
     num_accelerators: Array
@@ -131,6 +137,7 @@ class InferencePlan:
     by_node: Array = field(default_factory=_none)
     two_batches: Array = field(default_factory=_none)
     graphs: Array = field(default_factory=_one)
+    memory_fraction: Array = field(default_factory=_unknown)
 
     @cached_property
     def attention_parallel(self) -> Array:
@@ -146,6 +153,11 @@ class InferencePlan:
     def new_tokens(self) -> Array:
         """Tokens of a prompt that are not in the cache: the last one has to be computed. [-]"""
         return np.asarray(np.maximum(self.prompt_length * (1.0 - self.prefix_hit_rate), 1.0))
+
+    @cached_property
+    def prefix_tokens(self) -> Array:
+        """Tokens of a prompt that are in the cache already: a prefix that all requests have in common. [-]"""
+        return np.asarray(self.prompt_length - self.new_tokens)
 
     @cached_property
     def tokens_per_step(self) -> Array:
@@ -380,6 +392,7 @@ def inference_plan(
     by_node: Numeric = 0.0,
     two_batches: Numeric = 0.0,
     graphs: Numeric = 1.0,
+    memory_fraction: Numeric = np.nan,
     named: np.ndarray | None = None,
 ) -> InferencePlan:
     """Resolve the columns of inference plans into what the equations need.
@@ -434,6 +447,8 @@ def inference_plan(
         1 where one half of a batch computes while the other is sent, 0 where not. [-]
     graphs : numeric, default 1
         1 where a step of decoding is launched as a whole, 0 where kernel by kernel. [-]
+    memory_fraction : numeric, default NaN
+        Share of the memory that the engine takes; NaN: the engine's default. [-]
     named : np.ndarray, optional
         Which of the names of precisions each row has, where :func:`distinct_names` has found them already; default:
         there is one for each row.
@@ -484,4 +499,5 @@ def inference_plan(
         by_node=array(by_node) + 0.0 * batch,
         two_batches=array(two_batches) + 0.0 * batch,
         graphs=array(graphs) + 0.0 * batch,
+        memory_fraction=array(memory_fraction) + 0.0 * batch,
     )
