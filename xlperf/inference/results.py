@@ -44,6 +44,7 @@ _OF_ENGINE = (
     "memory_fraction",
     "of_free_memory",
     "activations_included",
+    "driver_memory",
     "reserve",
     "reserve_per_token",
     "reserve_per_rank",
@@ -292,9 +293,10 @@ def room_of(
     engine = {name: software[name][:, 0] for name in _OF_ENGINE}
     outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens
     outside = outside + engine["reserve_per_rank"] * plan.replica_ranks
-    default = np.maximum(engine["memory_fraction"] - outside / capacity, 0.0)
+    shown = capacity - engine["driver_memory"]
+    default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
     share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
-    budget = cache_budget(capacity, reserved_memory, weights, share, engine["of_free_memory"])
+    budget = cache_budget(shown, capacity - reserved_memory, weights, share, engine["of_free_memory"])
     covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
     room = Room(memory, capacity, reserved_memory, budget, covered, 0.0 * capacity)
     return room._replace(places=most_requests(plan, room))

@@ -10,8 +10,8 @@ __all__ = ["cache_budget", "largest_batch", "prefill_working_set", "serving_weig
 
 
 def cache_budget(
-    memory_capacity: Numeric,
-    reserved_memory: Numeric,
+    shown_memory: Numeric,
+    free_memory: Numeric,
     weights_size: Numeric,
     memory_fraction: Numeric,
     of_free_memory: Numeric,
@@ -20,14 +20,14 @@ def cache_budget(
 
     An engine takes a share of the whole memory, weights included, or of what weights leave.
 
-    .. math:: B = f C - S_w \quad \text{or} \quad B = f \left(C - R - S_w\right)
+    .. math:: B = f M - S_w \quad \text{or} \quad B = f \left(M_0 - S_w\right)
 
     Parameters
     ----------
-    memory_capacity : numeric
-        Memory C of the accelerator. [B]
-    reserved_memory : numeric
-        Memory R that the driver keeps. [B]
+    shown_memory : numeric
+        Memory M of the accelerator that the driver shows. [B]
+    free_memory : numeric
+        Memory M_0 that is free before weights are loaded. [B]
     weights_size : numeric
         Weights S_w of one rank. [B]
     memory_fraction : numeric
@@ -45,12 +45,12 @@ def cache_budget(
     .. [1] vLLM documentation, CacheConfig, gpu_memory_utilization.
     .. [2] NVIDIA, TensorRT-LLM documentation, KvCacheConfig, free_gpu_memory_fraction.
 
-    >>> cache_budget(80.0, 1.0, 70.0, 0.9, [0.0, 1.0]).tolist()
+    >>> cache_budget(80.0, 79.0, 70.0, 0.9, [0.0, 1.0]).tolist()
     [2.0, 8.1]
     """
-    capacity, weights, share = array(memory_capacity), array(weights_size), array(memory_fraction)
-    free = share * (capacity - array(reserved_memory) - weights)
-    return np.asarray(np.where(array(of_free_memory) > 0.0, free, share * capacity - weights))
+    weights, share = array(weights_size), array(memory_fraction)
+    whole, free = share * array(shown_memory) - weights, share * (array(free_memory) - weights)
+    return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole))
 
 
 def usable_memory(
