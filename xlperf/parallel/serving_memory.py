@@ -50,7 +50,7 @@ def cache_budget(
     """
     weights, share = array(weights_size), array(memory_fraction)
     whole, free = share * array(shown_memory) - weights, share * (array(free_memory) - weights)
-    return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole))
+    return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole) + 0.0 * (free + whole + array(of_free_memory)))
 
 
 def usable_memory(
