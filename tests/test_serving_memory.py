@@ -146,3 +146,12 @@ def test_pools_send_what_the_decoding_pool_does_not_hold() -> None:
     found = results(*({**plan, "prefix hit rate": rate} for rate in (0.0, 0.5, 0.9)))
     waits = found.number("ttft") - found.number("prefill_time")
     assert waits[0] > waits[1] > waits[2] > 0.0
+
+
+def test_a_prefill_pool_has_to_hold_its_weights_and_a_prompt() -> None:
+    plan = {**SHARED, "batch size": "", "precision": "bf16", "mode": "disaggregated", "num accelerators": 9,
+            "concurrency": 8, "prefill accelerators": 1, "prefill tensor parallel": 1}  # fmt: skip
+    found = results({**plan, "prefill accelerator": "H100-SXM-80GB"}, {**plan, "prefill accelerator": "MI300X"})
+    assert found.number("fits").tolist() == [0.0, 1.0]
+    assert "prefill pool: needs" in str(found.text("reason")[0])
+    assert np.isfinite(found.number("ttft")).all()

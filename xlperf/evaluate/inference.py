@@ -66,7 +66,7 @@ _RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
 _OF_SETTING = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
-_EXTRA = ("input_token_rate", "output_token_rate", "memory_usable")
+_EXTRA = ("input_token_rate", "output_token_rate", "memory_usable", "prefill_memory", "prefill_memory_usable")
 
 
 @dataclass(frozen=True)
@@ -314,6 +314,12 @@ def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
     return serving, serving
 
 
+def _too_large(words: str, illegal: np.ndarray, needed: Array, usable: Array, capacity: Array) -> Rule:
+    """A sentence for plans that need more memory than the engine may use."""
+    sizes = gibibytes(needed), gibibytes(usable), gibibytes(capacity)
+    return Rule(~illegal & (needed > usable), f"{words}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
+
+
 def _evaluate(
     plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str
 ) -> dict[str, np.ndarray]:
@@ -388,23 +394,23 @@ def _evaluate(
             results[f"cost_per_million_{side}_tokens"] = cost_per_token(
                 setting.cost_rate, ranks, results[f"{side}_token_rate"]
             )
-    usable = results["memory_usable"]
-    for name in _EXTRA:
-        del results[name]
+    extra = {name: results.pop(name) for name in _EXTRA if name in results}
     codes = results["bound"]
     bound = np.full(len(plans), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(codes == code) & ~illegal] = word
     capacity = results["memory_capacity"]
     notes = [
-        Rule(
-            ~illegal & (results["fits"] < 1),
-            "needs {} GiB, the engine may use {} GiB of {} GiB",
-            (
-                gibibytes(results["memory"]),
-                gibibytes(usable),
-                gibibytes(capacity),
-            ),
+        _too_large("", illegal, results["memory"], extra["memory_usable"], capacity),
+        *(
+            _too_large(
+                "prefill pool: ",
+                illegal,
+                extra["prefill_memory"],
+                extra["prefill_memory_usable"],
+                first.serving.device.memory_capacity[:, 0],
+            )
+            for _ in range(mode == "disaggregated")
         ),
         *(
             Rule(rule.broken & ~illegal, rule.sentence, rule.values)

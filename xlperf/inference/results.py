@@ -252,6 +252,11 @@ class Room(NamedTuple):
         held = self.memory["memory_weights"], self.memory["memory_activations"]
         return usable_memory(self.capacity, self.reserved, *held, self.budget, self.activation_share)
 
+    @property
+    def used(self) -> Array:
+        """Memory that weights, cache and activations of the batch take. [B]"""
+        return np.asarray(sum(self.memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations")))
+
     def with_batch(self, plan: InferencePlan) -> Room:
         """The same with the batch of a plan that is otherwise the same."""
         held = _batch_memory(plan, *(self.memory[name] for name in _OF_ONE_SEQUENCE))
@@ -407,7 +412,7 @@ def batch_results(plan: InferencePlan, room: Room, prefill: Array, parts: Array,
     decodes = steps > 0.0
     rate = plan.num_requests * plan.output_length / latency
     weights, cache, activations = (room.memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations"))
-    used, usable = weights + cache + activations, room.usable
+    used, usable = room.used, room.usable
     per_token = np.where(decodes, step, np.nan)
     return {
         "ttft": prefill,

@@ -36,10 +36,6 @@ def _one() -> Array:
     return np.ones(())
 
 
-def _unknown() -> Array:
-    return np.full((), np.nan)
-
-
 @dataclass(frozen=True, eq=False)
 class InferencePlan:
     """Columns of inference plans, one entry per plan; every field has shape (rows,).
@@ -137,7 +133,7 @@ class InferencePlan:
     by_node: Array = field(default_factory=_none)
     two_batches: Array = field(default_factory=_none)
     graphs: Array = field(default_factory=_one)
-    memory_fraction: Array = field(default_factory=_unknown)
+    memory_fraction: Array = field(default_factory=lambda: np.full((), np.nan))
 
     @cached_property
     def attention_parallel(self) -> Array:
