@@ -11,7 +11,7 @@ import numpy as np
 from xlperf.arrays import Array, divide
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Service, Steady, pooled_state
-from xlperf.inference.loaded import MOST_OPEN, Demand, demand_of, half_of, streamed, token_rates
+from xlperf.inference.loaded import MOST_OPEN, Demand, demand_of, half_of, streamed
 from xlperf.inference.results import Room, batch_results
 from xlperf.inference.serving import Serving, Stream
 from xlperf.network.collectives import collective_time
@@ -80,8 +80,6 @@ class Pools(NamedTuple):
         The pool that prefills; its plan counts its own accelerators.
     room : Room
         Memory of a decoding replica.
-    prefill_room : Room
-        Memory of a prefilling replica with one prompt.
     load : PoolLoad
         What their state follows from.
     """
@@ -89,7 +87,6 @@ class Pools(NamedTuple):
     decoding: Serving
     prefilling: Serving
     room: Room
-    prefill_room: Room
     load: PoolLoad
 
 
@@ -148,9 +145,7 @@ def pools_of(both: Serving, decoding: Serving, prefilling: Serving, stream: Stre
         stream.request_rate,
         stream.prompt_variation,
     )
-    # What a prefilling replica keeps of a prompt goes before its second token.
-    alone = replace(prefilling, plan=replace(other, output_length=np.ones_like(other.output_length)))
-    return Pools(decoding, prefilling, room, alone.room(), load)
+    return Pools(decoding, prefilling, room, load)
 
 
 def _transfer_time(prefilling: Serving, decoding: Serving, memory: Mapping[str, Array]) -> Array:
@@ -235,8 +230,7 @@ def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, A
     Returns
     -------
     dict of str to Array
-        Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool, and
-        ``fits`` says whether both have room. Beside them ``prefill_memory`` and ``prefill_memory_usable``.
+        Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool.
     """
     plan, other = pools.decoding.plan, pools.prefilling.plan
     service, steady, batch, _, best = pool_state(pools.load, requests, detailed=True)
@@ -246,8 +240,5 @@ def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, A
     whole = replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
     found = streamed(whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
-    paid = token_rates(whole, steady.rate, other.num_accelerators / whole.num_accelerators)
-    needed, usable = pools.prefill_room.used, pools.prefill_room.usable
-    both = np.where(needed > usable, 0.0, found["fits"])
-    prefilled = {"prefill_time": service.prefill_time, "prefill_memory": needed, "prefill_memory_usable": usable}
-    return {**found, **paid, **prefilled, "fits": both}
+    share = other.num_accelerators / whole.num_accelerators
+    return {**found, "prefill_share": share, "prefill_time": service.prefill_time}
