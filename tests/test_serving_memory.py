@@ -153,5 +153,5 @@ def test_a_prefill_pool_has_to_hold_its_weights_and_a_prompt() -> None:
             "concurrency": 8, "prefill accelerators": 1, "prefill tensor parallel": 1}  # fmt: skip
     found = results({**plan, "prefill accelerator": "H100-SXM-80GB"}, {**plan, "prefill accelerator": "MI300X"})
     assert found.number("fits").tolist() == [0.0, 1.0]
-    assert "prefill pool: needs" in str(found.text("reason")[0])
+    assert "prefill pool: one prompt needs" in str(found.text("reason")[0])
     assert np.isfinite(found.number("ttft")).all()

@@ -12,7 +12,7 @@ from benchmarks.plans import columns_of as training_columns
 from serving_plans import columns_of, plans_of, spiced
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.plans import table_from_columns, table_from_rows
 from xlperf.catalog.table import Table, nowhere
 from xlperf.evaluate import evaluate, evaluate_designs
 from xlperf.evaluate.devices import evaluate_devices
@@ -64,6 +64,23 @@ def test_five_hundred_serving_plans_of_all_modes(catalog: Catalog) -> None:
     for mode in ("static", "continuous", "disaggregated"):
         assert (~np.isnan(whole["latency"][plans.text("mode") == mode])).sum() > 100
     check_apart(partial(evaluate, catalog=catalog), plans, (1, 7, 61), whole)
+
+
+def test_four_disaggregated_plans_that_once_took_each_others_times(catalog: Catalog) -> None:
+    header = (
+        "model", "mode", "precision", "accelerator", "num accelerators", "software", "tensor parallel",
+        "pipeline parallel", "context parallel", "data parallel attention", "prompt length", "output length",
+        "kv precision", "concurrency", "prefill accelerators",
+    )  # fmt: skip
+    rows = (
+        ("int4", "MI355X", 32, "vllm", 4, 2, 1, 4, 128, 64, "", 128, 16),
+        ("int4", "H200-SXM-141GB", 4, "nim", 1, 1, 1, 1, 4000, 2000, "", 8, 2),
+        ("fp8", "H200-SXM-141GB", 4, "sglang", 1, 1, 2, 1, 128, 2000, "", 256, 2),
+        ("fp8", "H200-SXM-141GB", 128, "nim", 8, 4, 1, 8, 128, 64, "bf16", 512, 64),
+    )
+    plans = table_from_rows("inference", header, [("DeepSeek-V3", "disaggregated", *row) for row in rows])
+    assert (evaluate(plans, catalog)["tpot"] > 0.0).all()
+    check_apart(partial(evaluate, catalog=catalog), plans, (1, 2, 3))
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
