@@ -6,9 +6,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-
 from laws.random_plans import MODES, kind_of
 from laws.samples import all_of, both_legal, hold, plans_of, results_of, shipped, with_columns
+
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 
@@ -30,6 +30,7 @@ BETTER = [
     *(("networks", (column,), 0.5) for column in ("latency", "oversubscription", "accelerators_per_adapter")),
 ]
 CLOSE = {"training": 1e-9, "static": 1e-9}
+FULL_CACHE = 0.03  # the largest rate is that of the batch that fills the cache, whose tiles may fill badly
 UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes of them on a line
 
 
@@ -70,5 +71,6 @@ def test_better_hardware_is_never_slower_nor_dearer(
     for names, sign in ((LATER.get(mode, ("latency",)), 1.0), (FEWER.get(mode, SERVED), -1.0)):
         for name in names:
             one, other = before[name], after[name]
-            good = ~(sign * (other - one) > close * np.abs(one)) | ~fitted
+            near = FULL_CACHE if name == "max_request_rate" and mode != "static" else close
+            good = ~(sign * (other - one) > near * np.abs(one)) | ~fitted
             hold(f"{what}: {name} is not worse", good, plans, before=one, after=other)
