@@ -204,8 +204,9 @@ class HalfPasses:
         for start in range(0, len(rows), _PIECE):
             some = slice(start, start + _PIECE)
             chosen = rows[some]
-            whole = slice(int(chosen[0]), int(chosen[-1]) + 1)
-            served = self._serving.take(whole if whole.stop - whole.start == len(chosen) else chosen)
+            whole = np.arange(chosen[0], chosen[-1] + 1)
+            adjacent = np.array_equal(chosen, whole)
+            served = self._serving.take(slice(int(chosen[0]), int(chosen[-1]) + 1) if adjacent else chosen)
             ones = np.ones(len(chosen))
             served = served.with_batch(*((ones, values[some]) if phase == PREFILL else (values[some], ones)))
             work = served.work((phase,))
