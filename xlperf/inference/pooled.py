@@ -9,12 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.arrays import Array, divide
-from xlperf.inference.halves import HalfPasses
-from xlperf.inference.load import Service, Steady, pooled_state
-from xlperf.inference.loaded import MOST_OPEN, Demand, demand_of, half_of, streamed, token_rates
+from xlperf.inference.demand import UNBOUNDED, Demand, demand_of, half_of, unpadded_step
+from xlperf.inference.halves import HalfPasses, Times
+from xlperf.inference.load import Service, Steady
+from xlperf.inference.loaded import streamed, token_rates
+from xlperf.inference.pool_load import PoolTimes, pooled_open_state, pooled_state
 from xlperf.inference.results import Room, batch_results
 from xlperf.inference.serving import Serving, Stream
 from xlperf.network.collectives import collective_time
+
+_FIRST_OPEN = 256.0
+"""Requests that a replica is first taken to decode where they arrive at a rate. [-]"""
+_MOST_MOVES = 8
+"""Searches for the batches on both sides of a state; two or three are enough for almost all plans. [-]"""
 
 
 class PoolLoad(NamedTuple):
@@ -56,17 +63,22 @@ class PoolLoad(NamedTuple):
         """That of some of the plans."""
         return PoolLoad(self.halves.take(rows), self.demand.take(rows), *(values[rows] for values in self[2:]))
 
-    def state(self, service: Service, requests: Array) -> Steady:
-        """Both pools together, with a constant number of requests in flight or with requests that arrive."""
-        closed = pooled_state(service, requests, self.prefillers, self.decoders, self.places, self.transfer)
+    def times(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
+        """Times of steps with some batches, padding left out, and of passes of the prefill, (number, rows). [s]"""
+        number, fewer = len(batches), self.demand.unpadded(batches)
+        found = self.halves.times(np.concatenate([batches, fewer]), prompts, detailed)
+        return Times(unpadded_step(batches, found.steps[:number], fewer, found.steps[number:]), found.prefills)
+
+    def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
+        """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
+        closed = pooled_state(times, requests)
         arriving = ~np.isnan(self.request_rate)
         if not arriving.any():
             return closed
-        rate = np.where(arriving, self.request_rate, 0.0)
-        opened = service.pooled_open_state(
-            rate, self.prefillers, self.decoders, self.limit, self.transfer, self.prompt_variation
-        )
-        return Steady(*(np.where(arriving, *pair) for pair in zip(opened, closed, strict=True)))
+        rate = np.where(arriving, self.request_rate, 0.0) + 0.0 * requests
+        opened = pooled_open_state(times, rate, self.prompt_variation)
+        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened[0], closed[0], strict=True)))
+        return steady, np.where(arriving, opened[1], closed[1])
 
 
 class Pools(NamedTuple):
@@ -102,7 +114,9 @@ class PoolState(NamedTuple):
     batch : Array
         Requests that a replica decodes together. [-]
     prompts : Array
-        Prompts that a replica prefills together. [-]
+        Prompts of a pass of the prefill, rounded down. [-]
+    prefill : Array
+        Time of a pass with as many. [s]
     best : Array
         Requests per second that both pools can take. [request/s]
     """
@@ -111,6 +125,7 @@ class PoolState(NamedTuple):
     steady: Steady
     batch: Array
     prompts: Array
+    prefill: Array
     best: Array
 
 
@@ -169,6 +184,8 @@ def _transfer_time(prefilling: Serving, decoding: Serving, memory: Mapping[str, 
 def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolState:
     """Two pools with some numbers of requests in flight.
 
+    Times of passes and of steps are linear between whole batches: those on both sides of the state are searched for.
+
     Parameters
     ----------
     load : PoolLoad
@@ -183,33 +200,54 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     PoolState
         Times, state and capacity, in the shape of the requests.
     """
-    halves, demand, arriving = load.halves, load.demand, ~np.isnan(load.request_rate)
-    shape, number = requests.shape, requests.size // len(load.places)
-    batch = np.minimum(np.ceil(np.maximum(requests / load.decoders, 1.0)), load.places)
+    demand, arriving, shape = load.demand, ~np.isnan(load.request_rate), requests.shape
+    requests = requests.reshape(-1, shape[-1])
+    number, places = len(requests), np.where(arriving & np.isinf(load.limit), UNBOUNDED, load.places)
+    batch = np.clip(np.ceil(requests / load.decoders), 1.0, places)
+    batch = np.where(arriving, np.minimum(places, _FIRST_OPEN), batch)
+    most, one = demand.most_prompts, np.ones_like(places)
+    found = load.times(np.concatenate([batch, places[None]]), np.stack([one, most]))
+    alone, filled = found.prefills[0], np.minimum(found.prefills[1], most * found.prefills[0])
+    decoded = divide(load.decoders * places, demand.steps * found.steps[-1], np.inf)
+    passes = _line(one, alone, most, filled)
+    decoding = _line(batch, found.steps[:-1], places, found.steps[-1])
+    sides: tuple[Array, ...] = (np.empty(0),)
+    for _ in range(_MOST_MOVES):
+        times = PoolTimes(
+            *passes, alone, filled, most, demand.stages, demand.waiting_share, load.prefillers,
+            *decoding, demand.steps, load.decoders, places, decoded, load.transfer,
+        )  # fmt: skip
+        steady, prompts = load.state(times, requests)
+        running = np.where(np.isinf(steady.running), 1.0, steady.running)
+        lower, fewer = np.clip(np.floor(running), 1.0, places), np.floor(prompts)
+        batch = np.minimum(lower + (running > lower), places)
+        before, sides = sides, (lower, batch, fewer, np.minimum(fewer + (prompts > fewer), most))
+        if all(np.array_equal(*pair, equal_nan=True) for pair in zip(before, sides, strict=False)):
+            break
+        prefilled = np.concatenate(sides[2:])
+        found = load.times(np.concatenate([batch, lower]), prefilled, detailed)
+        spent = np.minimum(found.prefills, prefilled * alone)
+        decoding = _line(lower, found.steps[number:], batch, found.steps[:number])
+        passes = _line(fewer, spent[:number], sides[3], spent[number:])
+    step, prefill = found.steps[:number], times.prefill(prompts)
+    line = step, 0.0 * step
     if arriving.any():
-        batch = np.where(arriving, np.minimum(load.places, MOST_OPEN), batch)
-        requests = np.where(arriving, load.prefillers, requests)
-    prompts = demand.prompts(requests / load.prefillers)
-    steps, prefills = halves.times(
-        _stacked(batch, half_of(batch), load.places), _stacked(prompts, demand.most_prompts), detailed
-    )
-    prefill, step, half = (times.reshape(shape) for times in (prefills[:-1], steps[:number], steps[number:-1]))
-    share = demand.shared(requests, prompts, prefill)
-    service = demand.service(batch, step, half, prefill, share)
-    steady, first = load.state(service, requests), batch
-    batch = np.maximum(np.minimum(np.ceil(steady.running), load.places), 1.0)
-    if not np.array_equal(batch, first):
-        later, _ = halves.times(_stacked(batch, half_of(batch)), _stacked(prompts)[:0], detailed)
-        service = demand.service(batch, later[:number].reshape(shape), later[number:].reshape(shape), prefill, share)
-        steady = load.state(service, requests)
-    sent = load.prefillers * demand.most_prompts * demand.stages / prefills[-1]
-    decoded = divide(load.decoders * load.places, service.steps * steps[-1], np.inf)
-    return PoolState(service, steady, batch, prompts, np.maximum(np.minimum(sent, decoded), steady.rate))
+        half = np.where(arriving, half_of(batch), batch)
+        line = _line(batch, step, half, load.times(half, np.empty((0, shape[-1]))).steps)
+        slope = line[1]
+        line = times.decoding_step(running) - slope * running, slope
+    share = prefill / (prompts * demand.stages)
+    service = Service(prefill, share, *line, *(values + 0.0 * share for values in (demand.steps, demand.waiting_share)))
+    states = [Service(*(values.reshape(shape) for values in service[:6])), Steady(*(v.reshape(shape) for v in steady))]
+    whole = (values.reshape(shape) for values in (batch, fewer, found.prefills[:number], times.capacity + 0.0 * share))
+    return PoolState(*states, *whole)
 
 
-def _stacked(*values: Array) -> Array:
-    """Arrays (rows,) and (number, rows) one above the other."""
-    return np.concatenate([each.reshape(-1, each.shape[-1]) for each in values])
+def _line(batch: Array, time: Array, other_batch: Array, other_time: Array) -> tuple[Array, Array]:
+    """Line through two times, base and slope; neither is below 0."""
+    slope = divide(other_time - time, other_batch - batch)
+    slope = np.minimum(np.maximum(slope, 0.0), time / batch)
+    return np.asarray(time - slope * batch), np.asarray(slope)
 
 
 def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, Array]:
@@ -230,12 +268,12 @@ def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, A
         Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool.
     """
     plan, other = pools.decoding.plan, pools.prefilling.plan
-    service, steady, batch, _, best = pool_state(pools.load, requests, detailed=True)
+    service, steady, batch, _, prefill, best = pool_state(pools.load, requests, detailed=True)
     running = pools.load.halves.step(batch)
     loaded = replace(plan, batch_size=running.batch)
-    results = batch_results(loaded, pools.room.with_batch(loaded), service.prefill_time, running.parts, running.bound)
+    results = batch_results(loaded, pools.room.with_batch(loaded), prefill, running.parts, running.bound)
     whole = replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
     found = streamed(whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
     paid = token_rates(whole, steady.rate, other.num_accelerators / whole.num_accelerators)
-    return {**found, **paid, "prefill_time": service.prefill_time}
+    return {**found, **paid}

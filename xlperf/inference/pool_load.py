@@ -1,0 +1,245 @@
+"""Two pools under load: the rate at which one that prefills and one that decodes keep a number of requests in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.arrays import Array, divide
+from xlperf.inference.load import Steady
+
+_SECANTS, _HALVINGS = 16, 52
+_SAME = 1e-15
+
+
+class PoolTimes(NamedTuple):
+    """Times of two pools near their load, (rows,): both lines hold between two whole batches.
+
+    Attributes
+    ----------
+    prefill_base : Array
+        Time of a pass of the prefill at no prompt. [s]
+    prefill_slope : Array
+        Time that a prompt adds to it. [s]
+    one_prefill : Array
+        Time of a pass with one prompt. [s]
+    full_prefill : Array
+        Time of a pass with as many as it takes. [s]
+    most_prompts : Array
+        Prompts that a pass takes, 1 or more. [-]
+    stages : Array
+        Stages that passes follow each other through. [-]
+    burst : Array
+        Share of the requests in flight that come together. [-]
+    prefill_replicas : Array
+        Replicas that prefill. [-]
+    step_base : Array
+        Time of a step of decoding without requests. [s]
+    step_slope : Array
+        Time that a request adds to it. [s]
+    steps : Array
+        Steps of decoding that a request takes. [-]
+    decode_replicas : Array
+        Replicas that decode. [-]
+    places : Array
+        Requests that the cache of one of them has room for. [-]
+    decode_capacity : Array
+        Requests per second that they decode with full caches. [request/s]
+    transfer : Array
+        Time to send the cache of a prompt. [s]
+    """
+
+    prefill_base: Array
+    prefill_slope: Array
+    one_prefill: Array
+    full_prefill: Array
+    most_prompts: Array
+    stages: Array
+    burst: Array
+    prefill_replicas: Array
+    step_base: Array
+    step_slope: Array
+    steps: Array
+    decode_replicas: Array
+    places: Array
+    decode_capacity: Array
+    transfer: Array
+
+    @property
+    def prefill_capacity(self) -> Array:
+        """Requests per second that the first pool prefills with full passes. [request/s]"""
+        return np.asarray(self.prefill_replicas * self.most_prompts * self.stages / self.full_prefill)
+
+    @property
+    def capacity(self) -> Array:
+        """Requests per second that both pools can take. [request/s]"""
+        return np.asarray(np.minimum(self.prefill_capacity, self.decode_capacity))
+
+    def burst_prompts(self, requests: Array) -> Array:
+        """Prompts of a burst that a pass takes. [-]"""
+        return np.asarray(np.clip(self.burst * requests / self.prefill_replicas, 1.0, self.most_prompts))
+
+    def burst_wait(self, requests: Array) -> Array:
+        """Mean wait for the other passes of a burst. [s]"""
+        prompts = self.burst_prompts(requests)
+        slope = divide(self.full_prefill - self.one_prefill, self.most_prompts - 1.0)
+        interval = (self.one_prefill + slope * (prompts - 1.0)) / self.stages
+        passes = requests / (self.prefill_replicas * prompts)
+        return np.asarray(0.5 * self.burst * interval * np.maximum(passes - 1.0, 0.0))
+
+    def prompts(self, rate: Array, least: Array) -> Array:
+        r"""Prompts batched into a pass: those that come while the one before is prefilled.
+
+        .. math:: m = \frac{X}{n_p} \frac{t_0 + m\,t_1}{p}
+        """
+        flow = rate / (self.prefill_replicas * self.stages)
+        left = 1.0 - flow * self.prefill_slope
+        found = np.where(left > 0.0, flow * self.prefill_base / np.where(left > 0.0, left, 1.0), np.inf)
+        return np.asarray(np.minimum(np.maximum(found, least), self.most_prompts))
+
+    def prefill(self, prompts: Array) -> Array:
+        """Time of a pass. [s]"""
+        return np.asarray(self.prefill_base + self.prefill_slope * prompts)
+
+    def prefill_wait(self, rate: Array, prefill: Array) -> Array:
+        """Mean wait for a replica to end the pass that it is at, but for the growth near the capacity. [s]"""
+        interval = prefill / self.stages
+        return np.asarray(0.5 * interval * np.minimum(rate * interval / self.prefill_replicas, 1.0)) / (
+            self.prefill_replicas
+        )
+
+    def decoding_step(self, running: Array) -> Array:
+        """Time of a step. [s]"""
+        return np.asarray(self.step_base + self.step_slope * np.maximum(running, 1.0))
+
+    def decoding(self, rate: Array) -> tuple[Array, Array]:
+        """Requests that a replica decodes, and how long one takes. [-, s]"""
+        work = rate * self.steps
+        left = np.maximum(self.decode_replicas - work * self.step_slope, 1e-12)
+        running = np.minimum(np.maximum(work * self.step_base / left, 1.0), self.places)
+        decode = self.steps * self.decoding_step(running)
+        return np.asarray(np.where(running > 1.0, running, rate * decode / self.decode_replicas)), decode
+
+
+def _reached(rate: Array, columns: Array) -> Array:
+    """Rate at which the requests in flight fill both pools, while passes and steps take what they do at another rate.
+
+    The wait for a prefill grows with the rate X as C / (C - X): a quadratic equation.
+    """
+    times, (requests, burst_prompts, burst_wait, capacity) = PoolTimes(*columns[:-4]), columns[-4:]
+    prefill = times.prefill(times.prompts(rate, burst_prompts))
+    known = prefill + burst_wait + times.transfer + times.decoding(rate)[1]
+    wait = times.prefill_wait(rate, prefill) * (1.0 - 1.0 / np.maximum(requests, 1.0))
+    total = capacity * (known + wait) + requests
+    root = 2.0 * requests * capacity / (total + np.sqrt(np.maximum(total * total - 4.0 * known * requests * capacity, 0.0)))
+    return np.asarray(np.minimum(root, times.capacity))
+
+
+def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
+    """Where a falling function of x is x, between 0 and ``most``: by secants, at last by halves.
+
+    Each plan ends by itself, so that its number does not depend on the others.
+    """
+    found = equation(most, columns)
+    rows = np.flatnonzero(found < most)
+    columns, before, rate = columns.take(rows, axis=1), most[rows], found[rows]
+    gap_before, low, high = rate - before, 0.0 * before, before
+    for turn in range(_SECANTS + _HALVINGS):
+        if not len(rows):
+            break
+        gap = equation(rate, columns) - rate
+        low, high = np.where(gap > 0.0, rate, low), np.where(gap > 0.0, high, rate)
+        tried = 0.5 * (low + high)
+        if turn < _SECANTS:
+            secant = rate - gap * divide(rate - before, gap - gap_before)
+            tried = np.where((secant >= low) & (secant <= high), secant, tried)
+        done = ~(np.abs(gap) > _SAME * rate) | (tried == rate)
+        found[rows] = np.where(done, rate, tried)
+        left = np.flatnonzero(~done)
+        rows, columns = rows[left], columns.take(left, axis=1)
+        before, rate, gap_before, low, high = rate[left], tried[left], gap[left], low[left], high[left]
+    return found
+
+
+def pooled_state(times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
+    r"""Steady state of two pools: prompts are prefilled in one, their caches sent to the other and decoded there.
+
+    The rate X is the one at which the requests in flight fill both pools. Every time on the right grows with the rate,
+    so that more requests in flight never give a lower rate or a shorter wait, nor twice as many more than twice the
+    rate.
+
+    .. math:: c = X \left(t_p(m) + w(X) + t_{send} + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d}, \qquad
+        m = \frac{X}{n_p} t_p(m)
+
+    Parameters
+    ----------
+    times : PoolTimes
+        Of both pools, (rows,).
+    requests : Array
+        Requests c in flight, (rows,). [-]
+
+    Returns
+    -------
+    Steady
+        Running requests of a decoding replica; the rate of all together, (rows,).
+    Array
+        Prompts of a pass of the prefill, (rows,). [-]
+
+    References
+    ----------
+    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
+       serving", OSDI 2024, arXiv:2401.09670.
+    """
+    least, burst = times.burst_prompts(requests), times.burst_wait(requests)
+    most = np.asarray(times.capacity + 0.0 * requests)
+    columns = np.stack(np.broadcast_arrays(*times, requests, least, burst, times.prefill_capacity))
+    flat = columns.reshape(len(columns), -1)
+    rate = _root(flat, _reached, most.ravel()).reshape(most.shape)
+    prompts = times.prompts(rate, least)
+    prefill, capacity = times.prefill(prompts), times.prefill_capacity
+    queueing = times.prefill_wait(rate, prefill) * (1.0 - 1.0 / np.maximum(requests, 1.0))
+    running, decode = times.decoding(rate)
+    spent = prefill + burst + times.transfer + decode
+    # With the first pool at its capacity what is left of the cycle is the wait for it.
+    wait = np.minimum(queueing * divide(capacity, capacity - rate, np.inf), np.maximum(requests / rate - spent, 0.0))
+    queue = np.maximum(requests / rate - spent - wait, 0.0)
+    return Steady(running, prefill + wait + burst + times.transfer, wait + burst, decode, queue, rate), prompts
+
+
+def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) -> tuple[Steady, Array]:
+    r"""Steady state of two pools with requests that arrive independently of each other.
+
+    .. math:: w = \frac{\min(\lambda t_p / n_p, 1)\,t_p (1 + v^2)}{2 n_p (1 - \lambda / C_p)}, \qquad
+        b = \frac{\lambda N t(b)}{n_d}
+
+    Parameters
+    ----------
+    times : PoolTimes
+        Of both pools, (rows,).
+    rate : Array
+        Requests lambda that arrive per second, (rows,). [request/s]
+    prompt_variation : Array
+        Coefficient of variation v of the prompts, (rows,). [-]
+
+    Returns
+    -------
+    Steady
+        Running requests of a decoding replica; the rate of all together, (rows,); infinite where a pool cannot keep up.
+    Array
+        Prompts of a pass of the prefill, (rows,). [-]
+
+    References
+    ----------
+    .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+    """
+    keeps = rate < times.capacity
+    rate_kept = np.where(keeps, rate, 0.0)
+    prompts = times.prompts(rate_kept, np.ones_like(rate))
+    prefill = times.prefill(prompts)
+    spread = (1.0 + prompt_variation * prompt_variation) / (1.0 - rate_kept / times.prefill_capacity)
+    wait = np.where(keeps, times.prefill_wait(rate_kept, prefill) * spread, np.inf)
+    running, decode = times.decoding(rate_kept)
+    decode, running = np.where(keeps, decode, np.inf), np.where(keeps, running, np.inf)
+    return Steady(running, prefill + wait + times.transfer, wait, decode, 0.0 * rate, rate + 0.0 * prefill), prompts
