@@ -14,8 +14,8 @@ from xlperf.parallel.serving_plan import InferencePlan
 
 UNBOUNDED = 65536.0
 """Requests in flight at most where the memory has room for none and requests arrive: such a plan keeps its numbers. [-]"""
-_TILE_ROWS = 64.0
-"""Rows of a product up to which tiles of a few rows leave little padding. [-]"""
+_TILE_ROWS, _MANY_ROWS = 64.0, 4096.0
+"""Rows of a product up to which tiles of a few rows leave little padding; and from which on it is a small part. [-]"""
 
 
 class Demand(NamedTuple):
@@ -69,45 +69,111 @@ class Demand(NamedTuple):
     def _turn(self, requests: Array) -> tuple[Array, Array]:
         return turn(self.copies, requests, self.steps, self.polling_steps, self.gathering_steps)
 
-    def service(self, batch: Array, step: Array, half: Array, prefill: Array, prompts: Array) -> Service:
-        """What a replica needs for a request, from its times with a batch.
+    def service(self, requests: Array, cycle: Cycle, half: Array) -> Service:
+        """What a replica needs for a request, from its times with a number of them.
 
         Parameters
         ----------
-        batch : Array
-            Requests that are decoded together. [-]
-        step : Array
-            Time of a step with them. [s]
+        requests : Array
+            Requests in flight. [-]
+        cycle : Cycle
+            Times with them.
         half : Array
             Time of a step with half of them, as :func:`half_of` has it. [s]
-        prefill : Array
-            Time of a pass of the prefill, mean. [s]
-        prompts : Array
-            Prompts of a pass, mean. [-]
 
         Returns
         -------
         Service
             Its times: a step is linear in the requests that it decodes.
         """
-        per_token = step / self.tokens_per_step
-        step = np.where(self.steps > 0.0, per_token * self.tokens_per_step, half)
-        line, (_, wait) = step_line(batch, step, half_of(batch), half), self._turn(batch)
-        share = self.shared(batch, prompts, prefill)
-        return Service(prefill, share, *line, self.steps, self.waiting_share, wait, prompts)
+        line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._turn(requests)
+        share = cycle.prefills / requests
+        return Service(cycle.prefill, share, *line, self.steps, self.waiting_share, wait, cycle.prompts)
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""
         passes = np.maximum(np.minimum(self.stages, batch / prompts), 1.0)
         return np.asarray(prefill / (prompts * passes))
 
-    def unpadded(self, batch: Array) -> Array:
-        """Largest smaller batch whose rows of the products are a power of two; the batch where it has few rows. [-]"""
-        unit = self.copies * self.decode_stages
-        rows = np.ceil(batch / unit) * self.drafts
-        full = np.exp2(np.floor(np.log2(np.maximum(rows, 1.0))))
-        fewer = np.floor(full / self.drafts) * unit
-        return np.asarray(np.where((rows > _TILE_ROWS) & (fewer < batch), fewer, batch))
+    def whole_batches(self, requests: Array, most: Array) -> tuple[Array, Array]:
+        """Batches on both sides of a number of requests that are computed operator by operator. [-]
+
+        They are the powers of two and the most that there is room for. Products of batches in between pad whole tiles
+        by turns more and less; the time of a step is taken as linear there. For the most requests alone the smaller
+        batch is asked for only where a tile is much of it.
+        """
+        lower, upper = octave(requests, most)
+        rows = np.ceil(most / (self.copies * self.decode_stages)) * self.drafts
+        alone = (requests == most) & ((rows <= _TILE_ROWS) | (rows > _MANY_ROWS))
+        return np.where(alone, upper, lower), upper
+
+
+class Cycle(NamedTuple):
+    """Times of a replica with a number of requests in flight.
+
+    Attributes
+    ----------
+    step : Array
+        Time of a step that decodes all of them. [s]
+    prefill : Array
+        Time of a pass of the prefill. [s]
+    prompts : Array
+        Prompts of a pass, mean. [-]
+    prefills : Array
+        Time of the passes that prefill all of them. [s]
+    """
+
+    step: Array
+    prefill: Array
+    prompts: Array
+    prefills: Array
+
+
+def octave(number: Array, most: Array) -> tuple[Array, Array]:
+    """The powers of two on both sides of a number, the larger at the most ``most``; the same for one of them.
+
+    Parameters
+    ----------
+    number : Array
+        1 or more, up to ``most``. [-]
+    most : Array
+        Largest number. [-]
+
+    Returns
+    -------
+    tuple of Array
+        The smaller and the larger. [-]
+
+    >>> [side.tolist() for side in octave(np.array([1.0, 2.5, 5.0]), np.array([6.0, 6.0, 6.0]))]
+    [[1.0, 2.0, 4.0], [1.0, 4.0, 6.0]]
+    """
+    lower = np.exp2(np.floor(np.log2(np.maximum(number, 1.0))))
+    return lower, np.where(number > lower, np.minimum(2.0 * lower, most), lower)
+
+
+def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> Array:
+    """Time with the larger of two batches: not below that of the smaller one, nor more in proportion.
+
+    With a batch just above whole tiles products compute almost a tile of padding. Requests are then served as fast
+    where each step decodes only as many as the smaller batch, in turn.
+
+    Parameters
+    ----------
+    lower : Array
+        Smaller batch. [-]
+    upper : Array
+        Larger batch. [-]
+    time : Array
+        Time with the former. [s]
+    upper_time : Array
+        Time with the latter. [s]
+
+    Returns
+    -------
+    Array
+        Time with the latter. [s]
+    """
+    return np.asarray(np.minimum(np.maximum(upper_time, time), time * (upper / lower)))
 
 
 def split_passes(prompts: Array) -> tuple[Array, Array]:
@@ -146,33 +212,6 @@ def mean_pass(prompts: Array, smaller: Array, larger: Array) -> Array:
     """
     share = prompts - np.floor(prompts)
     return np.asarray(np.where(share > 0.0, (1.0 - share) * smaller + share * larger, smaller))
-
-
-def unpadded_step(batch: Array, step: Array, fewer: Array, fewer_step: Array) -> Array:
-    r"""Time of a step for which padding to whole tiles does not make a larger batch slower per request.
-
-    With a batch just above whole tiles products compute almost a tile of padding. Requests are then served at least as
-    fast where each step decodes only as many as fill whole tiles, in turn.
-
-    .. math:: t(b) = \min\left(t_b, \frac{b}{b_2} t_{b_2}\right), \qquad b_2 \le b
-
-    Parameters
-    ----------
-    batch : Array
-        Requests b. [-]
-    step : Array
-        Time of a step that decodes all of them. [s]
-    fewer : Array
-        Requests b2 that fill whole tiles. [-]
-    fewer_step : Array
-        Time of a step with those. [s]
-
-    Returns
-    -------
-    Array
-        Time in which each request gains what a step yields. [s]
-    """
-    return np.asarray(np.where(fewer < batch, np.minimum(step, fewer_step * (batch / fewer)), step))
 
 
 def demand_of(plan: InferencePlan, prefilling: InferencePlan, stream: Stream) -> Demand:

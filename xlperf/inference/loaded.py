@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.arrays import Array, divide
-from xlperf.inference.demand import UNBOUNDED, demand_of, half_of, mean_pass, split_passes, unpadded_step
+from xlperf.inference.demand import UNBOUNDED, Cycle, demand_of, half_of
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Service, Steady, closed_state, spread_quantiles
 from xlperf.inference.replicas import OpenState, Replicas, service_at_rate
@@ -74,48 +74,36 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     # A plan that has room for no request keeps its numbers.
     places = np.maximum(room.places, 1.0)
     requests = np.maximum(plan.num_requests / replicas, 1.0)
-    active, prompts = np.minimum(np.ceil(requests), places), demand.prompts(np.minimum(requests, places))
+    active, ends = np.minimum(requests, places), ~np.isnan(stream.run_requests)
     rate, state = stream.request_rate / replicas, None
     if arriving.any():
         rows = np.flatnonzero(arriving)
-        most = np.where(room.places >= 1.0, places, UNBOUNDED)[rows]
-        state = Replicas(halves, demand).take(rows).at_rate(rate[rows], most).placed(rows, len(rate))
+        most = np.where(room.places >= 1.0, places, UNBOUNDED)
+        state = Replicas(halves, demand, most).take(rows).at_rate(rate[rows]).placed(rows, len(rate))
         found = np.where(np.isfinite(state.running), np.maximum(np.ceil(state.running), 1.0), places)
         active = np.where(arriving, np.minimum(found, places), active)
-        prompts = np.where(arriving, demand.prompts(active), prompts)
-    most_prompts, ends = demand.prompts(places), ~np.isnan(stream.run_requests)
-    # Only a run that ends, or a rush of requests, needs a step with another batch; only a full cache one unpadded.
-    batches = [
-        active,
-        demand.unpadded(active),
-        np.where(arriving | ends, half_of(active), active),
-        places,
-        np.where(arriving | (requests >= places), demand.unpadded(places), places),
-    ]
-    burst = np.maximum(np.minimum(active, demand.most_prompts), 1.0)
-    asked = [*split_passes(prompts), *split_passes(most_prompts), *([burst] if ends.any() else [])]
-    steps, passes = halves.times(np.stack(batches), np.stack(asked), detailed=True)
-    step, half = unpadded_step(active, steps[0], batches[1], steps[1]), steps[2]
-    last = unpadded_step(places, steps[3], batches[4], steps[4])
-    prefill, filling = mean_pass(prompts, passes[0], passes[1]), mean_pass(most_prompts, passes[2], passes[3])
-    service = demand.service(active, step, half, prefill, prompts)
+    batch, prompts = np.ceil(active), np.floor(demand.prompts(active))
+    # Only a run that ends, or a rush of requests, needs a step with another batch.
+    half, burst = np.where(arriving | ends, half_of(active), batch), np.maximum(np.minimum(batch, demand.most_prompts), 1.0)
+    asked = [prompts, *([burst] if ends.any() else [])]
+    cycles, steps, passes = Replicas(halves, demand, places).cycles(np.stack([active, places]), [batch, half], asked, True)
+    cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
+    service = demand.service(active, cycle, np.where(arriving | ends, steps[1], cycle.step))
     steady = closed_state(service, requests, places)
     if ends.any():
-        whole = passes[4]
-        share, one = demand.shared(active, burst, whole), np.ones_like(whole)
-        early = service._replace(prefill_time=whole, prefill_share=share, waiting_share=one, prompts=burst)
+        share, one = demand.shared(active, burst, passes[1]), np.ones_like(burst)
+        early = service._replace(prefill_time=passes[1], prefill_share=share, waiting_share=one, prompts=burst)
         first = first_of_run(stream.run_requests / replicas, requests)
         together = staying_together(service.steps, stream.prefill_first, plan.output_variation)
         steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
-    least = demand.shared(places, most_prompts, filling)
     if state is not None:
         service = service_at_rate(service, state, arriving)
-        opened = service.open_state(rate, stream.prompt_variation, state.running, least)
+        opened = service.open_state(rate, stream.prompt_variation, state.running, full.prefills / places)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
-    running = halves.step(active)
-    loaded = serving.with_batch(active, np.floor(prompts))
+    running = halves.step(batch)
+    loaded = serving.with_batch(batch, prompts)
     results = batch_results(loaded.plan, room.with_batch(loaded.plan), passes[0], running.parts, running.bound)
-    capacity = places / (demand.steps * last + places * least)
+    capacity = places / (demand.steps * full.step + full.prefills)
     return Operation(service, steady, results, places, capacity, loaded, room, halves)
 
 

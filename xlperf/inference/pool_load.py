@@ -12,17 +12,81 @@ from xlperf.inference.load import Steady
 
 _SECANTS, _HALVINGS = 16, 52
 _SAME = 1e-15
+_PROPORTIONAL = 0.999
+"""Of a rise in proportion to the batch: with all of it any number of requests would do at the same rate. [-]"""
 
 
-class PoolTimes(NamedTuple):
-    """Times of two pools near their load, (rows,): both lines hold between two whole batches.
+class Curve(NamedTuple):
+    """Time by batch: three lines that meet at two batches; no batch is slower per request than a smaller one.
 
     Attributes
     ----------
-    prefill_base : Array
-        Time of a pass of the prefill at no prompt. [s]
-    prefill_slope : Array
-        Time that a prompt adds to it. [s]
+    lower : Array
+        Batch up to which the first line holds. [-]
+    upper : Array
+        Batch from which on the third one holds. [-]
+    first_base, first_slope, base, slope, last_base, last_slope : Array
+        Lines: time at no request, and time that one adds. [s]
+    """
+
+    lower: Array
+    upper: Array
+    first_base: Array
+    first_slope: Array
+    base: Array
+    slope: Array
+    last_base: Array
+    last_slope: Array
+
+    def time(self, batch: Array) -> Array:
+        """Time with a batch. [s]"""
+        base = np.where(batch < self.lower, self.first_base, np.where(batch > self.upper, self.last_base, self.base))
+        slope = np.where(batch < self.lower, self.first_slope, np.where(batch > self.upper, self.last_slope, self.slope))
+        return np.asarray(base + slope * batch)
+
+    def batch(self, rate: Array) -> Array:
+        """Batch that comes at a rate in the time that it takes, infinite beyond the capacity. [-]"""
+        found = _fixed(rate, self.base, self.slope)
+        below = np.minimum(_fixed(rate, self.first_base, self.first_slope), self.lower)
+        above = np.maximum(_fixed(rate, self.last_base, self.last_slope), self.upper)
+        return np.where(found < self.lower, below, np.where(found > self.upper, above, found))
+
+
+def _fixed(rate: Array, base: Array, slope: Array) -> Array:
+    """Where a rate times a line of x is x. [-]"""
+    left = 1.0 - rate * slope
+    return np.where(left > 0.0, rate * base / np.where(left > 0.0, left, 1.0), np.inf)
+
+
+def curve(batches: tuple[Array, ...], times: tuple[Array, ...]) -> Curve:
+    """Curve through the times of four batches, in rising order; some may be the same.
+
+    Parameters
+    ----------
+    batches : tuple of Array
+        Batches. [-]
+    times : tuple of Array
+        Their times. [s]
+
+    Returns
+    -------
+    Curve
+        Its lines never fall, and rise less than in proportion.
+    """
+    lines = []
+    for low, high, start, end in zip(batches[:-1], batches[1:], times[:-1], times[1:], strict=True):
+        slope = np.minimum(np.maximum(divide(end - start, high - low), 0.0), _PROPORTIONAL * start / low)
+        lines += [start - slope * low, slope]
+    return Curve(batches[1], batches[2], *lines)
+
+
+class PoolTimes(NamedTuple):
+    """Times of two pools, (rows,).
+
+    Attributes
+    ----------
+    pass_times : Curve
+        Time of a pass of the prefill by its prompts.
     one_prefill : Array
         Time of a pass with one prompt. [s]
     full_prefill : Array
@@ -35,10 +99,8 @@ class PoolTimes(NamedTuple):
         Share of the requests in flight that come together. [-]
     prefill_replicas : Array
         Replicas that prefill. [-]
-    step_base : Array
-        Time of a step of decoding without requests. [s]
-    step_slope : Array
-        Time that a request adds to it. [s]
+    step_times : Curve
+        Time of a step of decoding by its requests.
     steps : Array
         Steps of decoding that a request takes. [-]
     decode_replicas : Array
@@ -51,16 +113,14 @@ class PoolTimes(NamedTuple):
         Time to send the cache of a prompt. [s]
     """
 
-    prefill_base: Array
-    prefill_slope: Array
+    pass_times: Curve
     one_prefill: Array
     full_prefill: Array
     most_prompts: Array
     stages: Array
     burst: Array
     prefill_replicas: Array
-    step_base: Array
-    step_slope: Array
+    step_times: Curve
     steps: Array
     decode_replicas: Array
     places: Array
@@ -90,18 +150,13 @@ class PoolTimes(NamedTuple):
         return np.asarray(0.5 * self.burst * interval * np.maximum(passes - 1.0, 0.0))
 
     def prompts(self, rate: Array, least: Array) -> Array:
-        r"""Prompts batched into a pass: those that come while the one before is prefilled.
-
-        .. math:: m = \frac{X}{n_p} \frac{t_0 + m\,t_1}{p}
-        """
-        flow = rate / (self.prefill_replicas * self.stages)
-        left = 1.0 - flow * self.prefill_slope
-        found = np.where(left > 0.0, flow * self.prefill_base / np.where(left > 0.0, left, 1.0), np.inf)
+        """Prompts batched into a pass: those that come while the one before is prefilled. [-]"""
+        found = self.pass_times.batch(rate / (self.prefill_replicas * self.stages))
         return np.asarray(np.minimum(np.maximum(found, least), self.most_prompts))
 
-    def prefill(self, prompts: Array) -> Array:
-        """Time of a pass. [s]"""
-        return np.asarray(self.prefill_base + self.prefill_slope * prompts)
+    def longest_wait(self, requests: Array) -> Array:
+        """Time of the passes of all other requests in flight, each by itself. [s]"""
+        return np.asarray((requests - 1.0) * self.one_prefill / (self.stages * self.prefill_replicas))
 
     def prefill_wait(self, rate: Array, prefill: Array) -> Array:
         """Mean wait for a replica to end the pass that it is at, but for the growth near the capacity. [s]"""
@@ -110,17 +165,17 @@ class PoolTimes(NamedTuple):
             self.prefill_replicas
         )
 
-    def decoding_step(self, running: Array) -> Array:
-        """Time of a step. [s]"""
-        return np.asarray(self.step_base + self.step_slope * np.maximum(running, 1.0))
-
     def decoding(self, rate: Array) -> tuple[Array, Array]:
         """Requests that a replica decodes, and how long one takes. [-, s]"""
-        work = rate * self.steps
-        left = np.maximum(self.decode_replicas - work * self.step_slope, 1e-12)
-        running = np.minimum(np.maximum(work * self.step_base / left, 1.0), self.places)
-        decode = self.steps * self.decoding_step(running)
-        return np.asarray(np.where(running > 1.0, running, rate * decode / self.decode_replicas)), decode
+        flow = rate * self.steps / self.decode_replicas
+        running = np.minimum(np.maximum(self.step_times.batch(flow), 1.0), self.places)
+        step = self.step_times.time(running)
+        return np.asarray(np.where(running > 1.0, running, flow * step)), np.asarray(self.steps * step)
+
+
+def _columns(times: PoolTimes) -> list[Array]:
+    """Every array of them, in the order of their fields."""
+    return [array for field in times for array in (field if isinstance(field, Curve) else (field,))]
 
 
 def _reached(rate: Array, columns: Array) -> Array:
@@ -128,13 +183,15 @@ def _reached(rate: Array, columns: Array) -> Array:
 
     The wait for a prefill grows with the rate X as C / (C - X): a quadratic equation.
     """
-    times, (requests, burst_prompts, burst_wait, capacity) = PoolTimes(*columns[:-4]), columns[-4:]
-    prefill = times.prefill(times.prompts(rate, burst_prompts))
+    requests, burst_prompts, burst_wait, capacity = columns[-4:]
+    times = PoolTimes(Curve(*columns[:8]), *columns[8:14], Curve(*columns[14:22]), *columns[22:-4])
+    prefill = times.pass_times.time(times.prompts(rate, burst_prompts))
     known = prefill + burst_wait + times.transfer + times.decoding(rate)[1]
     wait = times.prefill_wait(rate, prefill) * (1.0 - 1.0 / np.maximum(requests, 1.0))
     total = capacity * (known + wait) + requests
+    slowest = requests / (known - burst_wait + times.longest_wait(requests))
     root = 2.0 * requests * capacity / (total + np.sqrt(np.maximum(total * total - 4.0 * known * requests * capacity, 0.0)))
-    return np.asarray(np.minimum(root, times.capacity))
+    return np.asarray(np.minimum(np.maximum(root, slowest), times.capacity))
 
 
 def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
@@ -194,18 +251,18 @@ def pooled_state(times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
     """
     least, burst = times.burst_prompts(requests), times.burst_wait(requests)
     most = np.asarray(times.capacity + 0.0 * requests)
-    columns = np.stack(np.broadcast_arrays(*times, requests, least, burst, times.prefill_capacity))
+    columns = np.stack(np.broadcast_arrays(*_columns(times), requests, least, burst, times.prefill_capacity))
     flat = columns.reshape(len(columns), -1)
     rate = _root(flat, _reached, most.ravel()).reshape(most.shape)
     prompts = times.prompts(rate, least)
-    prefill, capacity = times.prefill(prompts), times.prefill_capacity
+    prefill, capacity = times.pass_times.time(prompts), times.prefill_capacity
     queueing = times.prefill_wait(rate, prefill) * (1.0 - 1.0 / np.maximum(requests, 1.0))
     running, decode = times.decoding(rate)
-    spent = prefill + burst + times.transfer + decode
+    first = prefill + times.transfer
     # With the first pool at its capacity what is left of the cycle is the wait for it.
-    wait = np.minimum(queueing * divide(capacity, capacity - rate, np.inf), np.maximum(requests / rate - spent, 0.0))
-    queue = np.maximum(requests / rate - spent - wait, 0.0)
-    return Steady(running, prefill + wait + burst + times.transfer, wait + burst, decode, queue, rate), prompts
+    left = np.maximum(requests / rate - first - decode, 0.0)
+    wait = np.minimum(burst + queueing * divide(capacity, capacity - rate, np.inf), left)
+    return Steady(running, first + wait, wait, decode, left - wait, rate), prompts
 
 
 def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) -> tuple[Steady, Array]:
@@ -237,7 +294,7 @@ def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) ->
     keeps = rate < times.capacity
     rate_kept = np.where(keeps, rate, 0.0)
     prompts = times.prompts(rate_kept, np.ones_like(rate))
-    prefill = times.prefill(prompts)
+    prefill = times.pass_times.time(prompts)
     spread = (1.0 + prompt_variation * prompt_variation) / (1.0 - rate_kept / times.prefill_capacity)
     wait = np.where(keeps, times.prefill_wait(rate_kept, prefill) * spread, np.inf)
     running, decode = times.decoding(rate_kept)

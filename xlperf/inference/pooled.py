@@ -9,17 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.arrays import Array, divide
-from xlperf.inference.demand import UNBOUNDED, Demand, demand_of, half_of, unpadded_step
-from xlperf.inference.halves import HalfPasses, Times
-from xlperf.inference.load import Service, Steady
+from xlperf.inference.demand import UNBOUNDED, Demand, bounded_rise, demand_of, half_of, octave
+from xlperf.inference.halves import HalfPasses
+from xlperf.inference.load import Service, Steady, step_line
 from xlperf.inference.loaded import streamed, token_rates
-from xlperf.inference.pool_load import PoolTimes, pooled_open_state, pooled_state
+from xlperf.inference.pool_load import PoolTimes, curve, pooled_open_state, pooled_state
 from xlperf.inference.results import Room, batch_results
 from xlperf.inference.serving import Serving, Stream
 from xlperf.network.collectives import collective_time
 
-_FIRST_OPEN = 256.0
-"""Requests that a replica is first taken to decode where they arrive at a rate. [-]"""
 _MOST_MOVES = 8
 """Searches for the batches on both sides of a state; two or three are enough for almost all plans. [-]"""
 
@@ -62,12 +60,6 @@ class PoolLoad(NamedTuple):
     def take(self, rows: np.ndarray) -> PoolLoad:
         """That of some of the plans."""
         return PoolLoad(self.halves.take(rows), self.demand.take(rows), *(values[rows] for values in self[2:]))
-
-    def times(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
-        """Times of steps with some batches, padding left out, and of passes of the prefill, (number, rows). [s]"""
-        number, fewer = len(batches), self.demand.unpadded(batches)
-        found = self.halves.times(np.concatenate([batches, fewer]), prompts, detailed)
-        return Times(unpadded_step(batches, found.steps[:number], fewer, found.steps[number:]), found.prefills)
 
     def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
         """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
@@ -203,51 +195,46 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     demand, arriving, shape = load.demand, ~np.isnan(load.request_rate), requests.shape
     requests = requests.reshape(-1, shape[-1])
     number, places = len(requests), np.where(arriving & np.isinf(load.limit), UNBOUNDED, load.places)
-    batch = np.clip(np.ceil(requests / load.decoders), 1.0, places)
-    batch = np.where(arriving, np.minimum(places, _FIRST_OPEN), batch)
     most, one = demand.most_prompts, np.ones_like(places)
-    found = load.times(np.concatenate([batch, places[None]]), np.stack([one, most]))
-    alone, filled = found.prefills[0], np.minimum(found.prefills[1], most * found.prefills[0])
-    decoded = divide(load.decoders * places, demand.steps * found.steps[-1], np.inf)
-    passes = _line(one, alone, most, filled)
-    decoding = _line(batch, found.steps[:-1], places, found.steps[-1])
-    sides: tuple[Array, ...] = (np.empty(0),)
+    knot, _ = demand.whole_batches(places, places)
+    ends = load.halves.times(np.stack([one, knot, places]), np.stack([one, most]))
+    alone, filled = ends.prefills[0], bounded_rise(one, most, *ends.prefills)
+    last = bounded_rise(knot, places, *ends.steps[1:])
+    decoded = divide(load.decoders * places, demand.steps * last, np.inf)
+    sides = np.stack([one, one, places, places])[:, None], np.stack([one, one, most, most])[:, None]
+    single = ends.steps[0]
+    steps, passes = (np.stack([each[0], *each])[:, None] for each in ([single, last, last], [alone, filled, filled]))
+    before = np.empty(0)
     for _ in range(_MOST_MOVES):
         times = PoolTimes(
-            *passes, alone, filled, most, demand.stages, demand.waiting_share, load.prefillers,
-            *decoding, demand.steps, load.decoders, places, decoded, load.transfer,
+            curve(tuple(sides[1]), tuple(passes)), alone, filled, most, demand.stages, demand.waiting_share,
+            load.prefillers, curve(tuple(sides[0]), tuple(steps)), demand.steps, load.decoders, places, decoded,
+            load.transfer,
         )  # fmt: skip
         steady, prompts = load.state(times, requests)
-        running = np.where(np.isinf(steady.running), 1.0, steady.running)
-        lower, fewer = np.clip(np.floor(running), 1.0, places), np.floor(prompts)
-        batch = np.minimum(lower + (running > lower), places)
-        before, sides = sides, (lower, batch, fewer, np.minimum(fewer + (prompts > fewer), most))
-        if all(np.array_equal(*pair, equal_nan=True) for pair in zip(before, sides, strict=False)):
+        running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, places)
+        around = *octave(running, places), *octave(prompts, most)
+        now = np.stack(around)
+        if np.array_equal(before, now, equal_nan=True):
             break
-        prefilled = np.concatenate(sides[2:])
-        found = load.times(np.concatenate([batch, lower]), prefilled, detailed)
-        spent = np.minimum(found.prefills, prefilled * alone)
-        decoding = _line(lower, found.steps[number:], batch, found.steps[:number])
-        passes = _line(fewer, spent[:number], sides[3], spent[number:])
-    step, prefill = found.steps[:number], times.prefill(prompts)
+        before = now
+        found = load.halves.times(np.concatenate(around[:2]), np.concatenate(around[2:]))
+        sides = np.stack([one + 0.0 * running, *around[:2], places + 0.0 * running]), np.stack([one + 0.0 * running, *around[2:], most + 0.0 * running])
+        step, spent = found.steps[:number], found.prefills[:number]
+        steps = np.stack([single + 0.0 * step, step, bounded_rise(*around[:2], step, found.steps[number:]), last + 0.0 * step])
+        passes = np.stack([alone + 0.0 * step, spent, bounded_rise(*around[2:], spent, found.prefills[number:]), filled + 0.0 * step])
+    batch, fewer = np.ceil(running), np.floor(prompts)
+    spent = load.halves.times(batch, fewer, detailed).prefills
+    step, prefill = times.step_times.time(running), times.pass_times.time(prompts)
     line = step, 0.0 * step
     if arriving.any():
         half = np.where(arriving, half_of(batch), batch)
-        line = _line(batch, step, half, load.times(half, np.empty((0, shape[-1]))).steps)
-        slope = line[1]
-        line = times.decoding_step(running) - slope * running, slope
+        line = step_line(running, step, half, np.minimum(load.halves.times(half, fewer[:0]).steps, step))
     share = prefill / (prompts * demand.stages)
     service = Service(prefill, share, *line, *(values + 0.0 * share for values in (demand.steps, demand.waiting_share)))
     states = [Service(*(values.reshape(shape) for values in service[:6])), Steady(*(v.reshape(shape) for v in steady))]
-    whole = (values.reshape(shape) for values in (batch, fewer, found.prefills[:number], times.capacity + 0.0 * share))
+    whole = (values.reshape(shape) for values in (batch, fewer, spent, times.capacity + 0.0 * share))
     return PoolState(*states, *whole)
-
-
-def _line(batch: Array, time: Array, other_batch: Array, other_time: Array) -> tuple[Array, Array]:
-    """Line through two times, base and slope; neither is below 0."""
-    slope = divide(other_time - time, other_batch - batch)
-    slope = np.minimum(np.maximum(slope, 0.0), time / batch)
-    return np.asarray(time - slope * batch), np.asarray(slope)
 
 
 def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, Array]:

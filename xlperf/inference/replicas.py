@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.arrays import Array, divide
-from xlperf.inference.demand import Demand, mean_pass, split_passes, unpadded_step
+from xlperf.inference.demand import Cycle, Demand, bounded_rise, mean_pass, octave, split_passes
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Service
 
@@ -44,79 +45,122 @@ class OpenState(NamedTuple):
         return OpenState(*every)
 
 
+class Found(NamedTuple):
+    """Times of replicas with some numbers of requests in flight, and others that were asked for with them.
+
+    Attributes
+    ----------
+    cycle : Cycle
+        Of the numbers of requests, (number, rows).
+    steps : Array
+        Of other steps, (other number, rows). [s]
+    prefills : Array
+        Of other passes of the prefill, (other number, rows). [s]
+    """
+
+    cycle: Cycle
+    steps: Array
+    prefills: Array
+
+
 class Replicas(NamedTuple):
-    """Replicas that prefill and decode, (rows,): their times with any whole number of requests in flight."""
+    """Replicas that prefill and decode in turn, (rows,), and the requests that they have room for."""
 
     halves: HalfPasses
     demand: Demand
+    places: Array
 
     def take(self, rows: np.ndarray) -> Replicas:
         """Those of some of the plans."""
-        return Replicas(self.halves.take(rows), self.demand.take(rows))
+        return Replicas(self.halves.take(rows), self.demand.take(rows), self.places[rows])
 
-    def cycles(self, requests: Array) -> Array:
-        """Time of a step and of a pass, prompts of a pass, and time of all prefills, (4, number, rows). [s, s, -, s]"""
-        number, fewer, prompts = len(requests), self.demand.unpadded(requests), self.demand.prompts(requests)
+    def cycles(
+        self, requests: Array, batches: Sequence[Array] = (), prompts: Sequence[Array] = (), detailed: bool = False
+    ) -> Found:
+        """Times with some numbers of requests in flight.
+
+        Parameters
+        ----------
+        requests : Array
+            Requests in flight, 1 or more, up to the places, (number, rows). [-]
+        batches : sequence of Array
+            Other batches, (rows,), whose steps are asked for in the same call. [-]
+        prompts : sequence of Array
+            Other prompts, (rows,), whose passes are. [-]
+        detailed : bool, default False
+            Whether the step of the first of ``batches`` will be asked for in detail.
+
+        Returns
+        -------
+        Found
+            Linear between two whole batches, as :meth:`Demand.whole_batches` has them.
+        """
+        demand, number = self.demand, len(requests)
+        lower, upper = demand.whole_batches(requests, self.places)
+        sides = np.concatenate([lower, upper])
+        mean = demand.prompts(sides)
         steps, passes = self.halves.times(
-            np.concatenate([requests, fewer]), np.concatenate(split_passes(prompts))
+            np.concatenate([*(each[None] for each in batches), sides]),
+            np.concatenate([*(each[None] for each in prompts), *split_passes(mean)]),
+            detailed,
         )
-        step = unpadded_step(requests, steps[:number], fewer, steps[number:])
-        prefill = mean_pass(prompts, passes[:number], passes[number:])
-        return np.stack([step, prefill, prompts, requests * self.demand.shared(requests, prompts, prefill)])
+        low, high = steps[len(batches) :][:number], steps[len(batches) :][number:]
+        step = np.concatenate([low, bounded_rise(lower, upper, low, high)])
+        smaller, larger = passes[len(prompts) :][: 2 * number], passes[len(prompts) :][2 * number :]
+        prefill = mean_pass(mean, smaller, larger)
+        ends = np.stack([step, prefill, mean, sides * demand.shared(sides, mean, prefill)])
+        share = divide(requests - lower, upper - lower, 1.0)
+        cycle = ends[:, :number] + (ends[:, number:] - ends[:, :number]) * share
+        return Found(Cycle(*cycle), steps[: len(batches)], passes[: len(prompts)])
 
-    def at_rate(self, rate: Array, most: Array) -> OpenState:
+    def at_rate(self, rate: Array) -> OpenState:
         r"""State with requests that arrive at a rate: requests b in flight for which a cycle carries that rate.
 
         .. math:: b = \lambda\,\left(N\,t(b) + b\,s(b)\right)
 
-        The cycle is taken as linear between whole numbers of requests, and those on both sides are searched for.
+        The cycle is linear between whole batches; those on both sides are searched for.
 
         Parameters
         ----------
         rate : Array
             Requests that arrive per second at a replica, (rows,). [request/s]
-        most : Array
-            Requests that it has room for, (rows,). [-]
 
         Returns
         -------
         OpenState
             (rows,).
         """
-        steps, rows = self.demand.steps, np.arange(len(rate))
-        low, high = np.zeros_like(rate), most + 0.0
-        above, at_most = self.cycles(np.stack([np.ones_like(most), most])).transpose(1, 0, 2)
-        below = above * np.array([1.0, 1.0, 1.0, 0.0])[:, None]
+        ends = np.stack(self.cycles(np.stack([np.ones_like(rate), self.places])).cycle)
+        below, above = ends[:, 0] * np.array([1.0, 1.0, 1.0, 0.0])[:, None], ends[:, 1]
+        work = self.demand.steps * above[0] + above[3]
         found = np.full((5, len(rate)), np.nan)
-        keeps = rate * (steps * at_most[0] + at_most[3]) < most
-        found[0] = np.where(np.isnan(at_most[0] + rate), np.nan, np.inf)
-        rows, search, above = np.flatnonzero(keeps), self, at_most
-        search = search.take(rows)
-        low, high, below, above, rate, steps = low[rows], high[rows], below[:, rows], above[:, rows], rate[rows], steps[rows]
+        found[0] = np.where(np.isnan(work + rate), np.nan, np.inf)
+        rows = np.flatnonzero(rate * work < self.places)
+        search, rate, low, high = self.take(rows), rate[rows], 0.0 * rate[rows], self.places[rows]
+        below, above = below[:, rows], above[:, rows]
         for turn in range(_MOST_TRIES):
             if not len(rows):
                 break
-            before, after = (steps * each[0] + each[3] for each in (below, above))
+            before, after = (search.demand.steps * each[0] + each[3] for each in (below, above))
             slope = (after - before) / (high - low)
-            running = np.clip(rate * (before - low * slope) / np.maximum(1.0 - rate * slope, 1e-12), low, high)
-            done = high - low <= 1.0
-            share = running - low
-            state = below + (above - below) * (share / (high - low))
-            ended = rows[done]
-            work = np.where(running > 0.0, state[3] / np.where(running > 0.0, running, 1.0), 0.0)
-            found[:, ended] = np.stack([running, state[0], state[1], state[2], work])[:, done]
+            running = rate * (before - low * slope) / np.maximum(1.0 - rate * slope, 1e-12)
+            running = np.minimum(np.maximum(running, low), high)
+            done = high <= np.maximum(2.0 * low, 1.0)
+            state = below + (above - below) * ((running - low) / (high - low))
+            share = np.where(running > 0.0, state[3] / np.where(running > 0.0, running, 1.0), 0.0)
+            found[:, rows[done]] = np.stack([running, *state[:3], share])[:, done]
             left = np.flatnonzero(~done)
-            rows, search, low, high = rows[left], search.take(left), low[left], high[left]
-            below, above, rate, steps, running = below[:, left], above[:, left], rate[left], steps[left], running[left]
+            rows, search, rate, low, high = rows[left], search.take(left), rate[left], low[left], high[left]
+            below, above, guess = below[:, left], above[:, left], np.maximum(running[left], 1.0)
             if not len(rows):
                 break
-            first = np.clip(np.floor(running), low, high - 1.0)
             if turn % 3 == 2:
-                first = np.clip(np.floor(np.sqrt(np.maximum(low, 1.0) * high)), low, high - 1.0)
-            tried = np.stack([np.maximum(first, 1.0), first + 1.0])
-            for number, at in zip(tried, search.cycles(tried).transpose(1, 0, 2), strict=True):
-                carried = rate * (steps * at[0] + at[3]) < number
-                lower, higher = ~carried & (number > low), carried & (number < high)
+                guess = np.sqrt(np.maximum(low, 1.0) * high)
+            first, second = octave(guess, high)
+            tried = np.stack([first, np.where(second > first, second, np.minimum(2.0 * first, high))])
+            for number, at in zip(tried, np.stack(search.cycles(tried).cycle).transpose(1, 0, 2), strict=True):
+                enough = rate * (search.demand.steps * at[0] + at[3]) < number
+                lower, higher = ~enough & (number > low), enough & (number < high)
                 low, high = np.where(lower, number, low), np.where(higher, number, high)
                 below, above = np.where(lower, at, below), np.where(higher, at, above)
         return OpenState(*found)

@@ -69,9 +69,8 @@ class _Replicas(NamedTuple):
 
     def attempt(self, requests: Array) -> _Trial:
         demand = self.demand
-        step, prefill, prompts, _ = Replicas(self.halves, demand).cycles(requests)
-        half, _ = self.halves.times(half_of(requests), np.empty((0, requests.shape[-1])))
-        service = demand.service(requests, step, half, prefill, prompts)
+        found = Replicas(self.halves, demand, self.places).cycles(requests, list(half_of(requests)))
+        service = demand.service(requests, found.cycle, found.steps)
         steady = closed_state(service, requests, requests)
         first, token, tokens = self.targets
         guess = largest_within(service, self.places, tokens, first, token)
