@@ -88,7 +88,7 @@ class Demand(NamedTuple):
         """
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._turn(requests)
         share = cycle.prefills / requests
-        return Service(cycle.prefill, share, *line, self.steps, self.waiting_share, wait, cycle.prompts)
+        return Service(cycle.prefill, share, *line, self.steps, self.waiting_share, wait)
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""

@@ -15,7 +15,7 @@ from xlperf.arrays import Array, array, divide, side_by_side
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
-_HALF, _ONE = np.full(1, 0.5), np.ones(1)
+_HALF, _ALL = np.full(1, 0.5), np.full(1, np.nan)
 
 
 class Service(NamedTuple):
@@ -37,8 +37,8 @@ class Service(NamedTuple):
         Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
     turn_steps : Array, default a half
         Steps of decoding that pass before a request is taken up. [-]
-    prompts : Array, default 1
-        Prompts batched into one pass of the prefill, mean. [-]
+    interval : Array, default the whole pass
+        Time from the start of one pass of the prefill to that of the next one. [s]
     """
 
     prefill_time: Array
@@ -48,7 +48,7 @@ class Service(NamedTuple):
     steps: Array
     waiting_share: Array
     turn_steps: Array = _HALF
-    prompts: Array = _ONE
+    interval: Array = _ALL
 
     def step_time(self, running: Array) -> Array:
         """Time of a step with a number of requests. [s]"""
@@ -85,7 +85,7 @@ class Service(NamedTuple):
         .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
         """
         keeps = np.isfinite(running)
-        interval = self.prefill_share * self.prompts
+        interval = np.where(np.isnan(self.interval), self.prefill_time, self.interval)
         spread = 1.0 + prompt_variation * prompt_variation
         wait = 0.5 * np.minimum(rate * interval, 1.0) * interval * spread
         wait = np.where(keeps, wait / np.where(keeps, 1.0 - rate * least_share, 1.0), np.inf)

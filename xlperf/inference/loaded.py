@@ -92,12 +92,12 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     steady = closed_state(service, requests, places)
     if ends.any():
         share, one = demand.shared(active, burst, passes[1]), np.ones_like(burst)
-        early = service._replace(prefill_time=passes[1], prefill_share=share, waiting_share=one, prompts=burst)
+        early = service._replace(prefill_time=passes[1], prefill_share=share, waiting_share=one)
         first = first_of_run(stream.run_requests / replicas, requests)
         together = staying_together(service.steps, stream.prefill_first, plan.output_variation)
         steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
     if state is not None:
-        service = service_at_rate(service, state, arriving)
+        service = service_at_rate(service, state, demand.stages, arriving)
         opened = service.open_state(rate, stream.prompt_variation, state.running, full.prefills / places)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     running = halves.step(batch)

@@ -11,28 +11,29 @@ from xlperf.arrays import Array, divide
 from xlperf.inference.load import Steady
 
 _SECANTS, _HALVINGS = 16, 52
-_SAME = 1e-15
+_SAME = 1e-13
 _PROPORTIONAL = 0.999
 """Of a rise in proportion to the batch: with all of it any number of requests would do at the same rate. [-]"""
 
 
 class Curve(NamedTuple):
-    """Time by batch: three lines that meet at two batches; no batch is slower per request than a smaller one.
+    """Time by batch: two lines that meet at a batch; no batch is slower per request than a smaller one.
 
     Attributes
     ----------
-    lower : Array
-        Batch up to which the first line holds. [-]
     upper : Array
-        Batch from which on the third one holds. [-]
-    first_base, first_slope, base, slope, last_base, last_slope : Array
-        Lines: time at no request, and time that one adds. [s]
+        Batch from which on the second line holds. [-]
+    base : Array
+        First line at no request. [s]
+    slope : Array
+        Time that a request adds to it. [s]
+    last_base : Array
+        Second line at no request. [s]
+    last_slope : Array
+        Time that a request adds to it. [s]
     """
 
-    lower: Array
     upper: Array
-    first_base: Array
-    first_slope: Array
     base: Array
     slope: Array
     last_base: Array
@@ -40,16 +41,14 @@ class Curve(NamedTuple):
 
     def time(self, batch: Array) -> Array:
         """Time with a batch. [s]"""
-        base = np.where(batch < self.lower, self.first_base, np.where(batch > self.upper, self.last_base, self.base))
-        slope = np.where(batch < self.lower, self.first_slope, np.where(batch > self.upper, self.last_slope, self.slope))
-        return np.asarray(base + slope * batch)
+        beyond = batch > self.upper
+        return np.where(beyond, self.last_base, self.base) + np.where(beyond, self.last_slope, self.slope) * batch
 
     def batch(self, rate: Array) -> Array:
         """Batch that comes at a rate in the time that it takes, infinite beyond the capacity. [-]"""
         found = _fixed(rate, self.base, self.slope)
-        below = np.minimum(_fixed(rate, self.first_base, self.first_slope), self.lower)
         above = np.maximum(_fixed(rate, self.last_base, self.last_slope), self.upper)
-        return np.where(found < self.lower, below, np.where(found > self.upper, above, found))
+        return np.where(found > self.upper, above, found)
 
 
 def _fixed(rate: Array, base: Array, slope: Array) -> Array:
@@ -58,26 +57,26 @@ def _fixed(rate: Array, base: Array, slope: Array) -> Array:
     return np.where(left > 0.0, rate * base / np.where(left > 0.0, left, 1.0), np.inf)
 
 
-def curve(batches: tuple[Array, ...], times: tuple[Array, ...]) -> Curve:
-    """Curve through the times of four batches, in rising order; some may be the same.
+def curve(batches: Array, times: Array) -> Curve:
+    """Curve through the times of three batches.
 
     Parameters
     ----------
-    batches : tuple of Array
-        Batches. [-]
-    times : tuple of Array
-        Their times. [s]
+    batches : Array
+        In rising order; some may be the same, (3, ...). [-]
+    times : Array
+        Their times, (3, ...). [s]
 
     Returns
     -------
     Curve
         Its lines never fall, and rise less than in proportion.
     """
-    lines = []
-    for low, high, start, end in zip(batches[:-1], batches[1:], times[:-1], times[1:], strict=True):
-        slope = np.minimum(np.maximum(divide(end - start, high - low), 0.0), _PROPORTIONAL * start / low)
-        lines += [start - slope * low, slope]
-    return Curve(batches[1], batches[2], *lines)
+    low, start = batches[:-1], times[:-1]
+    slope = divide(times[1:] - start, batches[1:] - low)
+    slope = np.minimum(np.maximum(slope, 0.0), _PROPORTIONAL * start / low)
+    base = start - slope * low
+    return Curve(batches[1], base[0], slope[0], base[1], slope[1])
 
 
 class PoolTimes(NamedTuple):
@@ -184,7 +183,7 @@ def _reached(rate: Array, columns: Array) -> Array:
     The wait for a prefill grows with the rate X as C / (C - X): a quadratic equation.
     """
     requests, burst_prompts, burst_wait, capacity = columns[-4:]
-    times = PoolTimes(Curve(*columns[:8]), *columns[8:14], Curve(*columns[14:22]), *columns[22:-4])
+    times = PoolTimes(Curve(*columns[:5]), *columns[5:11], Curve(*columns[11:16]), *columns[16:-4])
     prefill = times.pass_times.time(times.prompts(rate, burst_prompts))
     known = prefill + burst_wait + times.transfer + times.decoding(rate)[1]
     wait = times.prefill_wait(rate, prefill) * (1.0 - 1.0 / np.maximum(requests, 1.0))

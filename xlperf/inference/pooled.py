@@ -10,7 +10,7 @@ import numpy as np
 
 from xlperf.arrays import Array, divide
 from xlperf.inference.demand import UNBOUNDED, Demand, bounded_rise, demand_of, half_of, octave
-from xlperf.inference.halves import HalfPasses
+from xlperf.inference.halves import HalfPasses, Times
 from xlperf.inference.load import Service, Steady, step_line
 from xlperf.inference.loaded import streamed, token_rates
 from xlperf.inference.pool_load import PoolTimes, curve, pooled_open_state, pooled_state
@@ -18,8 +18,10 @@ from xlperf.inference.results import Room, batch_results
 from xlperf.inference.serving import Serving, Stream
 from xlperf.network.collectives import collective_time
 
-_MOST_MOVES = 8
-"""Searches for the batches on both sides of a state; two or three are enough for almost all plans. [-]"""
+_MOST_MOVES, _FARTHEST = 10, 16.0
+"""Moves to the batches around a state, one or two for almost all plans; and a factor that a batch is moved down by. [-]"""
+_FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
+"""First guess: requests that a replica decodes where they arrive at a rate, else a share of those in flight. [-]"""
 
 
 class PoolLoad(NamedTuple):
@@ -173,10 +175,55 @@ def _transfer_time(prefilling: Serving, decoding: Serving, memory: Mapping[str, 
     return collective_time("point_to_point", size, pair, apart, prefilling.network, constants)[:, 0]
 
 
+class _Ends(NamedTuple):
+    """Times of two pools with the smallest and the largest batches, (rows,), and requests and capacity of a replica."""
+
+    alone: Array
+    filled: Array
+    last: Array
+    places: Array
+    decoded: Array
+
+
+def _sides(load: PoolLoad, running: Array, prompts: Array, places: Array) -> Array:
+    """Batches and prompts on both sides of a state, (4, number, rows): powers of two, up to what there is room for."""
+    return np.stack([*octave(running, places), *octave(prompts, load.demand.most_prompts)])
+
+
+def _settled(
+    load: PoolLoad, ends: _Ends, requests: Array, sides: Array, times: Times, turn: int
+) -> tuple[Array, Array, Array, Array]:
+    """State (6, number, rows), prompts of a pass, and times of a step and of a pass, (number, rows).
+
+    Times are linear between powers of two. Where the state is not between those that were taken they are moved.
+    """
+    demand, number = load.demand, len(requests)
+    step, prefill = times.steps[:number], times.prefills[:number]
+    most, same = demand.most_prompts, 0.0 * requests
+    steps = np.stack([step, bounded_rise(*sides[:2], step, times.steps[number:]), ends.last + same])
+    passes = np.stack([prefill, bounded_rise(*sides[2:], prefill, times.prefills[number:]), ends.filled + same])
+    found = PoolTimes(
+        curve(np.stack([*sides[2:], most + same]), passes), ends.alone, ends.filled, most, demand.stages,
+        demand.waiting_share, load.prefillers, curve(np.stack([*sides[:2], ends.places + same]), steps), demand.steps,
+        load.decoders, ends.places, ends.decoded, load.transfer,
+    )  # fmt: skip
+    steady, prompts = load.state(found, requests)
+    running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
+    moved = _sides(load, np.maximum(running, sides[0] / _FARTHEST), prompts, ends.places)
+    results = np.stack(steady), prompts, found.step_times.time(running), found.pass_times.time(prompts)
+    rows = np.flatnonzero((moved != sides).any(axis=(0, 1)) & ~np.isnan(moved).any(axis=(0, 1)))
+    if not len(rows) or not turn:
+        return results
+    some, moved = load.take(rows), moved[..., rows]
+    times = some.halves.times(np.concatenate(moved[:2]), np.concatenate(moved[2:]))
+    ends = _Ends(*(values[rows] for values in ends))
+    for whole, part in zip(results, _settled(some, ends, requests[:, rows], moved, times, turn - 1), strict=True):
+        whole[..., rows] = part
+    return results
+
+
 def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolState:
     """Two pools with some numbers of requests in flight.
-
-    Times of passes and of steps are linear between whole batches: those on both sides of the state are searched for.
 
     Parameters
     ----------
@@ -197,44 +244,28 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     number, places = len(requests), np.where(arriving & np.isinf(load.limit), UNBOUNDED, load.places)
     most, one = demand.most_prompts, np.ones_like(places)
     knot, _ = demand.whole_batches(places, places)
-    ends = load.halves.times(np.stack([one, knot, places]), np.stack([one, most]))
-    alone, filled = ends.prefills[0], bounded_rise(one, most, *ends.prefills)
-    last = bounded_rise(knot, places, *ends.steps[1:])
+    guess = np.where(arriving, _FIRST_OPEN, _SHARE_RUNNING * requests / load.decoders)
+    burst = np.clip(np.where(arriving, 0.0, demand.waiting_share * requests / load.prefillers), 1.0, most)
+    sides = _sides(load, np.clip(guess, 1.0, places), burst, places)
+    known = load.halves.times(np.stack([*sides[0], *sides[1], knot, places]), np.stack([*sides[2], *sides[3], one, most]))
+    alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
+    last = bounded_rise(knot, places, *known.steps[-2:])
     decoded = divide(load.decoders * places, demand.steps * last, np.inf)
-    sides = np.stack([one, one, places, places])[:, None], np.stack([one, one, most, most])[:, None]
-    single = ends.steps[0]
-    steps, passes = (np.stack([each[0], *each])[:, None] for each in ([single, last, last], [alone, filled, filled]))
-    before = np.empty(0)
-    for _ in range(_MOST_MOVES):
-        times = PoolTimes(
-            curve(tuple(sides[1]), tuple(passes)), alone, filled, most, demand.stages, demand.waiting_share,
-            load.prefillers, curve(tuple(sides[0]), tuple(steps)), demand.steps, load.decoders, places, decoded,
-            load.transfer,
-        )  # fmt: skip
-        steady, prompts = load.state(times, requests)
-        running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, places)
-        around = *octave(running, places), *octave(prompts, most)
-        now = np.stack(around)
-        if np.array_equal(before, now, equal_nan=True):
-            break
-        before = now
-        found = load.halves.times(np.concatenate(around[:2]), np.concatenate(around[2:]))
-        sides = np.stack([one + 0.0 * running, *around[:2], places + 0.0 * running]), np.stack([one + 0.0 * running, *around[2:], most + 0.0 * running])
-        step, spent = found.steps[:number], found.prefills[:number]
-        steps = np.stack([single + 0.0 * step, step, bounded_rise(*around[:2], step, found.steps[number:]), last + 0.0 * step])
-        passes = np.stack([alone + 0.0 * step, spent, bounded_rise(*around[2:], spent, found.prefills[number:]), filled + 0.0 * step])
+    ends, times = _Ends(alone, filled, last, places, decoded), Times(known.steps[:-2], known.prefills[:-2])
+    values, prompts, step, prefill = _settled(load, ends, requests, sides, times, _MOST_MOVES)
+    steady = Steady(*values)
+    running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, places)
     batch, fewer = np.ceil(running), np.floor(prompts)
-    spent = load.halves.times(batch, fewer, detailed).prefills
-    step, prefill = times.step_times.time(running), times.pass_times.time(prompts)
+    half = np.where(arriving, half_of(batch), batch)
+    steps, passes = load.halves.times(np.concatenate([batch, half]), fewer, detailed)
     line = step, 0.0 * step
     if arriving.any():
-        half = np.where(arriving, half_of(batch), batch)
-        line = step_line(running, step, half, np.minimum(load.halves.times(half, fewer[:0]).steps, step))
+        line = step_line(running, step, half, np.where(arriving, np.minimum(steps[number:], step), step))
     share = prefill / (prompts * demand.stages)
-    service = Service(prefill, share, *line, *(values + 0.0 * share for values in (demand.steps, demand.waiting_share)))
-    states = [Service(*(values.reshape(shape) for values in service[:6])), Steady(*(v.reshape(shape) for v in steady))]
-    whole = (values.reshape(shape) for values in (batch, fewer, spent, times.capacity + 0.0 * share))
-    return PoolState(*states, *whole)
+    service = Service(prefill, share, *line, *(value + 0.0 * share for value in (demand.steps, demand.waiting_share)))
+    capacity = np.minimum(load.prefillers * most * demand.stages / filled, decoded) + 0.0 * share
+    states = Service(*(value.reshape(shape) for value in service[:6])), Steady(*(value.reshape(shape) for value in steady))
+    return PoolState(*states, *(value.reshape(shape) for value in (batch, fewer, passes, capacity)))
 
 
 def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, Array]:

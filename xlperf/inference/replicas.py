@@ -13,6 +13,8 @@ from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Service
 
 _MOST_TRIES = 60
+_GRID = np.array([1.0, 4.0, 16.0, 64.0, 256.0])
+"""Requests in flight that are tried first where they arrive at a rate. [-]"""
 
 
 class OpenState(NamedTuple):
@@ -130,14 +132,19 @@ class Replicas(NamedTuple):
         OpenState
             (rows,).
         """
-        ends = np.stack(self.cycles(np.stack([np.ones_like(rate), self.places])).cycle)
-        below, above = ends[:, 0] * np.array([1.0, 1.0, 1.0, 0.0])[:, None], ends[:, 1]
-        work = self.demand.steps * above[0] + above[3]
+        grid = np.minimum(_GRID[:, None], self.places)
+        grid = np.concatenate([grid, self.places[None]])
+        cycles = np.stack(self.cycles(grid).cycle)
+        work = self.demand.steps * cycles[0] + cycles[3]
         found = np.full((5, len(rate)), np.nan)
-        found[0] = np.where(np.isnan(work + rate), np.nan, np.inf)
-        rows = np.flatnonzero(rate * work < self.places)
-        search, rate, low, high = self.take(rows), rate[rows], 0.0 * rate[rows], self.places[rows]
-        below, above = below[:, rows], above[:, rows]
+        found[0] = np.where(np.isnan(work[-1] + rate), np.nan, np.inf)
+        rows = np.flatnonzero(rate * work[-1] < self.places)
+        first = np.argmax(rate * work < grid, axis=0)[rows]
+        search, rate, high = self.take(rows), rate[rows], grid[first, rows]
+        above, before = cycles[:, first, rows], np.maximum(first - 1, 0)
+        single = cycles[:, 0, rows] * np.array([1.0, 1.0, 1.0, 0.0])[:, None]
+        low = np.where(first > 0, grid[before, rows], 0.0)
+        below = np.where(first > 0, cycles[:, before, rows], single)
         for turn in range(_MOST_TRIES):
             if not len(rows):
                 break
@@ -166,7 +173,7 @@ class Replicas(NamedTuple):
         return OpenState(*found)
 
 
-def service_at_rate(service: Service, state: OpenState, arriving: np.ndarray) -> Service:
+def service_at_rate(service: Service, state: OpenState, stages: Array, arriving: np.ndarray) -> Service:
     """Times of replicas in an open state: the line of the step goes through the time that it has there.
 
     Parameters
@@ -175,6 +182,8 @@ def service_at_rate(service: Service, state: OpenState, arriving: np.ndarray) ->
         Times with a whole number of requests, (rows,).
     state : OpenState
         State at a rate, (rows,).
+    stages : Array
+        Stages that passes of the prefill follow each other through, (rows,). [-]
     arriving : np.ndarray
         Where there is one, (rows,).
 
@@ -189,7 +198,7 @@ def service_at_rate(service: Service, state: OpenState, arriving: np.ndarray) ->
         prefill_share=state.share,
         step_base=state.step - slope * state.running,
         step_slope=slope,
-        prompts=state.prompts,
+        interval=state.prefill / stages,
     )
     known = arriving & np.isfinite(state.running)
     return Service(*(np.where(known, *pair) for pair in zip(found, service, strict=True)))
