@@ -77,19 +77,21 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     active, ends = np.minimum(requests, places), ~np.isnan(stream.run_requests)
     rate, state = stream.request_rate / replicas, None
     if arriving.any():
-        rows = np.flatnonzero(arriving)
-        most = np.where(room.places >= 1.0, places, UNBOUNDED)
+        rows, most = np.flatnonzero(arriving), np.where(room.places >= 1.0, places, UNBOUNDED)
         state = Replicas(halves, demand, most).take(rows).at_rate(rate[rows]).placed(rows, len(rate))
-        found = np.where(np.isfinite(state.running), np.maximum(np.ceil(state.running), 1.0), places)
-        active = np.where(arriving, np.minimum(found, places), active)
+        active = np.where(arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, most), active)
     batch, prompts = np.ceil(active), np.floor(demand.prompts(active))
     # Only a run that ends, or a rush of requests, needs a step with another batch.
-    half, burst = np.where(arriving | ends, half_of(active), batch), np.maximum(np.minimum(batch, demand.most_prompts), 1.0)
+    apart, burst = arriving | ends, np.maximum(np.minimum(batch, demand.most_prompts), 1.0)
     asked = [prompts, *([burst] if ends.any() else [])]
-    cycles, steps, passes = Replicas(halves, demand, places).cycles(np.stack([active, places]), [batch, half], asked, True)
+    # Capacity and times at a rate are known already.
+    most = np.where(arriving, active, places)
+    cycles, steps, passes = Replicas(halves, demand, most).cycles(
+        np.stack([active, most]), [batch, np.where(apart, half_of(active), batch)], asked, True
+    )
     cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
-    service = demand.service(active, cycle, np.where(arriving | ends, steps[1], cycle.step))
-    steady = closed_state(service, requests, places)
+    service = demand.service(active, cycle, np.where(apart, steps[1], cycle.step))
+    steady, capacity = closed_state(service, requests, places), places / (demand.steps * full.step + full.prefills)
     if ends.any():
         share, one = demand.shared(active, burst, passes[1]), np.ones_like(burst)
         early = service._replace(prefill_time=passes[1], prefill_share=share, waiting_share=one)
@@ -97,13 +99,12 @@ def operating(serving: Serving, stream: Stream) -> Operation:
         together = staying_together(service.steps, stream.prefill_first, plan.output_variation)
         steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
     if state is not None:
-        service = service_at_rate(service, state, demand.stages, arriving)
-        opened = service.open_state(rate, stream.prompt_variation, state.running, full.prefills / places)
+        service, capacity = service_at_rate(service, state, demand.stages, arriving), np.where(arriving, state.capacity, capacity)
+        opened = service.open_state(rate, stream.prompt_variation, state.running, state.least_share)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     running = halves.step(batch)
     loaded = serving.with_batch(batch, prompts)
     results = batch_results(loaded.plan, room.with_batch(loaded.plan), passes[0], running.parts, running.bound)
-    capacity = places / (demand.steps * full.step + full.prefills)
     return Operation(service, steady, results, places, capacity, loaded, room, halves)
 
 

@@ -18,8 +18,8 @@ from xlperf.inference.results import Room, batch_results
 from xlperf.inference.serving import Serving, Stream
 from xlperf.network.collectives import collective_time
 
-_MOST_MOVES, _FARTHEST = 10, 16.0
-"""Moves to the batches around a state, one or two for almost all plans; and a factor that a batch is moved down by. [-]"""
+_MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
+"""Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
 _FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
 """First guess: requests that a replica decodes where they arrive at a rate, else a share of those in flight. [-]"""
 
@@ -209,7 +209,9 @@ def _settled(
     )  # fmt: skip
     steady, prompts = load.state(found, requests)
     running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
-    moved = _sides(load, np.maximum(running, sides[0] / _FARTHEST), prompts, ends.places)
+    # Below its batches the line is only a guess: a state far below is approached in steps.
+    near = np.maximum(running, _DOWN_RUNNING * sides[0]), np.maximum(prompts, _DOWN_PROMPTS * sides[2])
+    moved = _sides(load, np.maximum(near[0], 1.0), np.maximum(near[1], 1.0), ends.places)
     results = np.stack(steady), prompts, found.step_times.time(running), found.pass_times.time(prompts)
     rows = np.flatnonzero((moved != sides).any(axis=(0, 1)) & ~np.isnan(moved).any(axis=(0, 1)))
     if not len(rows) or not turn:

@@ -13,7 +13,7 @@ from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Service
 
 _MOST_TRIES = 60
-_GRID = np.array([1.0, 4.0, 16.0, 64.0, 256.0])
+_GRID = np.array([1.0, 4.0, 16.0, 64.0])
 """Requests in flight that are tried first where they arrive at a rate. [-]"""
 
 
@@ -32,6 +32,10 @@ class OpenState(NamedTuple):
         Prompts of a pass. [-]
     share : Array
         Time of the replica per prompt. [s]
+    least_share : Array
+        The same with a full cache. [s]
+    capacity : Array
+        Requests per second that a replica serves with a full cache. [request/s]
     """
 
     running: Array
@@ -39,6 +43,8 @@ class OpenState(NamedTuple):
     prefill: Array
     prompts: Array
     share: Array
+    least_share: Array
+    capacity: Array
 
     def placed(self, rows: np.ndarray, number: int) -> OpenState:
         """These rows among so many, NaN for the others."""
@@ -170,7 +176,7 @@ class Replicas(NamedTuple):
                 lower, higher = ~enough & (number > low), enough & (number < high)
                 low, high = np.where(lower, number, low), np.where(higher, number, high)
                 below, above = np.where(lower, at, below), np.where(higher, at, above)
-        return OpenState(*found)
+        return OpenState(*found, cycles[3, -1] / self.places, self.places / work[-1])
 
 
 def service_at_rate(service: Service, state: OpenState, stages: Array, arriving: np.ndarray) -> Service:
