@@ -187,7 +187,7 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     prefills, step = active * service.prefill_share, service.step_time(active)
     wait = 0.5 * burst * np.maximum(prefills - service.prefill_time, 0.0)
     decodes = (service.steps > 0.0) & (requests <= places)
-    held = np.where(decodes, (1.0 - 1.0 / active) * (1.0 - burst) * service.turn_steps, 0.0) * step
+    held = np.where(decodes, np.minimum(active - 1.0, 1.0) * (1.0 - burst) * service.turn_steps, 0.0) * step
     cycle = prefills + service.steps * step + held
     first = service.prefill_time + wait + held
     running = np.maximum(active * (1.0 - (1.0 - burst) * np.minimum(first / cycle, 1.0)), 1.0)

@@ -154,8 +154,9 @@ class PoolTimes(NamedTuple):
         return np.asarray(np.minimum(np.maximum(found, least), self.most_prompts))
 
     def longest_wait(self, requests: Array) -> Array:
-        """Time of the passes of all other requests in flight, each by itself. [s]"""
-        return np.asarray((requests - 1.0) * self.one_prefill / (self.stages * self.prefill_replicas))
+        """Time of the prompts of all other requests of a replica, one after the other. [s]"""
+        others = np.maximum(requests / self.prefill_replicas - self.burst_prompts(requests), 0.0)
+        return np.asarray(others * self.one_prefill / self.stages)
 
     def prefill_wait(self, rate: Array, prefill: Array) -> Array:
         """Mean wait for a replica to end the pass that it is at, but for the growth near the capacity. [s]"""
