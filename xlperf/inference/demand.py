@@ -13,7 +13,7 @@ from xlperf.inference.serving import Stream
 from xlperf.parallel.serving_plan import InferencePlan
 
 UNBOUNDED = 65536.0
-"""Requests in flight at most where the memory has room for none and requests arrive: such a plan keeps its numbers. [-]"""
+"""Requests in flight at most where requests arrive and the memory has room for none: numbers are kept. [-]"""
 _TILE_ROWS, _MANY_ROWS = 64.0, 4096.0
 """Rows of a product up to which tiles of a few rows leave little padding; and from which on it is a small part. [-]"""
 
@@ -61,7 +61,7 @@ class Demand(NamedTuple):
         return Demand(*(values[rows] for values in self))
 
     def prompts(self, requests: Array) -> Array:
-        """Prompts batched into a pass of the prefill, mean: those that come until they are taken up, or in a burst. [-]"""
+        """Prompts batched into a prefill pass, mean: those that come until they are taken up, or in a burst. [-]"""
         window, _ = self._turn(requests)
         coming = requests * np.maximum(np.minimum(window / np.maximum(self.steps, 1.0), 1.0), self.waiting_share)
         return np.asarray(np.clip(coming, 1.0, self.most_prompts))
@@ -130,12 +130,17 @@ class Cycle(NamedTuple):
 
 
 def octave(number: Array, most: Array) -> tuple[Array, Array]:
-    """The powers of two on both sides of a number, the larger at the most ``most``; the same for one of them.
+    r"""The powers of two on both sides of a number, the larger at the most ``most``; the same for one of them.
+
+    .. math:: n_1 = 2^{\lfloor \log_2 n \rfloor}, \qquad n_2 = \min(2 n_1, n_{max})
+
+    >>> [side.tolist() for side in octave(np.array([1.0, 2.5, 5.0]), np.array([6.0, 6.0, 6.0]))]
+    [[1.0, 2.0, 4.0], [1.0, 4.0, 6.0]]
 
     Parameters
     ----------
     number : Array
-        1 or more, up to ``most``. [-]
+        Number n, 1 or more, up to the largest. [-]
     most : Array
         Largest number. [-]
 
@@ -143,75 +148,79 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
     -------
     tuple of Array
         The smaller and the larger. [-]
-
-    >>> [side.tolist() for side in octave(np.array([1.0, 2.5, 5.0]), np.array([6.0, 6.0, 6.0]))]
-    [[1.0, 2.0, 4.0], [1.0, 4.0, 6.0]]
     """
-    lower = np.exp2(np.floor(np.log2(np.maximum(number, 1.0))))
-    return lower, np.where(number > lower, np.minimum(2.0 * lower, most), lower)
+    between = array(number)
+    lower = np.exp2(np.floor(np.log2(np.maximum(between, 1.0)))) + 0.0 * array(most)
+    return np.asarray(lower), np.where(between > lower, np.minimum(2.0 * lower, most), lower)
 
 
 def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> Array:
-    """Time with the larger of two batches: not below that of the smaller one, nor more in proportion.
+    r"""Time with the larger of two batches: not below that of the smaller one, nor more in proportion.
 
     With a batch just above whole tiles products compute almost a tile of padding. Requests are then served as fast
     where each step decodes only as many as the smaller batch, in turn.
 
+    .. math:: t = \min\left(\max(t_2, t_1), \frac{b_2}{b_1} t_1\right)
+
     Parameters
     ----------
     lower : Array
-        Smaller batch. [-]
+        Smaller batch b1. [-]
     upper : Array
-        Larger batch. [-]
+        Larger batch b2. [-]
     time : Array
-        Time with the former. [s]
+        Time t1 with the former. [s]
     upper_time : Array
-        Time with the latter. [s]
+        Time t2 with the latter. [s]
 
     Returns
     -------
     Array
         Time with the latter. [s]
     """
-    return np.asarray(np.minimum(np.maximum(upper_time, time), time * (upper / lower)))
+    least = array(time)
+    return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
 def split_passes(prompts: Array) -> tuple[Array, Array]:
-    """Whole numbers of prompts on both sides of a mean; the same where it is whole.
+    r"""Prompts of the passes of a prefill that takes a mean number: some take one more than the others.
+
+    .. math:: k_1 = \lfloor m \rfloor, \qquad k_2 = \lceil m \rceil
 
     Parameters
     ----------
     prompts : Array
-        Mean number of prompts of a pass. [-]
+        Mean number m of prompts of a pass. [-]
 
     Returns
     -------
     tuple of Array
         Prompts of the smaller and of the larger passes. [-]
     """
-    fewer = np.floor(prompts)
-    return fewer, np.where(prompts > fewer, fewer + 1.0, fewer)
+    return np.asarray(np.floor(prompts)), np.asarray(np.ceil(prompts))
 
 
 def mean_pass(prompts: Array, smaller: Array, larger: Array) -> Array:
-    """Mean time of passes of the prefill, some with a prompt more than the others.
+    r"""Mean time of passes of the prefill, some with a prompt more than the others.
+
+    .. math:: t = (1 - f)\,t_1 + f\,t_2, \qquad f = m - \lfloor m \rfloor
 
     Parameters
     ----------
     prompts : Array
-        Mean number of prompts of a pass. [-]
+        Mean number m of prompts of a pass. [-]
     smaller : Array
-        Time of a pass with as many, rounded down. [s]
+        Time t1 of a pass with as many, rounded down. [s]
     larger : Array
-        Time of a pass with one more. [s]
+        Time t2 of a pass with one more. [s]
 
     Returns
     -------
     Array
         Between both. [s]
     """
-    share = prompts - np.floor(prompts)
-    return np.asarray(np.where(share > 0.0, (1.0 - share) * smaller + share * larger, smaller))
+    share = array(prompts) - np.floor(prompts)
+    return np.asarray((1.0 - share) * array(smaller) + share * array(larger))
 
 
 def demand_of(plan: InferencePlan, prefilling: InferencePlan, stream: Stream) -> Demand:

@@ -10,7 +10,7 @@ from xlperf.arrays import Array, divide
 from xlperf.inference.demand import UNBOUNDED, Cycle, demand_of, half_of
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Service, Steady, closed_state, spread_quantiles
-from xlperf.inference.replicas import OpenState, Replicas, service_at_rate
+from xlperf.inference.replicas import Replicas
 from xlperf.inference.results import Room, batch_results
 from xlperf.inference.runs import first_of_run, run_rate, run_state, staying_together
 from xlperf.inference.serving import Serving, Stream
@@ -79,7 +79,9 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     if arriving.any():
         rows, most = np.flatnonzero(arriving), np.where(room.places >= 1.0, places, UNBOUNDED)
         state = Replicas(halves, demand, most).take(rows).at_rate(rate[rows]).placed(rows, len(rate))
-        active = np.where(arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, most), active)
+        active = np.where(
+            arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, most), active
+        )
     batch, prompts = np.ceil(active), np.floor(demand.prompts(active))
     # Only a run that ends, or a rush of requests, needs a step with another batch.
     apart, burst = arriving | ends, np.maximum(np.minimum(batch, demand.most_prompts), 1.0)
@@ -99,7 +101,7 @@ def operating(serving: Serving, stream: Stream) -> Operation:
         together = staying_together(service.steps, stream.prefill_first, plan.output_variation)
         steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
     if state is not None:
-        service, capacity = service_at_rate(service, state, demand.stages, arriving), np.where(arriving, state.capacity, capacity)
+        service, capacity = state.service(service, demand.stages), np.where(arriving, state.capacity, capacity)
         opened = service.open_state(rate, stream.prompt_variation, state.running, state.least_share)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     running = halves.step(batch)

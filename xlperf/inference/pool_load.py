@@ -1,4 +1,4 @@
-"""Two pools under load: the rate at which one that prefills and one that decodes keep a number of requests in flight."""
+"""Two pools under load, one for prefill and one for decoding: the rate that a number of requests in flight gives."""
 
 from __future__ import annotations
 
@@ -50,33 +50,23 @@ class Curve(NamedTuple):
         above = np.maximum(_fixed(rate, self.last_base, self.last_slope), self.upper)
         return np.where(found > self.upper, above, found)
 
+    @staticmethod
+    def through(batches: Array, times: Array) -> Curve:
+        """Curve through the times of three batches in rising order, some of which may be the same, (3, ...).
+
+        Its lines never fall, and rise less than in proportion to the batch.
+        """
+        low, start = batches[:-1], times[:-1]
+        slope = divide(times[1:] - start, batches[1:] - low)
+        slope = np.minimum(np.maximum(slope, 0.0), _PROPORTIONAL * start / low)
+        base = start - slope * low
+        return Curve(batches[1], base[0], slope[0], base[1], slope[1])
+
 
 def _fixed(rate: Array, base: Array, slope: Array) -> Array:
     """Where a rate times a line of x is x. [-]"""
     left = 1.0 - rate * slope
     return np.where(left > 0.0, rate * base / np.where(left > 0.0, left, 1.0), np.inf)
-
-
-def curve(batches: Array, times: Array) -> Curve:
-    """Curve through the times of three batches.
-
-    Parameters
-    ----------
-    batches : Array
-        In rising order; some may be the same, (3, ...). [-]
-    times : Array
-        Their times, (3, ...). [s]
-
-    Returns
-    -------
-    Curve
-        Its lines never fall, and rise less than in proportion.
-    """
-    low, start = batches[:-1], times[:-1]
-    slope = divide(times[1:] - start, batches[1:] - low)
-    slope = np.minimum(np.maximum(slope, 0.0), _PROPORTIONAL * start / low)
-    base = start - slope * low
-    return Curve(batches[1], base[0], slope[0], base[1], slope[1])
 
 
 class PoolTimes(NamedTuple):
@@ -190,7 +180,12 @@ def _reached(rate: Array, columns: Array) -> Array:
     wait = times.prefill_wait(rate, prefill) * (1.0 - 1.0 / np.maximum(requests, 1.0))
     total = capacity * (known + wait) + requests
     slowest = requests / (known - burst_wait + times.longest_wait(requests))
-    root = 2.0 * requests * capacity / (total + np.sqrt(np.maximum(total * total - 4.0 * known * requests * capacity, 0.0)))
+    root = (
+        2.0
+        * requests
+        * capacity
+        / (total + np.sqrt(np.maximum(total * total - 4.0 * known * requests * capacity, 0.0)))
+    )
     return np.asarray(np.minimum(np.maximum(root, slowest), times.capacity))
 
 

@@ -13,7 +13,7 @@ from xlperf.inference.demand import UNBOUNDED, Demand, bounded_rise, demand_of, 
 from xlperf.inference.halves import HalfPasses, Times
 from xlperf.inference.load import Service, Steady, step_line
 from xlperf.inference.loaded import streamed, token_rates
-from xlperf.inference.pool_load import PoolTimes, curve, pooled_open_state, pooled_state
+from xlperf.inference.pool_load import Curve, PoolTimes, pooled_open_state, pooled_state
 from xlperf.inference.results import Room, batch_results
 from xlperf.inference.serving import Serving, Stream
 from xlperf.network.collectives import collective_time
@@ -203,9 +203,9 @@ def _settled(
     steps = np.stack([step, bounded_rise(*sides[:2], step, times.steps[number:]), ends.last + same])
     passes = np.stack([prefill, bounded_rise(*sides[2:], prefill, times.prefills[number:]), ends.filled + same])
     found = PoolTimes(
-        curve(np.stack([*sides[2:], most + same]), passes), ends.alone, ends.filled, most, demand.stages,
-        demand.waiting_share, load.prefillers, curve(np.stack([*sides[:2], ends.places + same]), steps), demand.steps,
-        load.decoders, ends.places, ends.decoded, load.transfer,
+        Curve.through(np.stack([*sides[2:], most + same]), passes), ends.alone, ends.filled, most, demand.stages,
+        demand.waiting_share, load.prefillers, Curve.through(np.stack([*sides[:2], ends.places + same]), steps),
+        demand.steps, load.decoders, ends.places, ends.decoded, load.transfer,
     )  # fmt: skip
     steady, prompts = load.state(found, requests)
     running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
@@ -249,7 +249,9 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     guess = np.where(arriving, _FIRST_OPEN, _SHARE_RUNNING * requests / load.decoders)
     burst = np.clip(np.where(arriving, 0.0, demand.waiting_share * requests / load.prefillers), 1.0, most)
     sides = _sides(load, np.clip(guess, 1.0, places), burst, places)
-    known = load.halves.times(np.stack([*sides[0], *sides[1], knot, places]), np.stack([*sides[2], *sides[3], one, most]))
+    known = load.halves.times(
+        np.stack([*sides[0], *sides[1], knot, places]), np.stack([*sides[2], *sides[3], one, most])
+    )
     alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
     last = bounded_rise(knot, places, *known.steps[-2:])
     decoded = divide(load.decoders * places, demand.steps * last, np.inf)
@@ -266,7 +268,10 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     share = prefill / (prompts * demand.stages)
     service = Service(prefill, share, *line, *(value + 0.0 * share for value in (demand.steps, demand.waiting_share)))
     capacity = np.minimum(load.prefillers * most * demand.stages / filled, decoded) + 0.0 * share
-    states = Service(*(value.reshape(shape) for value in service[:6])), Steady(*(value.reshape(shape) for value in steady))
+    states = (
+        Service(*(value.reshape(shape) for value in service[:6])),
+        Steady(*(value.reshape(shape) for value in steady)),
+    )
     return PoolState(*states, *(value.reshape(shape) for value in (batch, fewer, passes, capacity)))
 
 

@@ -1,4 +1,4 @@
-"""Replicas that prefill and decode in turn: their cycle at any number of requests, and the number that a rate leads to."""
+"""Replicas that prefill and decode in turn: their cycle by requests in flight, and those that a rate leads to."""
 
 from __future__ import annotations
 
@@ -51,6 +51,22 @@ class OpenState(NamedTuple):
         every = np.full((len(self), number), np.nan)
         every[:, rows] = np.stack(self)
         return OpenState(*every)
+
+    def service(self, service: Service, stages: Array) -> Service:
+        """Times of replicas in this state; the line of a step goes through the time that it has there.
+
+        Where the rate exceeds the capacity, and where there is none, they stay as they are.
+        """
+        slope = np.minimum(service.step_slope, divide(self.step, self.running, 0.0))
+        found = service._replace(
+            prefill_time=self.prefill,
+            prefill_share=self.share,
+            step_base=self.step - slope * self.running,
+            step_slope=slope,
+            interval=self.prefill / stages,
+        )
+        known = np.isfinite(self.running)
+        return Service(*(np.where(known, *pair) for pair in zip(found, service, strict=True)))
 
 
 class Found(NamedTuple):
@@ -177,34 +193,3 @@ class Replicas(NamedTuple):
                 low, high = np.where(lower, number, low), np.where(higher, number, high)
                 below, above = np.where(lower, at, below), np.where(higher, at, above)
         return OpenState(*found, cycles[3, -1] / self.places, self.places / work[-1])
-
-
-def service_at_rate(service: Service, state: OpenState, stages: Array, arriving: np.ndarray) -> Service:
-    """Times of replicas in an open state: the line of the step goes through the time that it has there.
-
-    Parameters
-    ----------
-    service : Service
-        Times with a whole number of requests, (rows,).
-    state : OpenState
-        State at a rate, (rows,).
-    stages : Array
-        Stages that passes of the prefill follow each other through, (rows,). [-]
-    arriving : np.ndarray
-        Where there is one, (rows,).
-
-    Returns
-    -------
-    Service
-        (rows,).
-    """
-    slope = np.minimum(service.step_slope, divide(state.step, state.running, 0.0))
-    found = service._replace(
-        prefill_time=state.prefill,
-        prefill_share=state.share,
-        step_base=state.step - slope * state.running,
-        step_slope=slope,
-        interval=state.prefill / stages,
-    )
-    known = arriving & np.isfinite(state.running)
-    return Service(*(np.where(known, *pair) for pair in zip(found, service, strict=True)))

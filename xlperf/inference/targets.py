@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from xlperf.arrays import Array
+from xlperf.inference.demand import Demand, demand_of, half_of
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Steady, closed_state, largest_within
-from xlperf.inference.demand import Demand, demand_of, half_of
 from xlperf.inference.pooled import PoolLoad, Pools, pool_state
 from xlperf.inference.replicas import Replicas
 from xlperf.inference.results import Room
