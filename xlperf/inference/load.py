@@ -57,12 +57,12 @@ class Service(NamedTuple):
     def open_state(self, rate: Array, prompt_variation: Array, running: Array, least_share: Array) -> Steady:
         r"""Steady state with requests that arrive independently of each other.
 
-        A request that finds a prefill in progress waits for the rest of it. As the load rises the prompts that wait
-        are batched, so that the wait grows without bound only near the rate at which passes are full (share
-        :math:`s_{min}` of a prompt). With passes of one prompt this is the formula of Pollaczek and Khinchin.
+        A request that finds a pass of the prefill in progress waits for the rest of it. As the load rises the prompts
+        that wait are batched, so that the wait grows without bound only near the rate at which passes are full, with a
+        time s of the replica per prompt. With passes of one prompt this is the formula of Pollaczek and Khinchin.
 
-        .. math:: w = \frac{\min(\lambda t_p, 1)\,t_p (1 + v^2)}{2 (1 - \lambda s_{min})}, \qquad
-            T_{decode} = \frac{N\,t(b)}{1 - \lambda s}
+        .. math:: w = \frac{1 + v^2}{2} \left(\min(\lambda t_p, 1)\,t_p +
+            \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} = \frac{N\,t(b)}{1 - \lambda s_p}
 
         Parameters
         ----------
@@ -87,8 +87,9 @@ class Service(NamedTuple):
         keeps = np.isfinite(running)
         interval = np.where(np.isnan(self.interval), self.prefill_time, self.interval)
         spread = 1.0 + prompt_variation * prompt_variation
-        wait = 0.5 * np.minimum(rate * interval, 1.0) * interval * spread
-        wait = np.where(keeps, wait / np.where(keeps, 1.0 - rate * least_share, 1.0), np.inf)
+        full = np.where(keeps, rate * least_share, 0.0)
+        wait = np.minimum(rate * interval, 1.0) * interval + full * full / (1.0 - full) * least_share
+        wait = np.where(keeps, 0.5 * spread * wait, np.inf)
         step = self.step_time(np.where(keeps, running, 1.0))
         decode = np.where(keeps, self.steps * step / np.where(keeps, 1.0 - rate * self.prefill_share, 1.0), np.inf)
         begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * self.turn_steps * step, 0.0)

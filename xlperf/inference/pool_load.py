@@ -149,11 +149,15 @@ class PoolTimes(NamedTuple):
         return np.asarray(others * self.one_prefill / self.stages)
 
     def prefill_wait(self, rate: Array, prefill: Array) -> Array:
-        """Mean wait for a replica to end the pass that it is at, but for the growth near the capacity. [s]"""
+        """Mean wait for a replica to end the pass that it is at. [s]"""
         interval = prefill / self.stages
-        return np.asarray(0.5 * interval * np.minimum(rate * interval / self.prefill_replicas, 1.0)) / (
-            self.prefill_replicas
-        )
+        busy = np.minimum(rate * interval / self.prefill_replicas, 1.0)
+        return np.asarray(0.5 * interval * busy / self.prefill_replicas)
+
+    def overflow(self, rate: Array) -> Array:
+        """What the mean wait for full passes is beyond that, times the share of the capacity that is free. [s]"""
+        load = rate / self.prefill_capacity
+        return np.asarray(0.5 * load * load / self.prefill_capacity)
 
     def decoding(self, rate: Array) -> tuple[Array, Array]:
         """Requests that a replica decodes, and how long one takes. [-, s]"""
@@ -176,10 +180,12 @@ def _reached(rate: Array, columns: Array) -> Array:
     requests, burst_prompts, burst_wait, capacity = columns[-4:]
     times = PoolTimes(Curve(*columns[:5]), *columns[5:11], Curve(*columns[11:16]), *columns[16:-4])
     prefill = times.pass_times.time(times.prompts(rate, burst_prompts))
-    known = prefill + burst_wait + times.transfer + times.decoding(rate)[1]
-    wait = times.prefill_wait(rate, prefill) * (1.0 - 1.0 / np.maximum(requests, 1.0))
+    unqueued = prefill + times.transfer + times.decoding(rate)[1]
+    known = unqueued + burst_wait
+    others = 1.0 - 1.0 / np.maximum(requests, 1.0)
+    known, wait = known + times.prefill_wait(rate, prefill) * others, times.overflow(rate) * others
     total = capacity * (known + wait) + requests
-    slowest = requests / (known - burst_wait + times.longest_wait(requests))
+    slowest = requests / (unqueued + times.longest_wait(requests))
     root = (
         2.0
         * requests
@@ -251,20 +257,21 @@ def pooled_state(times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
     rate = _root(flat, _reached, most.ravel()).reshape(most.shape)
     prompts = times.prompts(rate, least)
     prefill, capacity = times.pass_times.time(prompts), times.prefill_capacity
-    queueing = times.prefill_wait(rate, prefill) * (1.0 - 1.0 / np.maximum(requests, 1.0))
+    queueing = times.overflow(rate) * divide(capacity, capacity - rate, np.inf) + times.prefill_wait(rate, prefill)
+    queueing = queueing * (1.0 - 1.0 / np.maximum(requests, 1.0))
     running, decode = times.decoding(rate)
     first = prefill + times.transfer
     # With the first pool at its capacity what is left of the cycle is the wait for it.
     left = np.maximum(requests / rate - first - decode, 0.0)
-    wait = np.minimum(burst + queueing * divide(capacity, capacity - rate, np.inf), left)
+    wait = np.minimum(burst + queueing, left)
     return Steady(running, first + wait, wait, decode, left - wait, rate), prompts
 
 
 def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) -> tuple[Steady, Array]:
     r"""Steady state of two pools with requests that arrive independently of each other.
 
-    .. math:: w = \frac{\min(\lambda t_p / n_p, 1)\,t_p (1 + v^2)}{2 n_p (1 - \lambda / C_p)}, \qquad
-        b = \frac{\lambda N t(b)}{n_d}
+    .. math:: w = \frac{1 + v^2}{2} \left(\min\left(\frac{\lambda t_p}{n_p}, 1\right) \frac{t_p}{n_p} +
+        \frac{(\lambda / C)^2}{1 - \lambda / C} \frac{1}{C}\right), \qquad b = \frac{\lambda N t(b)}{n_d}
 
     Parameters
     ----------
@@ -290,8 +297,9 @@ def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) ->
     rate_kept = np.where(keeps, rate, 0.0)
     prompts = times.prompts(rate_kept, np.ones_like(rate))
     prefill = times.pass_times.time(prompts)
-    spread = (1.0 + prompt_variation * prompt_variation) / (1.0 - rate_kept / times.prefill_capacity)
-    wait = np.where(keeps, times.prefill_wait(rate_kept, prefill) * spread, np.inf)
+    wait = times.prefill_wait(rate_kept, prefill)
+    wait = wait + times.overflow(rate_kept) / (1.0 - rate_kept / times.prefill_capacity)
+    wait = np.where(keeps, wait * (1.0 + prompt_variation * prompt_variation), np.inf)
     running, decode = times.decoding(rate_kept)
     decode, running = np.where(keeps, decode, np.inf), np.where(keeps, running, np.inf)
     return Steady(running, prefill + wait + times.transfer, wait, decode, 0.0 * rate, rate + 0.0 * prefill), prompts
