@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, array
+from xlperf.arrays import Array, array, divide
 from xlperf.inference.arrivals import turn
 from xlperf.inference.load import Service, step_line
 from xlperf.inference.serving import Stream
@@ -61,10 +61,16 @@ class Demand(NamedTuple):
         return Demand(*(values[rows] for values in self))
 
     def prompts(self, requests: Array) -> Array:
-        """Prompts batched into a prefill pass, mean: those that come until they are taken up, or in a burst. [-]"""
+        r"""Prompts batched into a prefill pass, mean: those that come until they are taken up, or in a burst. [-]
+
+        Where x come at random in the steps between two looks at them, a look that finds any finds more.
+
+        .. math:: m = \max\left(\frac{x}{1 - e^{-x}}, \sigma r\right), \qquad x = r \min\left(\frac{w}{N}, 1\right)
+        """
         window, _ = self._turn(requests)
-        coming = requests * np.maximum(np.minimum(window / np.maximum(self.steps, 1.0), 1.0), self.waiting_share)
-        return np.asarray(np.clip(coming, 1.0, self.most_prompts))
+        coming = requests * np.minimum(window / np.maximum(self.steps, 1.0), 1.0)
+        found = divide(coming, -np.expm1(-coming), 1.0)
+        return np.asarray(np.clip(np.maximum(found, self.waiting_share * requests), 1.0, self.most_prompts))
 
     def _turn(self, requests: Array) -> tuple[Array, Array]:
         return turn(self.copies, requests, self.steps, self.polling_steps, self.gathering_steps)
