@@ -5,7 +5,7 @@ Laws that are broken on purpose:
 - A run of a fixed number of requests (``run requests``) starts with a burst and ends with a smaller wave: not tested.
 - Gathering steps hold a prompt back until each attention replica has one; more load shortens that wait: not tested.
 - Two-batch overlap begins at two requests for each attention replica, and shortens a step there: not tested.
-- A pass of the prefill with more prompts may pad more tiles than one with fewer, and so take more per prompt: such plans
+- A prefill pass with more prompts may pad more tiles than one with fewer, and so take more per prompt: such plans
   may lose as much throughput as the pass does.
 """
 

@@ -14,6 +14,7 @@ from xlperf.parallel.serving_plan import InferencePlan
 
 UNBOUNDED = 65536.0
 """Requests in flight at most where requests arrive and the memory has room for none: numbers are kept. [-]"""
+_RARE = 0.05
 _TILE_ROWS, _MANY_ROWS = 64.0, 4096.0
 """Rows of a product up to which tiles of a few rows leave little padding; and from which on it is a small part. [-]"""
 
@@ -63,13 +64,15 @@ class Demand(NamedTuple):
     def prompts(self, requests: Array) -> Array:
         r"""Prompts batched into a prefill pass, mean: those that come until they are taken up, or in a burst. [-]
 
-        Where x come at random in the steps between two looks at them, a look that finds any finds more.
+        Where x come at random in the steps between two looks at them, a look that finds any finds more. A second
+        prompt that comes with less than one look in 20 is left out.
 
         .. math:: m = \max\left(\frac{x}{1 - e^{-x}}, \sigma r\right), \qquad x = r \min\left(\frac{w}{N}, 1\right)
         """
         window, _ = self._turn(requests)
         coming = requests * np.minimum(window / np.maximum(self.steps, 1.0), 1.0)
         found = divide(coming, -np.expm1(-coming), 1.0)
+        found = np.where(found < 2.0, 1.0 + np.maximum(found - 1.0 - _RARE, 0.0) / (1.0 - _RARE), found)
         return np.asarray(np.clip(np.maximum(found, self.waiting_share * requests), 1.0, self.most_prompts))
 
     def _turn(self, requests: Array) -> tuple[Array, Array]:

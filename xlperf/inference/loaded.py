@@ -78,21 +78,22 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     rate, state = stream.request_rate / replicas, None
     if arriving.any():
         rows, most = np.flatnonzero(arriving), np.where(room.places >= 1.0, places, UNBOUNDED)
-        state = Replicas(halves, demand, most).take(rows).at_rate(rate[rows]).placed(rows, len(rate))
+        every = Replicas(halves, demand, most)
+        state = (every if len(rows) == len(rate) else every.take(rows)).at_rate(rate[rows]).placed(rows, len(rate))
         active = np.where(
             arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, most), active
         )
     batch, prompts = np.ceil(active), np.floor(demand.prompts(active))
-    # Only a run that ends, or a rush of requests, needs a step with another batch.
-    apart, burst = arriving | ends, np.maximum(np.minimum(batch, demand.most_prompts), 1.0)
+    # Only a run that ends needs a step with another batch.
+    burst = np.maximum(np.minimum(batch, demand.most_prompts), 1.0)
     asked = [prompts, *([burst] if ends.any() else [])]
     # Capacity and times at a rate are known already.
     most = np.where(arriving, active, places)
     cycles, steps, passes = Replicas(halves, demand, most).cycles(
-        np.stack([active, most]), [batch, np.where(apart, half_of(active), batch)], asked, True
+        np.stack([active, most]), [batch, np.where(ends, half_of(active), batch)], asked, True
     )
     cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
-    service = demand.service(active, cycle, np.where(apart, steps[1], cycle.step))
+    service = demand.service(active, cycle, np.where(ends, steps[1], cycle.step))
     steady, capacity = closed_state(service, requests, places), places / (demand.steps * full.step + full.prefills)
     if ends.any():
         share, one = demand.shared(active, burst, passes[1]), np.ones_like(burst)

@@ -203,9 +203,9 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
     found = equation(most, columns)
     rows = np.flatnonzero(found < most)
     columns, before, rate = columns.take(rows, axis=1), most[rows], found[rows]
-    gap_before, low, high = rate - before, 0.0 * before, before
+    gap_before, low, high, searched = rate - before, 0.0 * before, before, np.ones(len(rows), dtype=bool)
     for turn in range(_SECANTS + _HALVINGS):
-        if not len(rows):
+        if not searched.any():
             break
         gap = equation(rate, columns) - rate
         low, high = np.where(gap > 0.0, rate, low), np.where(gap > 0.0, high, rate)
@@ -213,11 +213,15 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
         if turn < _SECANTS:
             secant = rate - gap * divide(rate - before, gap - gap_before)
             tried = np.where((secant >= low) & (secant <= high), secant, tried)
-        done = ~(np.abs(gap) > _SAME * rate) | (tried == rate)
-        found[rows] = np.where(done, rate, tried)
-        left = np.flatnonzero(~done)
-        rows, columns = rows[left], columns.take(left, axis=1)
-        before, rate, gap_before, low, high = rate[left], tried[left], gap[left], low[left], high[left]
+        done = searched & (~(np.abs(gap) > _SAME * rate) | (tried == rate))
+        found[rows[done]] = rate[done]
+        searched &= ~done
+        before, rate, gap_before = rate, tried, gap
+        left = np.flatnonzero(searched)
+        if 2 * len(left) < len(rows):
+            rows, columns, searched = rows[left], columns.take(left, axis=1), searched[left]
+            before, rate, gap_before, low, high = before[left], rate[left], gap_before[left], low[left], high[left]
+    found[rows[searched]] = rate[searched]
     return found
 
 

@@ -32,8 +32,10 @@ class OpenState(NamedTuple):
         Prompts of a pass. [-]
     share : Array
         Time of the replica per prompt. [s]
+    step_slope : Array
+        Time that a request adds to a step. [s]
     least_share : Array
-        The same with a full cache. [s]
+        Time of the replica per prompt with a full cache. [s]
     capacity : Array
         Requests per second that a replica serves with a full cache. [request/s]
     """
@@ -43,6 +45,7 @@ class OpenState(NamedTuple):
     prefill: Array
     prompts: Array
     share: Array
+    step_slope: Array
     least_share: Array
     capacity: Array
 
@@ -57,12 +60,11 @@ class OpenState(NamedTuple):
 
         Where the rate exceeds the capacity, and where there is none, they stay as they are.
         """
-        slope = np.minimum(service.step_slope, divide(self.step, self.running, 0.0))
         found = service._replace(
             prefill_time=self.prefill,
             prefill_share=self.share,
-            step_base=self.step - slope * self.running,
-            step_slope=slope,
+            step_base=self.step - self.step_slope * self.running,
+            step_slope=self.step_slope,
             interval=self.prefill / stages,
         )
         known = np.isfinite(self.running)
@@ -158,7 +160,7 @@ class Replicas(NamedTuple):
         grid = np.concatenate([grid, self.places[None]])
         cycles = np.stack(self.cycles(grid).cycle)
         work = self.demand.steps * cycles[0] + cycles[3]
-        found = np.full((5, len(rate)), np.nan)
+        found = np.full((6, len(rate)), np.nan)
         found[0] = np.where(np.isnan(work[-1] + rate), np.nan, np.inf)
         rows = np.flatnonzero(rate * work[-1] < self.places)
         first = np.argmax(rate * work < grid, axis=0)[rows]
@@ -175,9 +177,10 @@ class Replicas(NamedTuple):
             running = rate * (before - low * slope) / np.maximum(1.0 - rate * slope, 1e-12)
             running = np.minimum(np.maximum(running, low), high)
             done = high <= np.maximum(2.0 * low, 1.0)
-            state = below + (above - below) * ((running - low) / (high - low))
+            rise = (above - below) / (high - low)
+            state = below + rise * (running - low)
             share = np.where(running > 0.0, state[3] / np.where(running > 0.0, running, 1.0), 0.0)
-            found[:, rows[done]] = np.stack([running, *state[:3], share])[:, done]
+            found[:, rows[done]] = np.stack([running, *state[:3], share, rise[0]])[:, done]
             left = np.flatnonzero(~done)
             rows, search, rate, low, high = rows[left], search.take(left), rate[left], low[left], high[left]
             below, above, guess = below[:, left], above[:, left], np.maximum(running[left], 1.0)
