@@ -15,8 +15,9 @@ from xlperf.parallel.serving_plan import InferencePlan
 UNBOUNDED = 65536.0
 """Requests in flight at most where requests arrive and the memory has room for none: numbers are kept. [-]"""
 _RARE = 0.05
-_TILE_ROWS, _MANY_ROWS = 64.0, 4096.0
-"""Rows of a product up to which tiles of a few rows leave little padding; and from which on it is a small part. [-]"""
+"""Prompts that come with another one and are left out. [-]"""
+_MANY_ROWS = 4096.0
+"""Rows of a product from which on the padding of a tile is a small part. [-]"""
 
 
 class Demand(NamedTuple):
@@ -113,7 +114,7 @@ class Demand(NamedTuple):
         """
         lower, upper = octave(requests, most)
         rows = np.ceil(most / (self.copies * self.decode_stages)) * self.drafts
-        alone = (requests == most) & ((rows <= _TILE_ROWS) | (rows > _MANY_ROWS))
+        alone = (requests == most) & (rows > _MANY_ROWS)
         return np.where(alone, upper, lower), upper
 
 
