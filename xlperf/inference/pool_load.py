@@ -10,8 +10,8 @@ import numpy as np
 from xlperf.arrays import Array, divide
 from xlperf.inference.load import Steady
 
-_SECANTS, _HALVINGS = 16, 52
-_SAME = 1e-13
+_MOST_TURNS, _HALVING = 80, 5
+_SAME = 1e-12
 _PROPORTIONAL = 0.999
 """Of a rise in proportion to the batch: with all of it any number of requests would do at the same rate. [-]"""
 
@@ -196,32 +196,36 @@ def _reached(rate: Array, columns: Array) -> Array:
 
 
 def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
-    """Where a falling function of x is x, between 0 and ``most``: by secants, at last by halves.
+    """Where a falling function of x is x, between 0 and ``most``: by false position, at times by halves.
 
-    Each plan ends by itself, so that its number does not depend on the others.
+    The end of the range that stays counts for less each time (Illinois), so that both ends move. Each plan ends by
+    itself, so that its number does not depend on the others.
     """
     found = equation(most, columns)
     rows = np.flatnonzero(found < most)
-    columns, before, rate = columns.take(rows, axis=1), most[rows], found[rows]
-    gap_before, low, high, searched = rate - before, 0.0 * before, before, np.ones(len(rows), dtype=bool)
-    for turn in range(_SECANTS + _HALVINGS):
-        if not searched.any():
-            break
-        gap = equation(rate, columns) - rate
-        low, high = np.where(gap > 0.0, rate, low), np.where(gap > 0.0, high, rate)
-        tried = 0.5 * (low + high)
-        if turn < _SECANTS:
-            secant = rate - gap * divide(rate - before, gap - gap_before)
-            tried = np.where((secant >= low) & (secant <= high), secant, tried)
-        done = searched & (~(np.abs(gap) > _SAME * rate) | (tried == rate))
-        found[rows[done]] = rate[done]
+    columns, high, low = columns.take(rows, axis=1), most[rows], found[rows]
+    over, under = equation(low, columns) - low, low - high
+    searched, rose = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
+    for turn in range(_MOST_TURNS):
+        tried = low + (high - low) * (over / np.where(over > under, over - under, 1.0))
+        if turn % _HALVING == _HALVING - 1:
+            tried = 0.5 * (low + high)
+        gap = equation(tried, columns) - tried
+        above = gap > 0.0
+        low, over = np.where(above, tried, low), np.where(above, gap, np.where(rose < 0.0, 0.5 * over, over))
+        high, under = np.where(above, high, tried), np.where(above, np.where(rose > 0.0, 0.5 * under, under), gap)
+        rose = np.where(above, 1.0, -1.0)
+        done = searched & (~(np.abs(gap) > _SAME * tried) | (high - low <= _SAME * tried))
+        found[rows[done]] = tried[done]
         searched &= ~done
-        before, rate, gap_before = rate, tried, gap
         left = np.flatnonzero(searched)
+        if not len(left):
+            break
         if 2 * len(left) < len(rows):
-            rows, columns, searched = rows[left], columns.take(left, axis=1), searched[left]
-            before, rate, gap_before, low, high = before[left], rate[left], gap_before[left], low[left], high[left]
-    found[rows[searched]] = rate[searched]
+            rows, columns, searched, rose = rows[left], columns.take(left, axis=1), searched[left], rose[left]
+            low, high, over, under, tried = low[left], high[left], over[left], under[left], tried[left]
+    else:
+        found[rows[searched]] = tried[searched]
     return found
 
 
