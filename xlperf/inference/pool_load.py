@@ -178,7 +178,7 @@ def _reached(rate: Array, columns: Array) -> Array:
     The wait for a prefill grows with the rate X as C / (C - X): a quadratic equation.
     """
     requests, burst_prompts, burst_wait, capacity = columns[-4:]
-    times = PoolTimes(Curve(*columns[:5]), *columns[5:11], Curve(*columns[11:16]), *columns[16:-4])
+    times = PoolTimes._make([Curve(*columns[:5]), *columns[5:11], Curve(*columns[11:16]), *columns[16:-4]])
     prefill = times.pass_times.time(times.prompts(rate, burst_prompts))
     unqueued = prefill + times.transfer + times.decoding(rate)[1]
     known = unqueued + burst_wait

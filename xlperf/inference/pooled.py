@@ -200,8 +200,8 @@ def _settled(
     demand, number = load.demand, len(requests)
     step, prefill = times.steps[:number], times.prefills[:number]
     most, same = demand.most_prompts, 0.0 * requests
-    steps = np.stack([step, bounded_rise(*sides[:2], step, times.steps[number:]), ends.last + same])
-    passes = np.stack([prefill, bounded_rise(*sides[2:], prefill, times.prefills[number:]), ends.filled + same])
+    steps = np.stack([step, bounded_rise(sides[0], sides[1], step, times.steps[number:]), ends.last + same])
+    passes = np.stack([prefill, bounded_rise(sides[2], sides[3], prefill, times.prefills[number:]), ends.filled + same])
     found = PoolTimes(
         Curve.through(np.stack([*sides[2:], most + same]), passes), ends.alone, ends.filled, most, demand.stages,
         demand.waiting_share, load.prefillers, Curve.through(np.stack([*sides[:2], ends.places + same]), steps),

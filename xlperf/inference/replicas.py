@@ -195,4 +195,4 @@ class Replicas(NamedTuple):
                 lower, higher = ~enough & (number > low), enough & (number < high)
                 low, high = np.where(lower, number, low), np.where(higher, number, high)
                 below, above = np.where(lower, at, below), np.where(higher, at, above)
-        return OpenState(*found, cycles[3, -1] / self.places, self.places / work[-1])
+        return OpenState._make([*found, cycles[3, -1] / self.places, self.places / work[-1]])
