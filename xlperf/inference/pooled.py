@@ -12,7 +12,7 @@ from xlperf.arrays import Array, divide
 from xlperf.inference.demand import UNBOUNDED, Demand, bounded_rise, demand_of, half_of, octave
 from xlperf.inference.halves import HalfPasses, Times
 from xlperf.inference.load import Service, Steady, step_line
-from xlperf.inference.loaded import streamed, token_rates
+from xlperf.inference.loaded import streamed
 from xlperf.inference.pool_load import Curve, PoolTimes, pooled_open_state, pooled_state
 from xlperf.inference.results import Room, batch_results
 from xlperf.inference.serving import Serving, Stream
@@ -300,5 +300,4 @@ def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, A
     whole = replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
     found = streamed(whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
-    paid = token_rates(whole, steady.rate, other.num_accelerators / whole.num_accelerators)
-    return {**found, **paid}
+    return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}
