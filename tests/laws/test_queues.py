@@ -20,6 +20,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
+from xlperf.explore.frontier import points
 
 NUM_PLANS = 150
 COUNTS = [2**power for power in range(13)]
@@ -184,6 +185,35 @@ def test_a_pool_that_serves_many_serves_few(catalog: Catalog) -> None:
     most = found.number("max_request_rate")[0]
     served = evaluate(table([{**plan, "request_rate": rate} for rate in (5.0, 20.0, 122.0, 0.99 * most)]), catalog)
     assert served.text("reason").tolist() == found.text("reason").tolist()[:1] * 4
+
+
+@MODES
+def test_the_first_token_is_all_where_there_is_one(catalog: Catalog, mode: str) -> None:
+    plan = {"model": "Llama2-70B", "accelerator": "H200-SXM-141GB", "num_accelerators": 16, "software": "vllm",
+            "tensor_parallel": 8, "prompt_length": 1000, "output_length": 1, "precision": "fp8", "mode": mode}  # fmt: skip
+    found = evaluate(table([{**plan, "concurrency": count} for count in (1, 7, 64, 5000)]), catalog)
+    np.testing.assert_allclose(found.number("ttft"), found.number("latency"), rtol=1e-12)
+
+
+@MODES
+def test_a_run_of_requests_that_arrive_has_their_rate(catalog: Catalog, mode: str) -> None:
+    plan = {"model": "Llama2-70B", "accelerator": "H200-SXM-141GB", "num_accelerators": 16, "software": "vllm",
+            "tensor_parallel": 8, "prompt_length": 1000, "output_length": 500, "precision": "fp8", "mode": mode,
+            "run_requests": 200}  # fmt: skip
+    found = evaluate(table([{**plan, "request_rate": rate} for rate in (0.1, 2.0)]), catalog)
+    np.testing.assert_allclose(found.number("tokens_per_second"), [50.0, 1000.0], rtol=1e-12)
+
+
+@MODES
+def test_a_frontier_never_goes_back(catalog: Catalog, mode: str) -> None:
+    """Of a 70B model: more in flight give accelerators more tokens per second, and each user fewer."""
+    for model in ("Llama2-70B", "Meta-Llama-3-70B"):
+        for accelerator, output in (("H100-SXM-80GB", 1000), ("H200-SXM-141GB", 500), ("B200-SXM-180GB", 256)):
+            plan = {"model": model, "accelerator": accelerator, "num_accelerators": 16, "tensor_parallel": 8,
+                    "prompt_length": 1000, "output_length": output, "precision": "fp8", "mode": mode}  # fmt: skip
+            results = points(table([plan]), catalog, num_points=60).results
+            assert (np.diff(results.number("tokens_per_second_per_accelerator")) > 0.0).all()
+            assert (np.diff(results.number("tokens_per_second_per_user")) < 0.0).all()
 
 
 def test_a_cache_that_fills_up_takes_no_throughput(catalog: Catalog) -> None:

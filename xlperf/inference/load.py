@@ -186,7 +186,9 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     active = np.maximum(np.minimum(requests, places), 1.0)
     burst = service.waiting_share
     prefills, step = active * service.prefill_share, service.step_time(active)
-    wait = 0.5 * burst * np.maximum(prefills - service.prefill_time, 0.0)
+    # Where nothing is decoded, a prompt waits for all others.
+    others = np.maximum(prefills - service.prefill_time, 0.0)
+    wait = np.where(service.steps > 0.0, 0.5 * burst, 1.0) * others
     decodes = (service.steps > 0.0) & (requests <= places)
     held = np.where(decodes, np.minimum(active - 1.0, 1.0) * (1.0 - burst) * service.turn_steps, 0.0) * step
     cycle = prefills + service.steps * step + held

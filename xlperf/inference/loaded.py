@@ -134,7 +134,8 @@ def loaded_results(serving: Serving, stream: Stream, operation: Operation) -> di
     rate = steady.rate
     if not np.isnan(stream.run_requests).all():
         offered = np.maximum(serving.plan.num_requests / replicas, 1.0)
-        rate = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
+        of_run = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
+        rate = np.where(arriving, rate, of_run)
     # With fewer requests than replicas the others are idle.
     busy = np.where(arriving, replicas, np.minimum(replicas, serving.plan.num_requests))
     one = np.ones_like(replicas)
