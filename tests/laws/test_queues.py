@@ -190,7 +190,8 @@ def test_a_pool_that_serves_many_serves_few(catalog: Catalog) -> None:
 @MODES
 def test_the_first_token_is_all_where_there_is_one(catalog: Catalog, mode: str) -> None:
     plan = {"model": "Llama2-70B", "accelerator": "H200-SXM-141GB", "num_accelerators": 16, "software": "vllm",
-            "tensor_parallel": 8, "prompt_length": 1000, "output_length": 1, "precision": "fp8", "mode": mode}  # fmt: skip
+            "tensor_parallel": 8, "prompt_length": 1000, "output_length": 1, "precision": "fp8",
+            "mode": mode}  # fmt: skip
     found = evaluate(table([{**plan, "concurrency": count} for count in (1, 7, 64, 5000)]), catalog)
     np.testing.assert_allclose(found.number("ttft"), found.number("latency"), rtol=1e-12)
 

@@ -92,7 +92,7 @@ class Service(NamedTuple):
         wait = np.where(keeps, 0.5 * spread * wait, np.inf)
         step = self.step_time(np.where(keeps, running, 1.0))
         decode = np.where(keeps, self.steps * step / np.where(keeps, 1.0 - rate * self.prefill_share, 1.0), np.inf)
-        begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * self.turn_steps * step, 0.0)
+        begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.steps) * step, 0.0)
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
         return Steady(running, first, wait, decode, 0.0 * rate, rate + 0.0 * step)
 
@@ -190,7 +190,9 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     others = np.maximum(prefills - service.prefill_time, 0.0)
     wait = np.where(service.steps > 0.0, 0.5 * burst, 1.0) * others
     decodes = (service.steps > 0.0) & (requests <= places)
-    held = np.where(decodes, np.minimum(active - 1.0, 1.0) * (1.0 - burst) * service.turn_steps, 0.0) * step
+    # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
+    turn = np.minimum(service.turn_steps, service.steps) * np.minimum(active - 1.0, 1.0)
+    held = np.where(decodes, (1.0 - burst) * turn, 0.0) * step
     cycle = prefills + service.steps * step + held
     first = service.prefill_time + wait + held
     running = np.maximum(active * (1.0 - (1.0 - burst) * np.minimum(first / cycle, 1.0)), 1.0)

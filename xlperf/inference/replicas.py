@@ -179,7 +179,7 @@ class Replicas(NamedTuple):
             done = high <= np.maximum(2.0 * low, 1.0)
             rise = (above - below) / (high - low)
             state = below + rise * (running - low)
-            share = np.where(running > 0.0, state[3] / np.where(running > 0.0, running, 1.0), 0.0)
+            share = np.where(running > 0.0, state[3] / np.where(running > 0.0, running, 1.0), rise[3])
             found[:, rows[done]] = np.stack([running, *state[:3], share, rise[0]])[:, done]
             left = np.flatnonzero(~done)
             rows, search, rate, low, high = rows[left], search.take(left), rate[left], low[left], high[left]
