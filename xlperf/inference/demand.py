@@ -16,7 +16,7 @@ UNBOUNDED = 65536.0
 """Requests in flight at most where requests arrive and the memory has room for none: numbers are kept. [-]"""
 _RARE = 0.05
 """Prompts that come with another one and are left out. [-]"""
-_MANY_ROWS = 4096.0
+_MANY_ROWS = 32768.0
 """Rows of a product from which on the padding of a tile is a small part. [-]"""
 
 
@@ -74,7 +74,8 @@ class Demand(NamedTuple):
         coming = requests * np.minimum(window / np.maximum(self.steps, 1.0), 1.0)
         found = divide(coming, -np.expm1(-coming), 1.0)
         found = np.where(found < 2.0, 1.0 + np.maximum(found - 1.0 - _RARE, 0.0) / (1.0 - _RARE), found)
-        return np.asarray(np.clip(np.maximum(found, self.waiting_share * requests), 1.0, self.most_prompts))
+        found = np.minimum(np.maximum(found, self.waiting_share * requests), requests)
+        return np.asarray(np.clip(found, 1.0, self.most_prompts))
 
     def _turn(self, requests: Array) -> tuple[Array, Array]:
         return turn(self.copies, requests, self.steps, self.polling_steps, self.gathering_steps)

@@ -92,7 +92,9 @@ class Service(NamedTuple):
         wait = np.where(keeps, 0.5 * spread * wait, np.inf)
         step = self.step_time(np.where(keeps, running, 1.0))
         decode = np.where(keeps, self.steps * step / np.where(keeps, 1.0 - rate * self.prefill_share, 1.0), np.inf)
-        begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.steps) * step, 0.0)
+        begun = np.where(
+            self.steps > 0.0, np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.steps) * step, 0.0
+        )
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
         return Steady(running, first, wait, decode, 0.0 * rate, rate + 0.0 * step)
 
