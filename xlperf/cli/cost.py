@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
+from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, most_options, progress
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
     help="Plans only: a word in the name of the server, such as neocloud, where servers has several rows of an "
     "accelerator; without it the first.",
 )
+@most_options
 @catalog_option
 def cost(
     designs: str,
@@ -76,6 +77,8 @@ def cost(
     tornado: str | None,
     sheet: str | None,
     owner: str | None,
+    most: int,
+    most_accelerators: int,
     catalog: str | None,
 ) -> None:
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
@@ -115,7 +118,7 @@ def cost(
         from xlperf.cli.plans import without_auto
         from xlperf.evaluate.ownership import evaluate_ownership
 
-        table = without_auto(table, known)
+        table = without_auto(table, known, most, most_accelerators)
         names = known.tables["servers"].text("server").tolist()
         if owner is not None and not any(owner.strip().casefold() in name.casefold() for name in names):
             raise InputError(Fault("--owner", f'no server has "{owner}" in its name; {nearest(owner, names)}'))

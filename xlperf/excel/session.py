@@ -339,6 +339,7 @@ class Session:
         return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
 
     def _frontier(self, plans: Plans, vary: Any, results: Any, catalog: Any) -> Block:
+        from xlperf.explore.candidates import with_auto
         from xlperf.explore.frontier import SHOWN, Frontier, told_apart
         from xlperf.explore.grid import read_values
 
@@ -346,8 +347,12 @@ class Session:
         if plans.kind != "inference":
             raise FunctionError("#VALUE!", "these are training plans; XLPERF_FRONTIER takes inference plans")
         lines = [] if vary == 0 else [row for row in block_of(vary) if not all(is_blank(cell) for cell in row)]
-        values = read_values(plans.kind, [(row[0], row[1:]) for row in lines], "vary")
-        table = read_plans_of(plans)
+        given = [[cell for cell in row[1:] if not is_blank(cell)] for row in lines]
+        auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for cells in given]
+        stated = [(row[0], cells) for row, cells, is_auto in zip(lines, given, auto, strict=True) if not is_auto]
+        values = read_values(plans.kind, stated, "vary")
+        headers = [str(row[0]) for row, is_auto in zip(lines, auto, strict=True) if is_auto]
+        table = with_auto(read_plans_of(plans), headers, "vary")
         found, reached = self._engine.frontier(table, content, values)
         if not len(found):
             raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
