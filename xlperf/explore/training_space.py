@@ -161,7 +161,8 @@ def _passes(space: Space) -> None:
         """Where chunks are of one size, the embedding and the output projection counted as a layer or not."""
         pieces = value * space.known("pipeline_parallel")
         layers = [space.shape("num_layers") + more for more in range(int(PLACEHOLDERS) + 1)]
-        return chunks(value) & ((value == 1.0) | np.logical_or.reduce([divides(pieces, number) for number in layers]))
+        whole = np.logical_or.reduce([divides(pieces, number) for number in layers])
+        return np.asarray(chunks(value) & ((value == 1.0) | whole))
 
     stages = space.known("pipeline_parallel")
     deepest = np.where(stages > 1.0, np.floor((space.shape("num_layers") + PLACEHOLDERS) / stages), 1.0)
