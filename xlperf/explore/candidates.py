@@ -18,7 +18,8 @@ from xlperf.explore.grid import MOST_PLANS, grid
 from xlperf.explore.loads import NUM_POINTS, load_steps
 from xlperf.explore.serving_space import cross_inference
 from xlperf.explore.space import Space, TooMany, space_of
-from xlperf.explore.training_space import cross_training
+from xlperf.explore.training_space import cross_training, equal_chunks
+from xlperf.parallel.plan import PLACEHOLDERS
 
 MOST_CANDIDATES = MOST_PLANS
 """Plans that one plan with ``auto`` may stand for, unless more are allowed."""
@@ -54,14 +55,14 @@ class Candidates(NamedTuple):
         Columns whose values were tried, in the order of the sheet.
     counts : Counts, optional
         Numbers of accelerators, where ``auto`` stands for them.
-    note : str
-        What was left out, where all would have been too many.
+    even : bool
+        Whether numbers of chunks of a stage were left out where chunks are not of one size, to have fewer plans.
     """
 
     plans: Table
     searched: tuple[str, ...]
     counts: Counts | None = None
-    note: str = ""
+    even: bool = False
 
 
 def searched_column(kind: str, header: str, place: str) -> str:
@@ -229,18 +230,18 @@ def candidates(
     cross = cross_training if plan.kind == "training" else cross_inference
     ladders = _ladders(base, catalog, most_accelerators, counts) if "num_accelerators" in auto else None
     few = most // (COUNTS_SHARE * (NUM_POINTS if open_loads else num_points))
-    attempts = [(step, True) for step in (STEPS if ladders else STEPS[-1:])]
-    if "virtual_pipeline" in auto:
-        attempts.append((STEPS[-1], False))
+    chunks = (True, False) if "virtual_pipeline" in auto else (True,)
+    attempts = [(step, uneven) for step in (STEPS if ladders else STEPS[-1:]) for uneven in chunks]
     for step, uneven in attempts:
         steps = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
-        space = space_of(base, asked, catalog, most if step == STEPS[-1] else few, steps)
+        last = (step, uneven) == attempts[-1]
+        space = space_of(base, asked, catalog, most if last else few, steps)
         space.uneven = uneven
         try:
             cross(space)
             break
         except TooMany:
-            if (step, uneven) == attempts[-1]:
+            if last:
                 raise
     space.most = most
     tried = ladders.all._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
@@ -248,8 +249,41 @@ def candidates(
     if open_loads and len(space):
         found = _loaded(found, catalog, open_loads[-1], space)
     order = plan.schema.by_name
-    note = "" if space.uneven else "virtual pipeline: only chunks of equal size tried, all make too many plans"
-    return Candidates(found, tuple(name for name in order if name in auto or name in values), tried, note)
+    searched = tuple(name for name in order if name in auto or name in values)
+    return Candidates(found, searched, tried, not space.uneven)
+
+
+def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
+    """Training plans with every number of chunks of a stage, but those that plans with equal chunks have.
+
+    Parameters
+    ----------
+    plans : Table
+        Training plans whose virtual pipeline was chosen among those with chunks of equal size.
+    catalog : Catalog
+        With the models.
+    searched : sequence of str
+        Columns that were tried.
+
+    Returns
+    -------
+    Table
+        One row for each plan and number of chunks; of plans that differ in that number alone the first counts.
+    """
+    names = [name for name in searched if name != "virtual_pipeline" and name in plans]
+    keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
+    first: dict[object, int] = {}
+    for row, key in enumerate(keys):
+        first.setdefault(tuple(None if value != value else value for value in key), row)
+    rows = np.array(list(first.values()))
+    models = catalog.rows("models", plans.text("model"), plans, "model")
+    layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
+    deepest = np.where(stages > 1.0, np.floor((layers + PLACEHOLDERS) / stages), 0.0)
+    index = np.repeat(np.arange(len(rows)), deepest.astype(np.int64))
+    chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
+    uneven = ~equal_chunks(chunks, stages[index], layers[index])
+    taken = plans.take(rows[index[uneven]])
+    return replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
 
 
 class _Ladders(NamedTuple):

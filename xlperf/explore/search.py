@@ -14,7 +14,7 @@ from xlperf.catalog.schema import Column, split_header, unit_of
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.door import Progress
-from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidates
+from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidates, uneven_chunks
 from xlperf.explore.counts import MOST_ACCELERATORS, Counts
 from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of
 
@@ -33,6 +33,9 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 }
 """Results that a table of a search shows beside its objective and limits."""
 BLOCK = 65_536
+REFINED = 256
+"""Best plans whose chunks of stages are all tried where equal ones were tried first. [-]"""
+_EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
 Lead = tuple[str, bool]
 """A number column of plans of which less is better before the objective is looked at, or more where True."""
 
@@ -219,13 +222,24 @@ def search(
     tried = candidates(plan, catalog, values, most, most_accelerators)
     goal = objective_of(plan.kind, objective) if objective else default_objective(plan, tried.searched)
     bounds = (*limits, *own_targets(plan))
-    found = ranked(tried, catalog, goal, bounds, top, progress, lead)
+
+    def best(tried: Candidates) -> Search:
+        if not tried.even:
+            return ranked(tried, catalog, goal, bounds, top, progress, lead)
+        found = ranked(tried, catalog, goal, bounds, top and max(top, REFINED), progress, lead)
+        more = uneven_chunks(found.plans.take(slice(REFINED)), catalog, tried.searched)
+        if len(more) and found.kind != ILLEGAL:
+            own = ranked(tried._replace(plans=more, counts=None), catalog, goal, bounds, top, progress, lead)
+            return _joined(found, own, top)
+        return found
+
+    found = best(tried)
     while found.counts is not None:
         near = found.counts.between(float(found.plans["num_accelerators"][0]))
         if found.kind == ILLEGAL or not len(near):
             break
         more = candidates(plan, catalog, values, most, most_accelerators, near)
-        found = _joined(found, ranked(more, catalog, goal, bounds, top, progress, lead), top)
+        found = _joined(found, best(more), top)
 
     def place(_row: int, name: str) -> str:
         return plan.place(0, name)
@@ -330,18 +344,18 @@ def ranked(
         limits=tuple(limits),
         counts=tried.counts,
         lead=lead,
-        note=tried.note,
+        note=_EVEN if tried.even else "",
     )
 
 
 def _joined(one: Search, other: Search, top: int | None) -> Search:
-    """The best of two searches with one objective, the second of further numbers of accelerators."""
+    """The best of two searches with one objective; the second may be of further numbers of accelerators."""
     plans, results = stacked([one.plans, other.plans]), stacked([one.results, other.results])
     first = plans.number(one.lead[0]) if one.lead else None
     keys = _keys(first, results, one.objective, one.limits, np.arange(len(plans)), one.lead)
     good = int((keys.kind == GOOD).sum())
     best = keys.order()[: max(min(good, len(plans) if top is None else top), 1)]
-    assert one.counts is not None and other.counts is not None
+    counts = one.counts.also(other.counts.tried) if one.counts and other.counts else one.counts
     return replace(
         one,
         plans=plans.take(best),
@@ -351,7 +365,7 @@ def _joined(one: Search, other: Search, top: int | None) -> Search:
         num_legal=one.num_legal + other.num_legal,
         num_fit=one.num_fit + other.num_fit,
         num_good=one.num_good + other.num_good,
-        counts=one.counts.also(other.counts.tried),
+        counts=counts,
         note=one.note or other.note,
     )
 

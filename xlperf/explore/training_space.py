@@ -45,6 +45,13 @@ def cross_training(space: Space) -> None:
     )
 
 
+def equal_chunks(chunks: Value, stages: Array, layers: Array) -> Mask:
+    """Where chunks of stages have as many layers each, the embedding and the output projection counted or not."""
+    pieces = chunks * stages
+    whole = [divides(pieces, layers + more) for more in range(int(PLACEHOLDERS) + 1)]
+    return np.asarray((chunks == 1.0) | np.logical_or.reduce(whole))
+
+
 def _sequence_length(space: Space) -> Array:
     given = space.number("sequence_length")
     longest = np.where(np.isnan(space.longest), DEFAULT_SEQUENCE_LENGTH, space.longest)[space.rows]
@@ -92,7 +99,7 @@ def _ranks(space: Space) -> None:
     batch = space.number("global_batch_size")
     pieces = _replicas(space) * np.nan_to_num(space.known("micro_batch_size"), nan=1.0)
     shared = np.isnan(batch) | divides(pieces, np.nan_to_num(batch))
-    if shared.any():  # otherwise the evaluation says what is wrong
+    if {"num_accelerators", *_RANKS} & set(space.asked) and shared.any():  # else the evaluation says what is wrong
         space.keep(shared)
 
 
@@ -158,11 +165,7 @@ def _passes(space: Space) -> None:
         )
 
     def even(value: Value) -> Mask:
-        """Where chunks are of one size, the embedding and the output projection counted as a layer or not."""
-        pieces = value * space.known("pipeline_parallel")
-        layers = [space.shape("num_layers") + more for more in range(int(PLACEHOLDERS) + 1)]
-        whole = np.logical_or.reduce([divides(pieces, number) for number in layers])
-        return np.asarray(chunks(value) & ((value == 1.0) | whole))
+        return chunks(value) & equal_chunks(value, space.known("pipeline_parallel"), space.shape("num_layers"))
 
     stages = space.known("pipeline_parallel")
     deepest = np.where(stages > 1.0, np.floor((space.shape("num_layers") + PLACEHOLDERS) / stages), 1.0)
