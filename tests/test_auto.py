@@ -396,6 +396,6 @@ def test_more_than_a_million_plans_are_tried_or_refused(plans: Path, command: Co
     assert (refused.code, "1,100,000 plans, more than 1,000,000 (--most" in refused.err) == (2, True)
     refused = command("search", plans, "--row", 1, *many, "--most", 30_000_000)
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
-    values = {"global_batch_size": np.arange(1.0, 1101.0), "sequence_length": np.arange(1.0, 1001.0)}
+    values = {"global_batch_size": 4.0 * np.arange(1.0, 1101.0), "sequence_length": np.arange(1.0, 1001.0)}
     asked = read_plans(str(plans))[0].take([1])
     assert len(candidates(asked, load_catalog(), values, most=1_100_000).plans) == 1_100_000
