@@ -102,6 +102,8 @@ class ServingWork(NamedTuple):
         Transfers between stages on it. [-]
     parts : Array
         Time of a layer and of what runs once per pass, by part, (rows, 2, 2, 5). [s]
+    message_alone : Array
+        Times of the messages with nothing to hide them, (rows, 2, 5). [s]
     """
 
     gemms: Gemms
@@ -128,6 +130,7 @@ class ServingWork(NamedTuple):
     passes: Array
     transfers: Array
     parts: Array
+    message_alone: Array
 
 
 class _Batching(NamedTuple):
@@ -338,6 +341,7 @@ def serving_work(
     message_size, message_time, message_calls = serving_messages(
         model, network, plan, shape, kernels, architecture, prompts, batching.passes, phases
     )
+    message_alone = message_time.copy()
     if PREFILL in phases and np.any(plan.context_parallel > 1.0):
         each = attention[-1] * kind_calls
         hiding = total(each[:, : each.shape[1] // len(phases)])
@@ -375,6 +379,7 @@ def serving_work(
         served,
         served,
         served,
+        message_alone,
     )
     launched = _kernels(work)
     if architecture.latent_attention:
