@@ -101,6 +101,12 @@ class Engine:
 
         return evaluate_devices(devices, catalog)
 
+    def evaluate_operations(self, operations: Table, catalog: Catalog) -> Table:
+        """Times of single collectives and kernels."""
+        from xlperf.evaluate.operations import evaluate_operations
+
+        return evaluate_operations(operations, catalog)
+
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
         from xlperf.evaluate import explain
@@ -180,6 +186,10 @@ class Session:
                 [cell]
                 for cell in self._designs(quantity, given["device"], given["catalog"], given["header"], "devices")
             ]
+        if function.shape == "operations":
+            quantity = _part(given["quantity"], "operations", "quantity") or function.result
+            own = given["operation"], given["catalog"], given["header"], "operations"
+            return [[cell] for cell in self._designs(quantity, *own)]
         if function.name == "XLPERF_CHECK":
             return self._check(given["plan"], given["catalog"], given["header"])
         plans = read_block(given.get("plan", given.get("plans")), given["header"])
@@ -259,6 +269,7 @@ class Session:
             "chiplets": self._engine.evaluate_designs,
             "servers": self._engine.evaluate_servers,
             "devices": self._engine.evaluate_devices,
+            "operations": self._engine.evaluate_operations,
         }[kind]
         outcome = self._outcomes.of(key, designs, lambda table: compute(table, content))
         cells = outcome.column(result)

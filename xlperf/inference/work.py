@@ -43,7 +43,7 @@ from xlperf.workload.serving import (
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 
-_VECTOR_FLOP = 2.0
+VECTOR_FLOP = 2.0
 _LOGIT_SIZE = 4.0
 
 
@@ -334,7 +334,7 @@ def serving_work(
     output_size = activation[:, None]
     logit_size = np.full_like(activation, _LOGIT_SIZE)
     vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
-    vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
+    vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (VECTOR_FLOP / output_size))
     attention = _attention(model, attention_device, plan, batching, kernels, architecture, phases)
     kind_calls = attention_calls(model, architecture, phases)
     prompts = np.ceil(batching.prompts / plan.attention_replicas)
