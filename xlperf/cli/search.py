@@ -162,13 +162,15 @@ def _named(one: Table) -> str:
 def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
     from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
+    from xlperf.explore.resolve import with_notes
     from xlperf.explore.search import SHOWN, stacked
 
     sheets = []
     for kind in kinds:
         own = [answer for answer in found if answer.plans.kind == kind]
         if own:
-            sheets.append((kind, own, stacked([a.plans for a in own]), stacked([a.results for a in own])))
+            noted = [with_notes(a.results, {0: a.words}) for a in own]
+            sheets.append((kind, own, stacked([a.plans for a in own]), stacked(noted)))
     if output is None:
         for kind, own, plans, results in sheets:
             names = {"name", *own[0].searched}

@@ -33,8 +33,9 @@ class Function:
 
     ``shape`` says what it returns: ``handle`` (a text that names a catalog), ``values`` (one value per plan, as a
     column), ``block`` (a header row and rows below it), ``words`` (one text per plan), ``equation`` (a number, or a
-    table where ranges are given), ``designs``, ``servers``, ``devices`` or ``operations`` (one value per design, server,
-    device or operation). ``result`` is the result column that a function of one of these shapes or ``values`` shows.
+    table where ranges are given), ``designs``, ``servers``, ``devices`` or ``operations`` (one value per design,
+    server, device or operation). ``result`` is the result column that a function of one of these shapes, or of
+    ``values``, shows.
     """
 
     name: str

@@ -84,8 +84,8 @@ class ServingWork(NamedTuple):
     message_size : Array
         All-reduce, gathering of logits, transfer to the next stage, exchange of tokens between experts, and of keys
         and values or outputs between the ranks that share prompts, (rows, 2, 5). [B]
-    message_time : Array
-        Their times, (rows, 2, 5); of keys and values what attention does not hide. [s]
+    message_time, message_alone : Array
+        Their times, (rows, 2, 5): what is exposed, and in full. [s]
     message_calls : Array
         All-reduces, exchanges with experts and between ranks that share prompts, of one layer, (rows, 3). [-]
     layer_overhead : Array
@@ -102,8 +102,6 @@ class ServingWork(NamedTuple):
         Transfers between stages on it. [-]
     parts : Array
         Time of a layer and of what runs once per pass, by part, (rows, 2, 2, 5). [s]
-    message_alone : Array
-        Times of the messages with nothing to hide them, (rows, 2, 5). [s]
     """
 
     gemms: Gemms
@@ -122,6 +120,7 @@ class ServingWork(NamedTuple):
     attention_calls: Array
     message_size: Array
     message_time: Array
+    message_alone: Array
     message_calls: Array
     layer_overhead: Array
     layer_launches: Array
@@ -130,7 +129,6 @@ class ServingWork(NamedTuple):
     passes: Array
     transfers: Array
     parts: Array
-    message_alone: Array
 
 
 class _Batching(NamedTuple):
@@ -371,15 +369,12 @@ def serving_work(
         kind_calls,
         message_size,
         message_time,
+        message_alone,
         message_calls,
         layer_overhead,
         0.0 * served,
         prefill * software["prefill_overhead_time"] + served * each_served,
-        served,
-        served,
-        served,
-        served,
-        message_alone,
+        *[served] * 4,
     )
     launched = _kernels(work)
     if architecture.latent_attention:
