@@ -126,7 +126,7 @@ def test_operators_add_up(mode: str) -> None:
     plans, results = plans_of(mode), results_of(mode)
     for row in range(0, len(plans), 7):
         one, operators, whole = plans.take([row]), explain(plans.take([row]), shipped()), results.take([row])
-        phase, time = operators["phase"], operators["total_time"]
+        phase, time = operators["phase"], operators["exposed_time"]
         if mode == "training":
             name = operators["operator"].tolist()
             reduced = np.array(["gradient reduction" in word or "weight gathering" in word for word in name])
