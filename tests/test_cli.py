@@ -406,10 +406,10 @@ def test_full_disk_is_one_line(plans: Path) -> None:
 
 
 def test_folder_without_permission_is_one_line(command: Command, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise PermissionError(13, "Permission denied", "/somewhere/.out-x.csv")
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied", "/somewhere/.xlperf-0.part.csv")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("xlperf.files._new_part", refuse)
     monkeypatch.chdir(plans.parent)
     done = command("evaluate", plans, "-o", "out.csv")
     assert (done.code, done.err) == (2, "out.csv: permission denied\n")

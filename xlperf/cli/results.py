@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from xlperf.cli.common import STANDARD
+from xlperf.cli.files import STANDARD
 from xlperf.errors import Fault, InputError
 from xlperf.files import replaced
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
     from xlperf.catalog.table import Table
 
-SUFFIXES = (".xlsx", ".csv", ".parquet", STANDARD)
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
 _FLAGS = {"flag": {0.0: "no", 1.0: "yes"}, "result-flag": {0.0: "FALSE", 1.0: "TRUE"}}
 
