@@ -1,7 +1,7 @@
 """Tables to files and terminals: CSV, Parquet and workbooks with plan columns first, then results.
 
-Values are shown in the unit of their schema column. CSV and Parquet use canonical column names; numbers keep every
-bit (shortest decimal that reads back the same). Blocks are written as they come, so that a table of any length
+Headers carry the unit as those of sheets do, ``memory bandwidth (TB/s)``, and values are in it. Numbers keep every bit
+(shortest decimal that reads back the same). Blocks are written as they come, so that a table of any length
 needs the memory of one block.
 """
 
@@ -141,7 +141,7 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     for number, block in enumerate(blocks):
         if number == 0:
-            writer.writerow([column.name for column, _ in block])
+            writer.writerow([column.header for column, _ in block])
         writer.writerows(zip(*(texts(column, values) for column, values in block), strict=True))
 
 
@@ -158,7 +158,7 @@ def _write_parquet(path: Path, blocks: Iterable[list[Part]]) -> None:
             arrays = [_arrow(pa, column, values) for column, values in block]
             if writer is None:
                 fields = [
-                    pa.field(column.name, values.type, metadata={"unit": column.unit or "-"})
+                    pa.field(column.header, values.type, metadata={"unit": column.unit or "-"})
                     for (column, _), values in zip(block, arrays, strict=True)
                 ]
                 schema = pa.schema(fields)
