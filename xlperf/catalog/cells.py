@@ -19,7 +19,7 @@ from xlperf.catalog.headers import Field, Header, parse_header, plan_kind, table
 from xlperf.catalog.keys import key_faults
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, TableSchema, schema, split_header
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.catalog.values import BadValue, ErrorValue, Unsaved, is_blank, shown
+from xlperf.catalog.values import BadValue, ErrorValue, SparseRow, Unsaved, is_blank, shown
 from xlperf.errors import Fault, InputError
 
 __all__ = [
@@ -201,13 +201,13 @@ def parse_rows(
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
     collector.header(parsed)
-    fields = parsed.fields
+    fields, unnamed = parsed.fields, frozenset(parsed.unnamed)
     kept: list[int] = []
     for row, cells in enumerate(rows):
         width = len(cells)
         if skip_empty and all(field.position >= width or is_blank(cells[field.position]) for field in fields):
             continue
-        for position in parsed.unnamed:
+        for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
             if position < width and not is_blank(cells[position]):
                 collector.add(row, position, f"a value without a header, got {shown(cells[position])}")
         kept.append(row)

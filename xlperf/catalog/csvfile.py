@@ -18,6 +18,10 @@ from xlperf.errors import Fault, InputError
 
 STANDARD = "-"
 SIZE_LIMIT = 2 * 2**30
+MOST_COLUMNS = 16_384
+"""Columns of a file, as many as a sheet has. [-]"""
+LINE_LIMIT = 4 * 2**20
+"""Characters of a line. [-]"""
 _STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
 _FORMULA = re.compile(r"'*[=@\t\r]|'*[+-](?=.)(?![\d.]+(?:[eE][+-]?\d+)?$)", re.DOTALL)
 _BLOCK = 500  # small enough for the processor's cache and for rows to die before they are counted as garbage
@@ -76,6 +80,7 @@ def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
     standard = str(path) == STANDARD
     shown = name or ("standard input" if standard else Path(path).name)
     text = _decoded(sys.stdin.buffer.read(SIZE_LIMIT + 1) if standard else _bytes(Path(path), shown), shown)
+    _check_lines(text, shown)
     first = next((line for line in text[:1_000_000].splitlines() if line.strip()), "")
     if not first:
         raise InputError(Fault(shown, "is empty; a header row and rows of values are meant"))
@@ -163,6 +168,9 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
             raise InputError(Fault(f"{name} [line {start}]", _malformed(error))) from None
         end = reader.line_num  # type: ignore[attr-defined]
         if not header:
+            if len(row) > MOST_COLUMNS:
+                problem = f"has {len(row):,} columns; {MOST_COLUMNS:,} are the most"
+                raise InputError(Fault(f"{name} [line {start}]", problem))
             if any(cell.strip() for cell in row):
                 header, header_line, width = row, start, len(row)
                 seen = [{} for _ in header]
@@ -191,6 +199,19 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
         for parts, known in zip(codes, seen, strict=True)
     ]
     return _without_blank_rows(CsvFile(name, header, columns, np.array(lines, dtype=np.int64), header_line))
+
+
+def _check_lines(text: str, name: str) -> None:
+    """Refuse a line without end before it is taken apart: one of twice the limit at the latest."""
+    end = "\n" if "\n" in text else "\r"
+    at = 0
+    while len(text) - at > LINE_LIMIT:
+        found = text.find(end, at, at + LINE_LIMIT)
+        if found < 0:
+            line = text.count(end, 0, at) + 1
+            problem = f"is longer than {LINE_LIMIT:,} characters; a header row and rows of values are meant"
+            raise InputError(Fault(f"{name} [line {line}]", problem))
+        at = text.rfind(end, at, at + LINE_LIMIT) + 1
 
 
 def _malformed(error: csv.Error) -> str:

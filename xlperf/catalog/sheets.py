@@ -15,11 +15,12 @@ from xlperf.catalog.package import Package
 from xlperf.catalog.values import ErrorValue, Unsaved
 
 Cells = dict[int, dict[int, object]]
-"""Values by row and column, both counted from 1; blank cells are absent."""
+"""Values by row and column, both counted from 1; blank cells are absent, and rows of nothing else."""
 
 MAX_ROWS, MAX_COLUMNS = 1_048_576, 16_384
 _DATE_FORMATS = frozenset([*range(14, 23), *range(27, 37), 45, 46, 47, *range(50, 59)])
 _NOT_FORMAT = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
+_REFERENCE = re.compile(r"\$?([A-Z]{1,3})\$?([0-9]{1,7}):\$?([A-Z]{1,3})\$?([0-9]{1,7})")
 _ESCAPE = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
 
@@ -135,10 +136,12 @@ class Workbook:
 
         def start(tag: str, attributes: dict[str, str]) -> None:
             if tag == "table":
-                corners = re.fullmatch(r"\$?([A-Z]+)\$?(\d+):\$?([A-Z]+)\$?(\d+)", attributes.get("ref", ""))
+                corners = _REFERENCE.fullmatch(attributes.get("ref", ""))
                 if corners is None:
                     raise self.package.damaged(target)
                 left, top, right, bottom = corners.groups()
+                if column_number(right) > MAX_COLUMNS or int(bottom) > MAX_ROWS:
+                    raise self.package.damaged(target)
                 name = attributes.get("displayName") or attributes.get("name", "")
                 totals = int(attributes.get("totalsRowCount", "0") or 0)
                 place = (int(top), column_number(left), int(bottom), column_number(right))
@@ -266,7 +269,7 @@ class _SheetReader:
         self._formulas = formulas
         self._row = 0
         self._column = 0
-        self._cells: dict[int, object] = {}
+        self._cells: dict[int, object] | None = None
         self._type = "n"
         self._style = ""
         self._formula: dict[str, str] | None = None
@@ -298,7 +301,7 @@ class _SheetReader:
             if not 0 < self._row <= MAX_ROWS:
                 raise ValueError(tag)
             self._column = 0
-            self._cells = self.rows.setdefault(self._row, {})
+            self._cells = self.rows.get(self._row)
         elif tag == "rPh":
             self._phonetic = True
 
@@ -312,6 +315,8 @@ class _SheetReader:
         elif tag == "c":
             value = self._finished()
             if value is not None:
+                if self._cells is None:
+                    self._cells = self.rows[self._row] = {}
                 self._cells[self._column] = value
         elif tag == "rPh":
             self._phonetic = False

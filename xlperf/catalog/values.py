@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,38 @@ class Unsaved:
     """A cell that holds a formula whose value the file does not have."""
 
     formula: str
+
+
+class SparseRow(Sequence[object]):
+    """Cells of a row of a sheet by position, without a place for those that are blank.
+
+    Parameters
+    ----------
+    cells : mapping of int to object
+        Values by column of the sheet.
+    columns : sequence of int
+        Column of each position.
+    position : mapping of int to int
+        Position of each column.
+    """
+
+    __slots__ = ("_cells", "_columns", "_position")
+
+    def __init__(self, cells: Mapping[int, object], columns: Sequence[int], position: Mapping[int, int]) -> None:
+        self._cells, self._columns, self._position = cells, columns, position
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self._cells.get(self._columns[position])
+
+    def filled(self, positions: frozenset[int]) -> list[int]:
+        """Those of some positions that hold anything, in their order."""
+        if not positions:
+            return []
+        known = (self._position.get(column) for column in self._cells)
+        return sorted(place for place in known if place in positions)
 
 
 def is_blank(value: object) -> bool:
