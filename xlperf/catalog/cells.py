@@ -6,7 +6,6 @@ rules: :func:`table_from_rows` and :func:`table_from_columns`. All faults are co
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,16 @@ from xlperf.catalog.headers import Field, Header, parse_header, plan_kind, table
 from xlperf.catalog.keys import key_faults
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, TableSchema, schema, split_header
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.catalog.values import BadValue, ErrorValue, SparseRow, Unsaved, is_blank, shown
+from xlperf.catalog.values import (
+    BadValue,
+    ErrorValue,
+    SparseRow,
+    Unsaved,
+    as_number,
+    as_text,
+    is_blank,
+    shown,
+)
 from xlperf.errors import Fault, InputError
 
 __all__ = [
@@ -95,6 +103,7 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
 
 def _number(field: Field, value: object, from_text: bool) -> float:
     number = math.nan
+    value = as_number(value)
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         with suppress(OverflowError):
             number = float(value)
@@ -130,6 +139,7 @@ def _beyond(field: Field, inside: Any) -> Any:
 
 
 def _flag(field: Field, value: object) -> float:
+    value = as_number(value)
     if isinstance(value, (bool, int, float, np.bool_, np.number)) and value in (0, 1):
         return float(value)
     if isinstance(value, str) and value.casefold() in _YES:
@@ -147,15 +157,10 @@ def _choice(field: Field, value: object) -> str:
 
 
 def _text(field: Field, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-        return f"{float(value):.15g}"
-    if isinstance(value, datetime.datetime):
-        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(sep=" ")
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    raise BadValue(f"{field.words} must be text, got {shown(value)}")
+    text = as_text(value)
+    if text is None:
+        raise BadValue(f"{field.words} must be text, got {shown(value)}")
+    return text
 
 
 class _Collector:
@@ -348,6 +353,8 @@ def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndar
 def _coded(values: np.ndarray) -> Coded:
     if values.dtype.kind in "fiub":
         return values, None
+    if values.dtype.kind in "mM":
+        values = values.astype(f"{values.dtype.kind}8[us]")
     return factorise(values.tolist())
 
 

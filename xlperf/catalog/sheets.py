@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from xlperf.catalog.package import Package
-from xlperf.catalog.values import ErrorValue, Unsaved
+from xlperf.catalog.values import DateNumber, ErrorValue, Unsaved, serial_number
 
 Cells = dict[int, dict[int, object]]
 """Values by row and column, both counted from 1; blank cells are absent, and rows of nothing else."""
@@ -214,7 +214,7 @@ class Workbook:
         return frozenset(dates)
 
     def cells(self, sheet: str, formulas: Formulas | None = None) -> Cells:
-        """Values of a sheet: numbers, text, booleans, dates, ErrorValue and Unsaved.
+        """Values of a sheet: numbers, DateNumber among them, text, booleans, ErrorValue and Unsaved.
 
         Parameters
         ----------
@@ -236,15 +236,11 @@ class Workbook:
         return self._strings[int(text)]
 
     def number(self, text: str, style: str) -> object:
-        """A number, or the date that its style shows."""
+        """A number, and whether its style shows it as a date."""
         value = float(text)
         if style not in self._date_styles:
             return value
-        try:
-            start = datetime.datetime(1904, 1, 1) if self.date_1904 else datetime.datetime(1899, 12, 30)
-            return start + datetime.timedelta(days=value)
-        except (OverflowError, ValueError):
-            return value
+        return DateNumber(value, self.date_1904)
 
 
 def is_date_format(code: str) -> bool:
@@ -340,7 +336,8 @@ class _SheetReader:
         if kind == "e":
             return ErrorValue(text)
         if kind == "d":
-            return datetime.datetime.fromisoformat(text)
+            system = self._book.date_1904
+            return DateNumber(serial_number(datetime.datetime.fromisoformat(text), system), system)
         raise ValueError(kind)
 
     def _keep_formula(self, attributes: dict[str, str]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 
 from xlperf.catalog.sheets import Cells, Formulas, Workbook, column_letters
-from xlperf.catalog.values import ErrorValue, Unsaved
+from xlperf.catalog.values import DateNumber, ErrorValue, Unsaved
 from xlperf.errors import printable
 
 
@@ -59,10 +58,10 @@ def _text(value: object) -> str:
         return printable(escaped)
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
+    if isinstance(value, DateNumber):
+        return value.text
     if isinstance(value, float):
         return f"{value:.15g}"
-    if isinstance(value, datetime.datetime):
-        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(sep=" ")
     if isinstance(value, ErrorValue):
         return value.text
     assert isinstance(value, Unsaved)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlperf.catalog.cells import is_blank, parse_header, plan_kind, table_from_rows
 from xlperf.catalog.schema import Column, results_of, split_header, table_schema
+from xlperf.catalog.values import as_number
 from xlperf.errors import Fault, InputError, nearest
 from xlperf.excel.functions import STAND_INS
 from xlperf.excel.handles import Block
@@ -80,7 +81,10 @@ def _plain(cell: Any) -> Any:
     """One form of what hosts send differently: blanks are None, numbers floats; so equal tables have equal handles."""
     if isinstance(cell, (float, bool)) or cell is None:
         return cell
-    if isinstance(cell, int):
+    cell = as_number(cell)
+    if isinstance(cell, bool) or cell is None:
+        return cell
+    if isinstance(cell, (int, float)):
         return float(cell)
     text = cell if isinstance(cell, str) else str(cell)
     return text if text.strip() else None

@@ -21,6 +21,7 @@ from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank, shown
 from xlperf.catalog.table import Place, Table
+from xlperf.catalog.values import DateNumber
 from xlperf.catalog.workbook import Workbook, column_letters
 from xlperf.errors import Fault, InputError
 
@@ -233,6 +234,8 @@ def _plain(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "True" if value else "False"
+    if isinstance(value, DateNumber):
+        return value.text
     if isinstance(value, float):
         return f"{value:.15g}" if value.is_integer() else repr(value)
     return str(value)
