@@ -146,7 +146,7 @@ class Package:
             parser.CharacterDataHandler = text
         try:
             parser.Parse(self.read(part), True)
-        except (expat.ExpatError, UnicodeError, LookupError):
+        except (expat.ExpatError, ValueError, LookupError):  # ValueError: an encoding that the parser does not take
             raise self.damaged(part) from None
 
     def relations(self, part: str) -> dict[str, tuple[str, str]]:

@@ -175,11 +175,19 @@ def _parquet_plans(
     except ImportError:
         raise InputError(Fault(path.name, "Parquet needs pyarrow: pip install pyarrow")) from None
     try:
-        found = parquet.read_table(path)
-    except (ArrowException, OSError) as error:
-        raise InputError(Fault(path.name, f"is no Parquet file: {str(error).splitlines()[0]}")) from None
+        with parquet.ParquetFile(path) as file:
+            found = file.read()
+    except (ArrowException, OSError, ValueError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(Fault(path.name, f"is no Parquet file: {cause}")) from None
     header = list(found.column_names)
-    columns = [np.asarray(found.column(index).to_numpy(zero_copy_only=False)) for index in range(len(header))]
+    columns: list[np.ndarray] = []
+    for name, values in zip(header, found.columns, strict=True):
+        try:
+            columns.append(np.asarray(values.to_numpy(zero_copy_only=False)))
+        except (ArrowException, ValueError, OverflowError):
+            problem = f"holds {values.type}, which cannot be read; numbers or text are meant"
+            raise InputError(Fault(f"{path.name} [column {name}]", problem)) from None
 
     def locate(row: int, position: int) -> str:
         column = f"column {header[position]}" if position >= 0 else ""

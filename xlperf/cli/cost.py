@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
+from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress, wrote
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def cost(
         from xlperf.explore.cost_sensitivity import cost_sensitivity
 
         _write(output, "tornado", [cost_sensitivity(table, known, tornado)])
-        if output != STANDARD:
-            click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+        wrote(output, len(table), _WORDS[table.kind])
         return
     if table.kind == "servers":
         results = evaluate_servers(table, case)
@@ -124,8 +123,7 @@ def cost(
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, upstream, done)
     _write(output, table.kind, [_without(table, results), results])
-    if output != STANDARD:
-        click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+    wrote(output, len(table), _WORDS[table.kind])
 
 
 def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, check_output, examples, most_option, progress
+from xlperf.cli.common import catalog_option, check_output, examples, most_option, progress, say, wrote
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def solve(
                 answer = solve_plan(one, known, column, values, bounds, largest, objective, most, done)
             found.append((label, answer))
     for label, answer in found:
-        click.echo(f"{label}: {_told(answer, column, varied, largest)}", err=True)
+        say(f"{label}: {_told(answer, column, varied, largest)}", err=True)
     good = [answer for _, answer in found if answer.found]
     if good:
         from xlperf.cli.results import parts
@@ -216,8 +216,10 @@ def _show(whole: list[Part], shown: list[Part], output: str | None, sheet: str) 
     from xlperf.cli.terminal import text_table
 
     if output is None:
-        click.echo(text_table(shown))
+        say(*text_table(shown))
     elif Path(output).suffix.lower() == ".xlsx":
         write_columns(output, [(sheet, whole)])
     else:
         write_blocks(output, [whole])
+    if output is not None:
+        wrote(output, len(whole[0][1]), "plan")

@@ -11,6 +11,7 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.schema import Column, results_of, split_header, unit_of
 from xlperf.catalog.table import Table
+from xlperf.catalog.values import number_of
 from xlperf.errors import Fault, InputError, nearest
 from xlperf.units import UNITS
 
@@ -143,10 +144,9 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     unit = UNITS.get(symbol)
     if unit is None or unit.dimension != unit_of(column).dimension:
         raise InputError(Fault(place, f"{column.header} cannot be in {symbol}"))
-    try:
-        bound = float(number)
-    except ValueError:
-        raise InputError(Fault(place, f'"{number}" of "{text}" is no number')) from None
+    bound = number_of(number)
+    if not np.isfinite(bound):
+        raise InputError(Fault(place, f'"{number}" of "{text}" is no number'))
     return Limit(column, sign, bound * unit.factor)
 
 
