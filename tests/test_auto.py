@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import csv_rows
 from openpyxl import Workbook, load_workbook
 
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -50,7 +50,7 @@ def sheet(path: Path, header: list[str], rows: list[list[Any]]) -> Path:
 
 
 def read(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
+    return csv_rows(text)
 
 
 @pytest.fixture

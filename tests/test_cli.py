@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import pty
 import re
@@ -18,7 +17,7 @@ import openpyxl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from conftest import Outcome
+from conftest import Outcome, csv_rows
 
 from xlperf import load_catalog, read_plans
 from xlperf.catalog.schema import results_of, table_schema, unit_of
@@ -46,7 +45,7 @@ def plans(tmp_path: Path) -> Path:
 
 
 def _rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
+    return csv_rows(text)
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))
@@ -70,9 +69,11 @@ def test_csv_holds_plans_first_and_every_bit_of_the_results(command: Command, pl
     output = tmp_path / "results.csv"
     done = command("evaluate", plans, "-o", output)
     assert (done.code, done.out, done.err) == (0, "", f"{output}: 4 training plans\n")
-    rows = _rows(output.read_text(encoding="utf-8"))
-    given = [word.replace(" ", "_") for word in HEADER.split(",")]
-    assert list(rows[0]) == [*given, *(column.name for column in results_of("training").columns)]
+    text = output.read_text(encoding="utf-8")
+    rows = _rows(text)
+    assert text.splitlines()[0].split(",") == [
+        *HEADER.split(","), *(column.header for column in results_of("training").columns)
+    ]  # fmt: skip
     (table,) = read_plans(plans)
     results = evaluate(table, load_catalog())
     for column in results_of("training").columns:
@@ -93,11 +94,11 @@ def test_parquet_and_workbook_hold_what_csv_holds(command: Command, plans: Path,
     assert command("evaluate", plans, "-o", tmp_path / "results.xlsx").code == 0
     rows = _rows(text)
     parquet = pa.parquet.read_table(tmp_path / "results.parquet")
-    assert parquet.column_names == list(rows[0])
+    assert parquet.column_names == text.splitlines()[0].split(",")
     assert pa.types.is_dictionary(parquet.schema.field("model").type)
-    assert parquet.schema.field("memory").metadata == {b"unit": b"GiB"}
+    assert parquet.schema.field("memory (GiB)").metadata == {b"unit": b"GiB"}
     assert parquet.column("fits").to_pylist() == [True, True, False, None]
-    assert parquet.column("step_time").to_pylist() == [
+    assert parquet.column("step time (s)").to_pylist() == [
         float(row["step_time"]) if row["step_time"] else None for row in rows
     ]
     sheet = openpyxl.load_workbook(tmp_path / "results.xlsx")["training"]
@@ -406,10 +407,10 @@ def test_full_disk_is_one_line(plans: Path) -> None:
 
 
 def test_folder_without_permission_is_one_line(command: Command, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise PermissionError(13, "Permission denied", "/somewhere/.out-x.csv")
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied", "/somewhere/.xlperf-0.part.csv")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("xlperf.files._new_part", refuse)
     monkeypatch.chdir(plans.parent)
     done = command("evaluate", plans, "-o", "out.csv")
     assert (done.code, done.err) == (2, "out.csv: permission denied\n")

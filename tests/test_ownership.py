@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Outcome
+from conftest import Outcome, csv_rows
 from cost_samples import DESIGN, NODE, PACKAGE, SERVER
 from device_samples import without_technology
 
@@ -162,7 +160,7 @@ def test_cost_command_takes_plans(command: Command, tmp_path: Path) -> None:
     plans.write_text(f"model,accelerator,num accelerators,tensor parallel\nMeta-Llama-3.1-70B,{H100},64,8\n", "utf-8")
     done = command("cost", plans, "--catalog", study)
     assert done.code == 0, done.err
-    (row,) = csv.DictReader(io.StringIO(done.out))
+    (row,) = csv_rows(done.out)
     given = ["model", "accelerator", "num_accelerators", "tensor_parallel"]
     assert list(row) == [*given, *(column.name for column in table_schema("ownership").columns)]
     assert float(row["hour_cost"]) > 0.0

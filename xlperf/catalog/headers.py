@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from xlperf.catalog.schema import (
     EVERY_TABLE,
+    PLAN_TABLES,
     Column,
-    results_of,
     schema,
     split_header,
     table_schema,
@@ -174,7 +174,9 @@ def _header(cell: object) -> object:
 @lru_cache(maxsize=512)
 def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     sheet = table_schema(kind)
-    ignored = {column.name for column in results_of(kind).columns} if f"{kind}_results" in schema() else set()
+    ignored = _result_names(kind)
+    if any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header):
+        ignored |= _varied_names(kind)
     fields: list[Field] = []
     faults: list[HeaderFault] = []
     unnamed: list[int] = []
@@ -205,6 +207,20 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         if needed and column.name not in first:
             faults.append(HeaderFault(-1, f'the column "{column.header}" is missing'))
     return Header(kind, tuple(fields), tuple(unnamed), tuple(faults))
+
+
+@lru_cache(maxsize=64)
+def _result_names(kind: str) -> frozenset[str]:
+    """Columns that commands write beside the rows of a kind: left out where rows are read."""
+    tables = [f"{kind}_results", *(["ownership"] if kind in PLAN_TABLES else [])]
+    return frozenset(column.name for table in tables if table in schema() for column in schema()[table].columns)
+
+
+@lru_cache(maxsize=64)
+def _varied_names(kind: str) -> frozenset[str]:
+    """Columns of the catalog as a sweep writes them beside plans and results: ``accelerators.memory_bandwidth``."""
+    tables = EVERY_TABLE if kind in PLAN_TABLES else ()
+    return frozenset(f"{table}.{column.name}" for table in tables for column in table_schema(table).columns)
 
 
 def _field(position: int, column: Column, symbol: str | None) -> Field:

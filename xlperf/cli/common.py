@@ -1,28 +1,36 @@
-"""What the commands share: examples in the help, checks of the output file, progress on standard error."""
+"""What the commands share: options, examples in the help, the catalog that is meant, progress on standard error."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from xlperf.cli.files import RESULTS, STANDARD, InputFile
 from xlperf.errors import Fault, InputError, printable
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
 
-STANDARD = "-"
-
 catalog_option = click.option(
     "--catalog",
     metavar="WORKBOOK",
+    type=InputFile(),
     help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration); a sheet that it lacks "
     "is the shipped one.",
+)
+
+output_option = click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=RESULTS,
+    help="Write .csv, .xlsx or .parquet, or - for CSV on standard output, instead of showing a table.",
 )
 
 most_option = click.option(
@@ -80,41 +88,6 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def check_output(path: str, suffixes: Sequence[str], inputs: Sequence[str] = ()) -> None:
-    """Refuse an output file before the work starts rather than after it.
-
-    Parameters
-    ----------
-    path : str
-        File to write, or ``-`` for standard output where ``suffixes`` has ``-``.
-    suffixes : sequence of str
-        Kinds of file that can be written: ``.csv``.
-    inputs : sequence of str
-        Files that are read; none of them is ever replaced.
-
-    Raises
-    ------
-    InputError
-        One line with what would do.
-    """
-    if path == STANDARD and STANDARD in suffixes:
-        return
-    if not path.strip():
-        raise InputError(Fault("--output", "is blank; give a file name"))
-    target = Path(path)
-    known = [suffix for suffix in suffixes if suffix != STANDARD]
-    if target.is_dir():
-        raise InputError(Fault(path, f"is a folder; give a file name that ends in {_either(known)}"))
-    if target.suffix.lower() not in known:
-        shown = f'"{target.suffix}"' if target.suffix else "no ending"
-        raise InputError(Fault(path, f"the output must end in {_either(known)}, got {shown}"))
-    if not target.parent.is_dir():
-        raise InputError(Fault(path, f'there is no folder "{target.parent}"; make it first'))
-    for name in inputs:
-        if name != STANDARD and target.exists() and Path(name).exists() and target.samefile(name):
-            raise InputError(Fault(path, "is the input; give the output another name"))
-
-
 def catalog_of(given: str | None, source: str | None) -> Catalog:
     """The catalog that was asked for, else that of the workbook of the rows, else the shipped one.
 
@@ -162,10 +135,6 @@ def note_unread(given: str | None, own: str | None) -> None:
                 raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
         for fault in unread:
             say(f"note: {fault}", err=True)
-
-
-def _either(words: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress, wrote
+from xlperf.cli.common import catalog_of, catalog_option, examples, progress, wrote
+from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
 
 
 @click.command(
+    cls=Command,
     short_help="Cost of chiplet designs, or of servers per accelerator-hour.",
     epilog=examples(
         "xlperf cost designs.csv -o results.csv",
@@ -27,12 +29,13 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
         "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
     ),
 )
-@click.argument("designs")
+@click.argument("designs", type=InputFile())
 @click.option(
     "-o",
     "--output",
     default=STANDARD,
     metavar="RESULTS",
+    type=RESULTS,
     help="File to write: .csv, .parquet or .xlsx; - or nothing: CSV on standard output.",
 )
 @click.option(
@@ -90,11 +93,9 @@ def cost(
     computed again.
     """
     from xlperf.catalog.plans import read_designs
-    from xlperf.cli.results import SUFFIXES
     from xlperf.evaluate.designs import evaluate_designs
     from xlperf.evaluate.servers import evaluate_servers
 
-    check_output(output, SUFFIXES, (designs,))
     if tornado is not None and (case != "base" or placed or upstream):
         raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
     table = read_designs(designs, sheet)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import click
 
 from xlperf.cli.common import examples, say
+from xlperf.cli.files import Command
 
 HOSTS = click.Choice(["libreoffice"])
 
 
 @click.command(
+    cls=Command,
     short_help="Add the XLPERF_ functions to a spreadsheet program.",
     epilog=examples("xlperf install libreoffice"),
 )
@@ -22,6 +24,7 @@ def install(host: str) -> None:
 
 
 @click.command(
+    cls=Command,
     short_help="Remove the XLPERF_ functions from a spreadsheet program.",
     epilog=examples("xlperf uninstall libreoffice"),
 )

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.cli.common import (
-    STANDARD,
     catalog_of,
     catalog_option,
-    check_output,
     examples,
     most_option,
     note_unread,
+    output_option,
     progress,
     say,
     wrote,
 )
+from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile, OutputFile
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 
 
 @click.command(
+    cls=Command,
     short_help="Compute the plans of a workbook and write the report workbook.",
     epilog=examples(
         "xlperf report -o report.xlsx                the shipped workbook",
@@ -37,8 +38,16 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
         "xlperf report --study recompute -o recompute.xlsx",
     ),
 )
-@click.argument("workbook", required=False)
-@click.option("-o", "--output", default="report.xlsx", show_default=True, metavar="OUT.xlsx", help="Report to write.")
+@click.argument("workbook", required=False, type=InputFile())
+@click.option(
+    "-o",
+    "--output",
+    default="report.xlsx",
+    show_default=True,
+    metavar="OUT.xlsx",
+    type=OutputFile(".xlsx"),
+    help="Report to write.",
+)
 @click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
 @click.option("--full", is_flag=True, help="The long run of a study that has one.")
 @most_option
@@ -61,7 +70,6 @@ def report(workbook: str | None, output: str, study: str | None, full: bool, mos
     if full:
         raise click.UsageError("--full goes with --study")
     source = workbook or str(shipped())
-    check_output(output, (".xlsx",), (source,))
     tables = read_plans(source)
     known = catalog_for(catalog, source, tables)
     computed = [pair for table in tables for pair in _evaluated(table, known, len(table), most)]
@@ -76,7 +84,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     from xlperf.excel.report import write_study_report
     from xlperf.studies import NAMES
     from xlperf.studies import study as found
-    from xlperf.studies.source import read_inputs, study_workbook
+    from xlperf.studies.source import read_inputs
 
     if name.strip().casefold() == "list":
         for known in NAMES:
@@ -85,7 +93,6 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     chosen = found(name)
     if full and not chosen.full:
         raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
-    check_output(output, (".xlsx",), (workbook or str(study_workbook(chosen.name)),))
     note_unread(catalog, workbook)
     inputs = read_inputs(chosen, workbook, catalog, full)
     outcome = chosen.analyse(inputs)
@@ -96,6 +103,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 
 
 @click.command(
+    cls=Command,
     short_help="Compute plans and write results to .xlsx, .csv or .parquet.",
     epilog=examples(
         "xlperf evaluate study.xlsx -o results.xlsx",
@@ -103,12 +111,13 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
         "cat plans.csv | xlperf evaluate - | head",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option(
     "-o",
     "--output",
     default=STANDARD,
     metavar="RESULTS",
+    type=RESULTS,
     help="File to write: .xlsx, .csv or .parquet; - or nothing: CSV on standard output.",
 )
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
@@ -122,9 +131,8 @@ def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str
     xlperf search does; the reason says among how many.
     """
     from xlperf.catalog.plans import read_plans
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import parts, write_blocks, write_workbook
 
-    check_output(output, SUFFIXES, (plans,))
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
     if Path(output).suffix.lower() == ".xlsx":
@@ -138,6 +146,7 @@ def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str
 
 
 @click.command(
+    cls=Command,
     short_help="Show the operators of one plan with FLOP, bytes, time and what bounds them.",
     epilog=examples(
         "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
@@ -145,11 +154,11 @@ def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str
         "xlperf explain plans.csv -o operators.csv",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: the first.")
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
-@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@output_option
 @catalog_option
 def explain(
     plans: str, row: int | None, name: str | None, sheet: str | None, output: str | None, catalog: str | None
@@ -159,13 +168,11 @@ def explain(
     Exit code 1, with the reason, where the plan cannot be.
     """
     from xlperf.catalog.plans import read_plans
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
     from xlperf.evaluate import evaluate as evaluated
     from xlperf.evaluate import explain as explained
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     if row is not None and name is not None:
         raise click.UsageError("give --row or --name, not both")
     tables = read_plans(plans, sheet=sheet)
@@ -188,6 +195,7 @@ def explain(
 
 
 @click.command(
+    cls=Command,
     short_help="Show throughput against speed per user, over loads and a grid of plans.",
     epilog=examples(
         "xlperf frontier study.xlsx",
@@ -195,7 +203,7 @@ def explain(
         "xlperf frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option(
     "--vary",
     multiple=True,
@@ -212,7 +220,7 @@ def explain(
 )
 @click.option("--all", "every", is_flag=True, help="Every point that fits and keeps the targets, in order of the grid.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: inference.")
-@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@output_option
 @catalog_option
 def frontier(
     plans: str,
@@ -232,15 +240,13 @@ def frontier(
     Exit code 1 where no point is left.
     """
     from xlperf.catalog.plans import read_plans
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
     from xlperf.explore.frontier import SHOWN, Frontier, told_apart
     from xlperf.explore.frontier import frontier as unbeaten_points
     from xlperf.explore.frontier import points as every_point
     from xlperf.explore.grid import read_values
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     tables = [table for table in read_plans(plans, sheet=sheet) if table.kind == "inference"]
     if not tables:
         raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))

@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import (
-    STANDARD,
-    catalog_of,
-    catalog_option,
-    check_output,
-    examples,
-    progress,
-    say,
-    standard_output,
-    wrote,
-)
+from xlperf.cli.common import catalog_of, catalog_option, examples, progress, say, standard_output, wrote
+from xlperf.cli.files import STANDARD, Command, EditedFile, InputFile, OutputFile
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -30,6 +21,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
 
 
 @click.command(
+    cls=Command,
     short_help="Compare predictions with published measurements.",
     epilog=examples(
         "xlperf validate                                  the shipped rows, held to their tolerances",
@@ -41,8 +33,14 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
     ),
 )
-@click.argument("files", nargs=-1, metavar="[FILE ...]")
-@click.option("-o", "--output", metavar="OUT.csv", help="Write a line per row and metric; - is standard output.")
+@click.argument("files", nargs=-1, metavar="[FILE ...]", type=InputFile())
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT.csv",
+    type=OutputFile(".csv", STANDARD),
+    help="Write a line per row and metric; - is standard output.",
+)
 @click.option(
     "--leave-out",
     metavar="NAME",
@@ -67,7 +65,12 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     is_flag=True,
     help="Show the error of one constant MFU per accelerator and precision, fitted on the same training rows.",
 )
-@click.option("--readme", metavar="FILE", help="Replace the table that is shown between its markers in FILE.")
+@click.option(
+    "--readme",
+    metavar="FILE",
+    type=EditedFile(),
+    help="Replace the table that is shown between its markers in FILE.",
+)
 @catalog_option
 def validate(
     files: tuple[str, ...],
@@ -88,8 +91,6 @@ def validate(
     from xlperf.explore.validate import validate as validated
     from xlperf.files import replaced
 
-    if output is not None:
-        check_output(output, (".csv", STANDARD), files)
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
     if (cross_validate or kernels) and (files or leave_out or baseline or output or (cross_validate and kernels)):
@@ -126,6 +127,7 @@ def validate(
 
 
 @click.command(
+    cls=Command,
     short_help="Show the calibration, or fit it to measured kernels and published runs.",
     epilog=examples(
         "xlperf calibrate                                 the constants in use, with their error",
@@ -145,6 +147,7 @@ def validate(
 @click.option(
     "--measurements",
     metavar="WORKBOOK",
+    type=InputFile(),
     help="Workbook with the sheets kernels, training and inference; default: the shipped validation.xlsx.",
 )
 @click.option(
@@ -156,6 +159,7 @@ def validate(
     "-o",
     "--output",
     metavar="OUT",
+    type=OutputFile(".xlsx", ".csv", ".parquet"),
     help="Write a workbook (.xlsx: the sheets of the catalog and this calibration), or the rows (.csv, .parquet).",
 )
 @catalog_option
@@ -178,8 +182,6 @@ def calibrate(
 
     if not fit and (measurements or date or values_only):
         raise click.UsageError("--measurements, --date and --values-only need --fit")
-    if output is not None:
-        check_output(output, (".xlsx", ".csv", ".parquet"), [name for name in (catalog, measurements) if name])
     known = catalog_of(catalog, None)
     table = known.tables["calibration"]
     if fit:

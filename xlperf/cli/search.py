@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, check_output, examples, most_option, progress, say, wrote
+from xlperf.cli.common import catalog_option, examples, most_option, progress, say, wrote
+from xlperf.cli.files import RESULTS, Command, InputFile
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ TOP = 10
 
 
 @click.command(
+    cls=Command,
     short_help="Find the best of all plans that cells with auto stand for.",
     epilog=examples(
         "xlperf search plans.csv -o best.csv                    best 10 plans for each row with auto",
@@ -31,11 +33,12 @@ TOP = 10
         "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option(
     "-o",
     "--output",
     metavar="RESULTS",
+    type=RESULTS,
     help="Write .xlsx, .csv or .parquet, or - for CSV on standard output, instead of showing a table.",
 )
 @click.option(
@@ -102,12 +105,9 @@ def search(
     """
     from xlperf.catalog.plans import read_plans
     from xlperf.cli.plans import catalog_for, picked
-    from xlperf.cli.results import SUFFIXES
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import search as best
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     if row is not None and name is not None:
         raise click.UsageError("give --row or --name, not both")
     tables = read_plans(plans, sheet=sheet)

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import click
 
-from xlperf.cli.common import check_output, examples, say
+from xlperf.cli.common import examples, say
+from xlperf.cli.files import Command, InputFile, OutputFile
 from xlperf.errors import Fault, InputError
 
 
 @click.command(
+    cls=Command,
     short_help="Check a workbook: every fault of its sheets, and what looks doubtful.",
     epilog=examples("xlperf check study.xlsx", "xlperf check          the shipped workbook"),
 )
-@click.argument("workbook", required=False)
+@click.argument("workbook", required=False, type=InputFile())
 def check(workbook: str | None) -> int:
     """Read all sheets of WORKBOOK and say what is wrong with them, a line per fault with sheet and cell.
 
@@ -33,13 +35,14 @@ def check(workbook: str | None) -> int:
 
 
 @click.command(
+    cls=Command,
     short_help="Print a workbook as text, for git diff and grep.",
     epilog=examples(
         "xlperf show study.xlsx",
         "git config diff.xlperf.textconv 'xlperf show'      then git diff shows what changed in a cell",
     ),
 )
-@click.argument("file")
+@click.argument("file", type=InputFile())
 def show(file: str) -> None:
     """Print the sheets of FILE as text: one line per row of data, headers and formulas as they stand."""
     from xlperf.catalog.show import show as shown
@@ -48,10 +51,11 @@ def show(file: str) -> None:
 
 
 @click.command(
+    cls=Command,
     short_help="Make a workbook of your own to edit.",
     epilog=examples("xlperf new study.xlsx", "xlperf new mine.xlsx --empty", "xlperf new mine.xlsx --study recompute"),
 )
-@click.argument("file")
+@click.argument("file", type=OutputFile(".xlsx"))
 @click.option("--empty", is_flag=True, help="Leave all sheets but the calibration empty, for a catalog of your own.")
 @click.option("--study", metavar="NAME", help="The settings and plans of a study of xlperf report --study instead.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
@@ -59,7 +63,6 @@ def new(file: str, empty: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: the shipped catalog and plans, drop-downs, comments, live formulas."""
     from xlperf.excel.new import new_workbook
 
-    check_output(file, (".xlsx",))
     if Path(file).exists() and not force:
         raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
     if study is not None:

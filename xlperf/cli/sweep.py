@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, check_output, examples, most_option, progress, say, wrote
+from xlperf.cli.common import catalog_option, examples, most_option, output_option, progress, say, wrote
+from xlperf.cli.files import Command, InputFile
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _VARY = (
 
 
 @click.command(
+    cls=Command,
     short_help="Compute plans over a grid of values of their columns and of the catalog's.",
     epilog=examples(
         "xlperf sweep plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
@@ -31,12 +33,12 @@ _VARY = (
         "xlperf sweep plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option("--vary", multiple=True, required=True, metavar="COLUMN=VALUES", help=f"{_VARY} May be repeated.")
 @click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: all.")
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
-@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@output_option
 @most_option
 @catalog_option
 def sweep(
@@ -55,14 +57,12 @@ def sweep(
     say auto are chosen anew for each combination, as xlperf search does.
     """
     from xlperf.cli.plans import catalog_for, vary_line
-    from xlperf.cli.results import SUFFIXES, parts
+    from xlperf.cli.results import parts
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.search import SHOWN
     from xlperf.explore.sweep import sweep as swept
     from xlperf.explore.vary import read_variation
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     table = _plans(plans, row, name, sheet)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     table = with_auto(table, asked.auto, "--vary")
@@ -80,6 +80,7 @@ def sweep(
 
 
 @click.command(
+    cls=Command,
     short_help="Find the fewest accelerators, or the least of a number, that reach a target.",
     epilog=examples(
         "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
@@ -88,7 +89,7 @@ def sweep(
         "xlperf solve plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option(
     "--vary",
     required=True,
@@ -109,7 +110,7 @@ def sweep(
 @click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: all.")
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
-@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@output_option
 @most_option
 @catalog_option
 def solve(
@@ -136,14 +137,11 @@ def solve(
     import numpy as np
 
     from xlperf.cli.plans import catalog_for, vary_line
-    from xlperf.cli.results import SUFFIXES
     from xlperf.explore.candidates import searched_column, with_auto
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.solve import solve_catalog, solve_plan
     from xlperf.explore.vary import read_variation
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     table = _plans(plans, row, name, sheet)
     asked = read_variation(table.kind, [vary_line(vary)], "--vary")
     if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):

@@ -150,6 +150,23 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     return Limit(column, sign, bound * unit.factor)
 
 
+def tightest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """Limits without those that another of the same result already implies: a plan and an option may state the same.
+
+    >>> wide, narrow = limit_of("inference", "ttft<=500"), limit_of("inference", "ttft<=0.3 s")
+    >>> [limit.words for limit in tightest([wide, narrow, narrow])]
+    ['ttft <= 300 ms']
+    """
+    kept: dict[tuple[str, bool], Limit] = {}
+    for limit in limits:
+        upper = limit.sign in ("<", "<=")
+        other = kept.setdefault((limit.column.name, upper), limit)
+        nearer = limit.bound < other.bound if upper else limit.bound > other.bound
+        if nearer or (limit.bound == other.bound and len(limit.sign) < len(other.sign)):
+            kept[limit.column.name, upper] = limit
+    return tuple(kept.values())
+
+
 def limits_of(kind: str, texts: Iterable[str], place: str = "limit") -> list[Limit]:
     """Bounds from their texts.
 
