@@ -12,6 +12,7 @@ from typing import NamedTuple
 from xlperf.catalog.schema import (
     EVERY_TABLE,
     PLAN_TABLES,
+    PLAN_TABLES,
     Column,
     schema,
     split_header,
@@ -142,11 +143,15 @@ def table_kind(header: Sequence[object]) -> str:
 def plan_kind(header: Sequence[object]) -> str:
     """Kind of a table of plans: ``inference`` if it has a ``prompt_length`` column, else ``training``.
 
-    >>> plan_kind(["model", "accelerator", "prompt length (-)"])
-    'inference'
+    Columns that only inference has say so too, so that the prompt length is what is missed, and not they.
+
+    >>> plan_kind(["model", "accelerator", "prompt length (-)"]), plan_kind(["model", "batch size"])
+    ('inference', 'inference')
     """
     names = {split_header(cell)[0] for cell in header if isinstance(cell, str)}
-    return "inference" if "prompt_length" in names else "training"
+    training, inference = (set(table_schema(kind).by_name) for kind in PLAN_TABLES)
+    meant = "prompt_length" in names or (names & (inference - training) and not names & (training - inference))
+    return "inference" if meant else "training"
 
 
 def parse_header(kind: str, header: Sequence[object]) -> Header:

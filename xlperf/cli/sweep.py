@@ -56,6 +56,8 @@ def sweep(
     The plans keep their order; the last column of --vary changes fastest, those of the catalog change last. Cells that
     say auto are chosen anew for each combination, as xlperf search does.
     """
+    import numpy as np
+
     from xlperf.cli.plans import catalog_for, vary_line
     from xlperf.cli.results import parts
     from xlperf.explore.candidates import with_auto
@@ -76,6 +78,10 @@ def sweep(
     named = {"name", *asked.values, *table.auto}
     shown = [part for part in parts(found.plans) if part[0].name in named] + list(found.varied)
     shown += [part for part in parts(found.results) if part[0].name in SHOWN[table.kind]]
+    blank = found.results.number("fits") != 1.0
+    shown += [
+        (column, np.where(blank, values, "")) for column, values in parts(found.results) if column.name == "reason"
+    ]
     _show(whole, shown, output, "sweep")
 
 
