@@ -12,7 +12,6 @@ from typing import NamedTuple
 from xlperf.catalog.schema import (
     EVERY_TABLE,
     PLAN_TABLES,
-    PLAN_TABLES,
     Column,
     schema,
     split_header,
