@@ -57,9 +57,9 @@ def test_help_teaches_by_example(command: Command, name: str) -> None:
 
 def test_report_is_made_of_the_shipped_workbook(process: Command, tmp_path: Path) -> None:
     done = process("report")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("report.xlsx: ")
-    assert done.out.count("\n") == 1
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith("report.xlsx: ")
+    assert done.err.count("\n") == 1
     names = openpyxl.load_workbook(tmp_path / "report.xlsx", read_only=True).sheetnames
     assert len(names) >= 5
     assert [path.name for path in tmp_path.iterdir()] == ["report.xlsx"]
@@ -68,7 +68,7 @@ def test_report_is_made_of_the_shipped_workbook(process: Command, tmp_path: Path
 def test_csv_holds_plans_first_and_every_bit_of_the_results(command: Command, plans: Path, tmp_path: Path) -> None:
     output = tmp_path / "results.csv"
     done = command("evaluate", plans, "-o", output)
-    assert (done.code, done.out, done.err) == (0, f"{output}: 4 training plans\n", "")
+    assert (done.code, done.out, done.err) == (0, "", f"{output}: 4 training plans\n")
     text = output.read_text(encoding="utf-8")
     rows = _rows(text)
     assert text.splitlines()[0].split(",") == [
@@ -280,7 +280,7 @@ def test_calibrate_shows_the_constants_in_use(command: Command, tmp_path: Path) 
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.splitlines()[0].split()[:3] == ["family", "generation", "precision"]
     assert len(shown.out.splitlines()) == len(constants) + 2
-    assert command("calibrate", "-o", tmp_path / "constants.csv").out.endswith(f": {len(constants):,} constants\n")
+    assert command("calibrate", "-o", tmp_path / "constants.csv").err.endswith(f": {len(constants):,} constants\n")
     rows = _rows((tmp_path / "constants.csv").read_text(encoding="utf-8"))
     assert [float(row["value"]) for row in rows] == constants["value"].tolist()
     refused = command("calibrate", "--date", "2026-01-01")
@@ -461,8 +461,8 @@ def test_progress_is_shown_on_a_terminal_only(plans: Path) -> None:
     os.close(terminal)
     shown = os.read(main, 10_000).decode()
     os.close(main)
-    assert (done.returncode, done.stdout) == (0, b"out.csv: 4 training plans\n")
-    assert "4 training plans" in shown
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert shown.endswith("out.csv: 4 training plans\r\n")
     assert "100%" in shown
 
 

@@ -23,7 +23,13 @@ MOST_COLUMNS = 16_384
 LINE_LIMIT = 4 * 2**20
 """Characters of a line. [-]"""
 _STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
-_FORMULA = re.compile(r"'*[=@\t\r]|'*[+-](?=.)(?![\d.]+(?:[eE][+-]?\d+)?$)", re.DOTALL)
+# What a spreadsheet takes for the start of a formula: at the start of a text, or behind whatever it may split a line at
+# (a file with commas is split at semicolons where those are the list separator, at tabs by a paste). Signed numbers are
+# none. Full-width signs count where East Asian input is set.
+_SIGNS = "=@\uff1d\uff20"
+_PIECE = r"(?:^|[;,\t|\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])"
+_START = rf"(?:[{_SIGNS}\t\r]|[+\-\uff0b\uff0d](?=.)(?![0-9.]+(?:[eE][+-]?[0-9]+)?(?:$|[;,\t|\n\r])))"
+_FORMULA = re.compile(rf"({_PIECE}(?:[ \xa0]*\"+|[ \xa0]+(?=['\"]*[{_SIGNS}]))?)('*)(?={_START})", re.DOTALL)
 _BLOCK = 500  # small enough for the processor's cache and for rows to die before they are counted as garbage
 
 
@@ -93,17 +99,24 @@ def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
 
 
 def harmless(text: str) -> str:
-    """A text for a CSV file, with an apostrophe before it where a spreadsheet would take it for a formula.
+    """A text for a CSV file, with an apostrophe before each part that a spreadsheet would take for a formula.
 
-    >>> harmless("=1+1"), harmless("-2"), harmless("plan")
-    ("'=1+1", '-2', 'plan')
+    A part starts where the text does, and after a comma, semicolon, tab, bar or line break. :func:`read_csv` takes
+    the apostrophes away again.
+
+    >>> harmless("=1+1"), harmless("-2"), harmless("plan"), harmless("x;=1+1")
+    ("'=1+1", '-2', 'plan', "x;'=1+1")
     """
-    return f"'{text}" if _FORMULA.match(text) else text
+    return _FORMULA.sub(r"\1'\2", text)
 
 
 def _as_written(text: str) -> str:
-    """A text without the apostrophe of :func:`harmless`."""
-    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
+    """A text without the apostrophes of :func:`harmless`."""
+    return _FORMULA.sub(_unmarked, text) if "'" in text else text
+
+
+def _unmarked(found: re.Match[str]) -> str:
+    return found[1] + found[2][1:]
 
 
 def _bytes(path: Path, name: str) -> bytes:

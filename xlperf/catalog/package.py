@@ -180,7 +180,7 @@ class Package:
             for chunk in self.chunks(part):
                 parser.Parse(chunk, False)
             parser.Parse(b"", True)
-        except (expat.ExpatError, UnicodeError, LookupError):
+        except (expat.ExpatError, ValueError, LookupError):  # ValueError: an encoding that the parser does not take
             raise self.damaged(part) from None
 
     def relations(self, part: str) -> dict[str, tuple[str, str]]:

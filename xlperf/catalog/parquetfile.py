@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.catalog.cells import Coded, factorise
+from xlperf.catalog.cells import Coded
+from xlperf.catalog.values import factorise
 from xlperf.errors import Fault, InputError
 
 MOST_CELLS = 64 * 10**6
@@ -52,6 +53,8 @@ def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tup
         _check_footer(path)
         with parquet.ParquetFile(path) as file:
             header = list(file.schema_arrow.names)
+            if len(set(header)) < len(header):  # the header says so; nothing below it is looked at
+                return header, [(np.zeros(0, dtype=np.int8), [None])] * len(header)
             positions = sorted(wanted(header))
             _check_size(path, file, positions)
             fields = [file.schema_arrow.field(position) for position in positions]
@@ -61,6 +64,9 @@ def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tup
                 raise InputError(
                     Fault(f"{path.name} [column {field.name}]", f"{problem}; a cell of a plan is one value")
                 )
+        twice = next((field.name for field in fields if header.count(field.name) > 1), None)
+        if twice is not None:
+            raise InputError(Fault(f"{path.name} [column {twice}]", "two columns have this name; rename one"))
         texts = [field.name for field in fields if _is_text(pa, field.type)]
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
             rows = file.metadata.num_rows
@@ -71,8 +77,8 @@ def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tup
         columns = [nothing] * len(header)
         for number, position in enumerate(positions):
             columns[position] = _coded(pa, found.column(number))
-    except (pa.ArrowException, OSError, UnicodeError, OverflowError) as error:
-        words = " ".join(str(error).split())[:200]
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        words = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(Fault(path.name, f"is no Parquet file: {words}")) from None
     return header, columns
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from xlperf.catalog.package import Package
-from xlperf.catalog.values import DateNumber, ErrorValue, Unsaved, serial_number
+from xlperf.catalog.values import DateNumber, ErrorValue, Unsaved, number_of, serial_number
 
 Cells = dict[int, dict[int, object]]
 """Values by row and column, both counted from 1; blank cells are absent, and rows of nothing else."""
@@ -233,11 +233,15 @@ class Workbook:
 
     def shared_string(self, text: str) -> str:
         """Text of a shared string."""
+        if not (text.isascii() and text.isdigit()):
+            raise ValueError(text)
         return self._strings[int(text)]
 
     def number(self, text: str, style: str) -> object:
-        """A number, and whether its style shows it as a date."""
-        value = float(text)
+        """A number, and whether its style shows it as a date; text that is no number stays text, for its column."""
+        value = number_of(text)
+        if value != value:
+            return text
         if style not in self._date_styles:
             return value
         return DateNumber(value, self.date_1904)
@@ -253,7 +257,11 @@ def is_date_format(code: str) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
+    """Text with the characters that XML cannot hold, which the format writes as ``_x000D_``; pairs of halves joined."""
+    if "_x" not in text:
+        return text
+    plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 class _SheetReader:

@@ -36,7 +36,7 @@ def show(path: str | os.PathLike[str]) -> str:
             formulas = Formulas()
             cells = book.cells(sheet, formulas)
             tables = sorted(f"{table.name} {table.reference}" for table in book.tables(sheet))
-            lines.append("\t".join([f"# {sheet}", *(f"table {table}" for table in tables)]))
+            lines.append("\t".join([f"# {_escaped(sheet)}", *(f"table {_escaped(table)}" for table in tables)]))
             lines += _rows(cells, _formula_texts(formulas))
     return "".join(f"{line}\n" for line in lines)
 
@@ -44,7 +44,10 @@ def show(path: str | os.PathLike[str]) -> str:
 def _rows(cells: Cells, formulas: dict[tuple[int, int], str]) -> list[str]:
     lines = []
     for row in sorted(cells):
-        texts = {column: formulas.get((row, column)) or _text(value) for column, value in cells[row].items()}
+        texts = {
+            column: _escaped(formulas[row, column]) if (row, column) in formulas else _text(value)
+            for column, value in cells[row].items()
+        }
         filled = [column for column, text in texts.items() if text]
         if filled:
             line = "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))
@@ -54,8 +57,7 @@ def _rows(cells: Cells, formulas: dict[tuple[int, int], str]) -> list[str]:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n")
-        return printable(escaped)
+        return _escaped(value)
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, DateNumber):
@@ -63,9 +65,14 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.15g}"
     if isinstance(value, ErrorValue):
-        return value.text
+        return _escaped(value.text)
     assert isinstance(value, Unsaved)
-    return f"={value.formula}"
+    return _escaped(f"={value.formula}")
+
+
+def _escaped(text: str) -> str:
+    """A text as one cell of one line: backslashes, tabs and newlines are written out, and other control characters."""
+    return printable(text.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n"))
 
 
 def _formula_texts(formulas: Formulas) -> dict[tuple[int, int], str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, examples, progress
+from xlperf.cli.common import catalog_option, examples, progress, say
 from xlperf.cli.files import Command, InputFile, OutputFile
 
 if TYPE_CHECKING:
@@ -92,14 +92,14 @@ def optimise(
     goal = objective or next(iter(OBJECTIVES[plan.kind]))
     with progress(generations, f"{generations} generations") as done:
         found = optimal_allocation(plan, known, goal, seed, generations=generations, progress=done)
-    click.echo(_told(found, goal, plan.kind))
+    say(*_told(found, goal, plan.kind))
     if output is not None:
         sheets = [("devices", [found.device, found.derived]), (plan.kind, [found.plan, found.outcome])]
         write_workbook(output, sheets)
-        click.echo(f"{output}: the device and its plan")
+        say(f"{output}: the device and its plan", err=True)
 
 
-def _told(found: Allocation, goal: str, kind: str) -> str:
+def _told(found: Allocation, goal: str, kind: str) -> list[str]:
     """The result in lines: objective, shares, machine, plan."""
     from xlperf.catalog.schema import results_of, unit_of
     from xlperf.explore.allocate import OBJECTIVES
@@ -133,4 +133,4 @@ def _told(found: Allocation, goal: str, kind: str) -> str:
         for name, value in chosen.items()
     )
     lines.append(f"  best plan: {', '.join(words)}")
-    return "\n".join(lines)
+    return lines

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from xlperf.cli.files import RESULTS, InputFile
-from xlperf.errors import Fault, InputError
+from xlperf.cli.files import RESULTS, STANDARD, InputFile
+from xlperf.errors import Fault, InputError, printable
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -39,6 +40,43 @@ most_option = click.option(
     show_default=True,
     help="Plans that the cells with auto of one row may stand for; more are refused.",
 )
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal.
+
+    Parameters
+    ----------
+    lines : str
+        Printed one below the other; a line break inside one of them is written out.
+    err : bool, default False
+        Whether they go to standard error.
+    """
+    for line in lines:
+        click.echo(printable(line), err=err)
+
+
+def wrote(output: str, number: int, noun: str) -> None:
+    """Say on standard error what a command wrote; nothing where that went to standard output.
+
+    Parameters
+    ----------
+    output : str
+        File, or ``-``.
+    number : int
+        Rows. [-]
+    noun : str
+        What a row is, in the singular.
+    """
+    if output != STANDARD:
+        say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
+
+
+def standard_output() -> IO[str]:
+    """Standard output for data: UTF-8 with line feeds, as files are written, whatever the terminal takes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n", errors="backslashreplace")
+    return sys.stdout
 
 
 def examples(*lines: str) -> str:
@@ -96,7 +134,7 @@ def note_unread(given: str | None, own: str | None) -> None:
             if path == given and not any(book.sheet(kind) for kind in EVERY_TABLE):
                 raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
         for fault in unread:
-            click.echo(f"note: {fault}", err=True)
+            say(f"note: {fault}", err=True)
 
 
 @contextmanager
@@ -127,7 +165,8 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
     def counted(done: int) -> None:
         nonlocal count
         count += done
-        click.echo(f"\r{count:,} {label}", nl=False, err=True)
+        sys.stderr.write(f"\r{count:,} {label}")
+        sys.stderr.flush()
 
     yield counted
-    click.echo(err=True)
+    sys.stderr.write("\n")

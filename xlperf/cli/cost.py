@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_of, catalog_option, examples, progress
+from xlperf.cli.common import catalog_of, catalog_option, examples, progress, wrote
 from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile
 from xlperf.errors import Fault, InputError, nearest
 
@@ -107,8 +107,7 @@ def cost(
         from xlperf.explore.cost_sensitivity import cost_sensitivity
 
         _write(output, "tornado", [cost_sensitivity(table, known, tornado)])
-        if output != STANDARD:
-            click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+        wrote(output, len(table), _WORDS[table.kind])
         return
     if table.kind == "servers":
         results = evaluate_servers(table, case)
@@ -125,8 +124,7 @@ def cost(
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, upstream, done)
     _write(output, table.kind, [_without(table, results), results])
-    if output != STANDARD:
-        click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+    wrote(output, len(table), _WORDS[table.kind])
 
 
 def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_of, catalog_option, examples, progress
+from xlperf.cli.common import catalog_of, catalog_option, examples, progress, wrote
 from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def device(devices: str, output: str, compare: bool, catalog: str | None) -> int
 
         found = reverse_check(table, known)
         _write(output, [(found,)])
+        wrote(output, len(found), "device")
         far = ~(np.abs(found["difference"]) <= TOLERANCE)
         return 1 if far.any() else 0
     pieces: list[tuple[Table, ...]] = []
@@ -71,8 +72,7 @@ def device(devices: str, output: str, compare: bool, catalog: str | None) -> int
             pieces.append((rows, evaluate_devices(rows, known)))
             done(len(rows))
     _write(output, pieces)
-    if output != STANDARD:
-        click.echo(f"{output}: {len(table):,} device{'s' if len(table) != 1 else ''}")
+    wrote(output, len(table), "device")
     return 0
 
 

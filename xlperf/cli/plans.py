@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_of, catalog_option, examples, most_option, note_unread, output_option, progress
+from xlperf.cli.common import (
+    catalog_of,
+    catalog_option,
+    examples,
+    most_option,
+    note_unread,
+    output_option,
+    progress,
+    say,
+    wrote,
+)
 from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile, OutputFile
 from xlperf.errors import Fault, InputError, nearest
 
@@ -64,7 +74,7 @@ def report(workbook: str | None, output: str, study: str | None, full: bool, mos
     known = catalog_for(catalog, source, tables)
     computed = [pair for table in tables for pair in _evaluated(table, known, len(table), most)]
     write_report(output, known, *map(list, zip(*computed, strict=True)), date=datetime.date.today())
-    click.echo(f"{output}: {_counted(tables)}")
+    say(f"{output}: {_counted(tables)}", err=True)
 
 
 def _study(name: str, workbook: str | None, output: str, full: bool, catalog: str | None) -> None:
@@ -78,7 +88,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 
     if name.strip().casefold() == "list":
         for known in NAMES:
-            click.echo(f"{known:18} {found(known).question}")
+            say(f"{known:18} {found(known).question}")
         return
     chosen = found(name)
     if full and not chosen.full:
@@ -88,8 +98,8 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     outcome = chosen.analyse(inputs)
     write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
     for finding in outcome.findings:
-        click.echo(f"{finding.tag}: {finding.words}")
-    click.echo(output)
+        say(f"{finding.tag}: {finding.words}")
+    wrote(output, len(outcome.findings), "finding")
 
 
 @click.command(
@@ -132,7 +142,7 @@ def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str
         table = _only(tables, plans, output)
         write_blocks(output, (parts(*pair) for pair in _evaluated(table, known, BLOCK, most)))
     if output != STANDARD:
-        click.echo(f"{output}: {_counted(tables)}")
+        say(f"{output}: {_counted(tables)}", err=True)
 
 
 @click.command(
@@ -172,14 +182,16 @@ def explain(
     plan = without_auto(plan, known)
     operators = explained(plan, known)
     if not len(operators):
-        click.echo(f"{table.place(index, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
+        say(f"{table.place(index, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
         raise click.exceptions.Exit(1)
     if output is None:
-        click.echo(text_table(parts(operators)))
+        say(*text_table(parts(operators)))
     elif Path(output).suffix.lower() == ".xlsx":
         write_workbook(output, [("operators", [operators])])
     else:
         write_blocks(output, [parts(operators)])
+    if output is not None:
+        wrote(output, len(operators), "operator")
 
 
 @click.command(
@@ -243,17 +255,19 @@ def frontier(
     with progress(0, "points computed") as done:
         found, results = (every_point if every else unbeaten_points)(tables[0], known, values, points, done)
     if not len(found):
-        click.echo("no plan at no load is legal, fits in memory and keeps the targets", err=True)
+        say("no plan at no load is legal, fits in memory and keeps the targets", err=True)
         raise click.exceptions.Exit(1)
     if output is None:
         tried = {**tables[0].auto, **values}
         names = told_apart(Frontier(found, results), tried, named=len(tables[0]) > 1)
         block = [part for part in parts(found) if part[0].name in names]
-        click.echo(text_table([*block, *(part for part in parts(results) if part[0].name in SHOWN)]))
+        say(*text_table([*block, *(part for part in parts(results) if part[0].name in SHOWN)]))
     elif Path(output).suffix.lower() == ".xlsx":
         write_workbook(output, [("frontier", [found, results])])
     else:
         write_blocks(output, [parts(found, results)])
+    if output is not None:
+        wrote(output, len(found), "point")
 
 
 def vary_line(text: str) -> tuple[str, list[str]]:

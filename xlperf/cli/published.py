@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_of, catalog_option, examples, progress
+from xlperf.cli.common import catalog_of, catalog_option, examples, progress, say, standard_output, wrote
 from xlperf.cli.files import STANDARD, Command, EditedFile, InputFile, OutputFile
 from xlperf.errors import Fault, InputError
 
@@ -108,20 +108,21 @@ def validate(
     with progress(0, "published runs") as done:
         report = validated(files or None, known, leave_out[0] if leave_out else None, done)
     if output == STANDARD:
-        click.echo(report.csv_text(), nl=False)
+        standard_output().write(report.csv_text())
     elif output is not None:
         with replaced(output) as temporary:
             temporary.write_text(report.csv_text(), encoding="utf-8", newline="")
+        wrote(output, len(report.records), "error")
     if readme is not None:
         _replace_table(Path(readme), report.readme_table())
     if output != STANDARD:
         for title, header, rows in report.tables():
             if rows:
-                click.echo(f"{title}\n{_aligned(header, rows)}\n")
+                say(title, *_aligned(header, rows), "")
     if baseline:
         _show_baseline(files, known)
     for line in report.missed():
-        click.echo(f"missed: {line}", err=True)
+        say(f"missed: {line}", err=True)
     return report.exit_code
 
 
@@ -190,7 +191,7 @@ def calibrate(
         table = fitted_calibration(known, day, measurements, _announced, values_only)
     if output is None:
         shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
-        click.echo(text_table(shown))
+        say(*text_table(shown))
     elif Path(output).suffix.lower() == ".xlsx":
         from xlperf.excel.build import read_tables, write_workbook
 
@@ -198,7 +199,7 @@ def calibrate(
     else:
         write_blocks(output, [parts(table)])
     if output is not None:
-        click.echo(f"{output}: {len(table):,} constants")
+        wrote(output, len(table), "constant")
 
 
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
@@ -216,7 +217,7 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
             for one in against_constant_mfu(published, catalog, by)
         ]
         if found:
-            click.echo(f"Median error beside one constant MFU\n{_aligned(header, found)}\n")
+            say("Median error beside one constant MFU", *_aligned(header, found), "")
 
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
@@ -242,9 +243,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
     _show("Kernels of shapes that were held back from the fit", "kernels", kernel_table(errors), None)
     missed = [one for one in errors if one.missed and not one.accelerator]
     for one in missed:
-        click.echo(
-            f"missed: {one.operation}: median {100.0 * one.median:.1f} %, asked for {100.0 * one.bar:.0f} %", err=True
-        )
+        say(f"missed: {one.operation}: median {100.0 * one.median:.1f} %, asked for {100.0 * one.bar:.0f} %", err=True)
     return 1 if missed else 0
 
 
@@ -270,12 +269,12 @@ def _show(title: str, name: str, table: tuple[tuple[str, ...], list[tuple[str, .
     header, lines = table
     if readme is not None:
         _replace_table(Path(readme), _markdown(name, table), name)
-    click.echo(f"{title}\n{_aligned(header, lines)}")
+    say(title, *_aligned(header, lines))
 
 
 def _announced(name: str) -> None:
     if sys.stderr.isatty():
-        click.echo(f"fitting {name}", err=True)
+        say(f"fitting {name}", err=True)
 
 
 def _replace_table(path: Path, table: str, name: str = "accuracy") -> None:
@@ -292,12 +291,12 @@ def _replace_table(path: Path, table: str, name: str = "accuracy") -> None:
         temporary.write_text(text[:begin] + table + rest, encoding="utf-8", newline="")
 
 
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text under their header; those that hold numbers to the right."""
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of text under their header, line by line; those that hold numbers to the right."""
     columns = []
     for words in zip(header, *rows, strict=True):
         width = max(map(len, words))
         right = all(word[:1].isdigit() or word in ("", "-") for word in words[1:])
         lines = [words[0], "-" * width, *words[1:]]
         columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+    return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]

@@ -8,11 +8,11 @@ needs the memory of one block.
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from xlperf.cli.common import standard_output
 from xlperf.cli.files import STANDARD
 from xlperf.errors import Fault, InputError
 from xlperf.files import replaced
@@ -45,7 +45,7 @@ def write_blocks(path: str, blocks: Iterable[list[Part]]) -> None:
         At least one; all have the same columns.
     """
     if path == STANDARD:
-        _write_csv(sys.stdout, blocks)
+        _write_csv(standard_output(), blocks)
         return
     with replaced(path) as temporary:
         if temporary.suffix.lower() == ".parquet":
@@ -123,7 +123,8 @@ def texts(column: Column, values: np.ndarray) -> list[str]:
     from xlperf.catalog.csvfile import harmless
 
     if column.is_text:
-        return [harmless(str(value)) for value in values.tolist()]
+        written = {value: harmless(str(value)) for value in dict.fromkeys(values.tolist())}
+        return [written[value] for value in values.tolist()]
     if column.kind in _FLAGS:
         words = _FLAGS[column.kind]
         return [words.get(value, "") for value in values.tolist()]

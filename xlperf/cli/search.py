@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, examples, most_option, progress
+from xlperf.cli.common import catalog_option, examples, most_option, progress, say, wrote
 from xlperf.cli.files import RESULTS, Command, InputFile
 from xlperf.errors import Fault, InputError
 
@@ -131,7 +131,7 @@ def search(
             kept = None if every else top
             answers.append(best(one, known, objective, bounds[one.kind], values, kept, most, done))
     for (one, _), answer in zip(rows, answers, strict=True):
-        click.echo(f"{_named(one)}: {answer.words}", err=True)
+        say(f"{_named(one)}: {answer.words}", err=True)
     found = [answer for answer in answers if answer.found]
     if found:
         _write(found, kinds, output)
@@ -185,8 +185,10 @@ def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
             shown = dict.fromkeys([objective, *limits, *SHOWN[kind]])
             wanted = [part for part in parts(plans) if part[0].name in names]
             known = {column.name: (column, values) for column, values in parts(results)}
-            click.echo(text_table([*wanted, *(known[name] for name in shown)]))
+            say(*text_table([*wanted, *(known[name] for name in shown)]))
     elif Path(output).suffix.lower() == ".xlsx":
         write_workbook(output, [(kind, [plans, results]) for kind, _, plans, results in sheets])
     else:
         write_blocks(output, [parts(plans, results) for _, _, plans, results in sheets])
+    if output is not None:
+        wrote(output, sum(len(plans) for _, _, plans, _ in sheets), "plan")

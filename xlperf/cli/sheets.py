@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from xlperf.cli.common import examples
+from xlperf.cli.common import examples, say
 from xlperf.cli.files import Command, InputFile, OutputFile
 from xlperf.errors import Fault, InputError
 
@@ -30,8 +30,7 @@ def check(workbook: str | None) -> int:
     from xlperf.resources import workbook as shipped
 
     found = checked(workbook or shipped(), [parameter_faults, device_faults])
-    for line in found.lines():
-        click.echo(line)
+    say(*found.lines())
     return 0 if found.ok else 1
 
 
@@ -48,7 +47,7 @@ def show(file: str) -> None:
     """Print the sheets of FILE as text: one line per row of data, headers and formulas as they stand."""
     from xlperf.catalog.show import show as shown
 
-    click.echo(shown(file), nl=False)
+    say(*shown(file).split("\n")[:-1])
 
 
 @click.command(
@@ -74,7 +73,7 @@ def new(file: str, empty: bool, study: str | None, force: bool) -> None:
             raise click.UsageError("give --empty or --study, not both")
         chosen = found(study)
         write_study(file, chosen)
-        click.echo(f"{file}: edit it, then: xlperf report {file} --study {chosen.name} -o report.xlsx")
+        say(f"{file}: edit it, then: xlperf report {file} --study {chosen.name} -o report.xlsx")
         return
     new_workbook(file, empty)
-    click.echo(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")
+    say(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")

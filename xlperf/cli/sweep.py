@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, examples, most_option, output_option, progress
+from xlperf.cli.common import catalog_option, examples, most_option, output_option, progress, say, wrote
 from xlperf.cli.files import Command, InputFile
 from xlperf.errors import Fault, InputError
 
@@ -56,6 +56,8 @@ def sweep(
     The plans keep their order; the last column of --vary changes fastest, those of the catalog change last. Cells that
     say auto are chosen anew for each combination, as xlperf search does.
     """
+    import numpy as np
+
     from xlperf.cli.plans import catalog_for, vary_line
     from xlperf.cli.results import parts
     from xlperf.explore.candidates import with_auto
@@ -76,6 +78,10 @@ def sweep(
     named = {"name", *asked.values, *table.auto}
     shown = [part for part in parts(found.plans) if part[0].name in named] + list(found.varied)
     shown += [part for part in parts(found.results) if part[0].name in SHOWN[table.kind]]
+    blank = found.results.number("fits") != 1.0
+    shown += [
+        (column, np.where(blank, values, "")) for column, values in parts(found.results) if column.name == "reason"
+    ]
     _show(whole, shown, output, "sweep")
 
 
@@ -165,7 +171,7 @@ def solve(
                 answer = solve_plan(one, known, column, values, bounds, largest, objective, most, done)
             found.append((label, answer))
     for label, answer in found:
-        click.echo(f"{label}: {_told(answer, column, varied, largest)}", err=True)
+        say(f"{label}: {_told(answer, column, varied, largest)}", err=True)
     good = [answer for _, answer in found if answer.found]
     if good:
         from xlperf.cli.results import parts
@@ -214,8 +220,10 @@ def _show(whole: list[Part], shown: list[Part], output: str | None, sheet: str) 
     from xlperf.cli.terminal import text_table
 
     if output is None:
-        click.echo(text_table(shown))
+        say(*text_table(shown))
     elif Path(output).suffix.lower() == ".xlsx":
         write_columns(output, [(sheet, whole)])
     else:
         write_blocks(output, [whole])
+    if output is not None:
+        wrote(output, len(whole[0][1]), "plan")

@@ -398,11 +398,14 @@ def _evaluate(
             (
                 gibibytes(results["memory"]),
                 gibibytes(
-                    usable_memory(
-                        capacity,
-                        serving.reserved_memory,
-                        results["memory_weights"],
-                        serving.software["memory_fraction"][:, 0],
+                    np.minimum(  # weights that are larger than the memory leave the engine all of it
+                        usable_memory(
+                            capacity,
+                            serving.reserved_memory,
+                            results["memory_weights"],
+                            serving.software["memory_fraction"][:, 0],
+                        ),
+                        capacity - serving.reserved_memory,
                     )
                 ),
                 gibibytes(capacity),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import difflib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,8 +21,9 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank, shown
+from xlperf.catalog.csvfile import read_csv
 from xlperf.catalog.table import Place, Table
-from xlperf.catalog.values import DateNumber
+from xlperf.catalog.values import DateNumber, number_of
 from xlperf.catalog.workbook import Workbook, column_letters
 from xlperf.errors import Fault, InputError
 
@@ -142,31 +144,19 @@ def read_published(path: str | Path) -> list[Published]:
 
 
 def _from_csv(path: Path) -> Published:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = list(csv.reader(stream))
-    except UnicodeDecodeError as error:
-        raise InputError(Fault(path.name, f"is not text in UTF-8 (byte {error.start})")) from None
-    except (OSError, csv.Error) as error:
-        raise InputError(Fault(path.name, f"cannot be read: {getattr(error, 'strerror', None) or error}")) from None
-    if not lines:
-        raise InputError(Fault(path.name, "is empty; a header row with row_id, model, gpu, n_gpus ... is meant"))
-    header = [name.strip() for name in lines[0]]
-    rows = [(number, cells) for number, cells in enumerate(lines[1:], start=2) if any(cell.strip() for cell in cells)]
-    faults = [
-        Fault(f"{path.name} [line {number}]", f"has {len(cells)} values, the header has {len(header)}")
-        for number, cells in rows
-        if len(cells) > len(header)
+    if path.suffix.lower() == ".parquet":
+        raise InputError(Fault(path.name, "published rows are read from a workbook (.xlsx) or CSV, got a Parquet file"))
+    file = read_csv(path)
+    header = [name.strip() for name in file.header]
+    texts = [
+        [str(distinct[code]) for code in codes.tolist()] for codes, distinct in file.columns if distinct is not None
     ]
-    if faults:
-        raise InputError(faults)
-    numbers = [number for number, _ in rows]
 
     def place(row: int, column: str) -> str:
-        return f"{path.name} [line {numbers[row]}, {column}]" if row >= 0 else f"{path.name} [header]"
+        line = int(file.lines[row]) if row >= 0 else 0
+        return f"{path.name} [line {line}, {column}]" if row >= 0 else f"{path.name} [header]"
 
-    cells = [row + [""] * (len(header) - len(row)) for _, row in rows]
-    return published_rows(header, cells, place)
+    return published_rows(header, list(zip(*texts, strict=True)), place)
 
 
 def _from_workbook(path: Path) -> list[Published]:
@@ -298,7 +288,7 @@ def _header_faults(header: Sequence[str], columns: Mapping[str, str], place: Pla
             close = difflib.get_close_matches(name, missing, n=1, cutoff=0.8)
             if close:
                 faults.append(Fault(where, f'has a column "{name}"; did you mean {close[0]}?'))
-    for name in sorted({name for name in header if name and header.count(name) > 1}):
+    for name in sorted(name for name, number in Counter(header).items() if name and number > 1):
         faults.append(Fault(where, f'has the column "{name}" more than once'))
     return faults
 
@@ -309,8 +299,8 @@ def _numbers(values: Sequence[str], name: str, sort: str, place: Place, faults: 
         if not value:
             continue
         try:
-            parsed[row] = _YES[value.casefold()] if sort == "flag" else float(value)
-        except (KeyError, ValueError):
+            parsed[row] = _YES[value.casefold()] if sort == "flag" else number_of(value)
+        except KeyError:
             wanted = "True or False" if sort == "flag" else "a number"
             faults.append(Fault(place(row, name), f'{name} must be {wanted}, got "{value[:60]}"'))
             continue
