@@ -193,6 +193,29 @@ def test_cells_far_apart_cost_what_they_are(tmp_path: Path) -> None:
     assert size < 300.0 and seconds < 10.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
+@pytest.mark.parametrize("name", ["show", "check", "validate", "report", "cost"])
+def test_other_commands_keep_to_the_cells_there_are(name: str, tmp_path: Path) -> None:
+    """No reader makes a sheet dense, whatever it is read for."""
+    path = workbook(tmp_path / "far.xlsx", far(4_000), "A1:XFD1048576")
+    code, _, seconds, size = measured(name, path, *(["-o", tmp_path / "out.xlsx"] if name == "report" else []))
+    assert code == (0 if name in ("show", "check") else 2)
+    assert size < 300.0 and seconds < 20.0, f"{seconds:.2f} s, {size:.0f} MiB"
+
+
+def test_published_rows_beyond_the_limit_are_refused(tmp_path: Path) -> None:
+    def rows() -> Iterator[bytes]:
+        yield row(1, "".join(f'<c t="inlineStr"><is><t>{name}</t></is></c>' for name in columns)).encode()
+        for n in range(2, 2_002):
+            yield row(n, cell(f"A{n}", "x")).encode()
+
+    columns = ["row_id", "model", "gpu", "n_gpus", *(f"other {number}" for number in range(6_000))]
+    code, said, seconds, size = measured("validate", workbook(tmp_path / "bad.xlsx", rows()))
+    assert (code, said) == (
+        2, "bad.xlsx [training]: holds 2,000 rows of 6,004 columns; 10,000,000 values are the most\n"
+    )  # fmt: skip
+    assert seconds < 2.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
+
+
 def test_rows_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from xlperf.catalog import workbook as reader
     from xlperf.catalog.plans import read_plans
