@@ -143,7 +143,6 @@ def test_functions_take_what_stands_for_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("date_1904", [False, True])
 def test_dates_that_excel_hands_to_xlwings_are_numbers(date_1904: bool) -> None:
     """Dates between programs on Windows count from 1899-12-30, in workbooks that count from 1904 as well."""
-    pytest.importorskip("xlwings")
     program = (
         "import datetime, json, sys; sys.path.insert(0, sys.argv[1])\n"
         "import xlwings_windows; xlwings_windows.windows_xlwings()\n"

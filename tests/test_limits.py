@@ -10,10 +10,9 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="measured with resource")
 
 MIB = 2**20
 TYPES = (
@@ -285,19 +284,26 @@ def test_lines_below_the_limit_are_read(tmp_path: Path) -> None:
     assert len(read_csv(path).lines) == 3 * LINE_LIMIT // len(long)
 
 
+@pytest.fixture
+def pa() -> Any:
+    """Arrow with its Parquet."""
+    import pyarrow
+    import pyarrow.parquet
+
+    return pyarrow
+
+
 # --- Parquet -------------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_a_parquet_file_repeats_are_bounded(tmp_path: Path) -> None:
+def test_rows_that_a_parquet_file_repeats_are_bounded(pa: Any, tmp_path: Path) -> None:
     """A run of a million equal values is a few bytes."""
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     rows = 30_000_000
     values = pa.DictionaryArray.from_arrays(
         pa.Array.from_buffers(pa.int8(), rows, [None, pa.py_buffer(bytes(rows))]), pa.array(["Llama3-70B"])
     )
     table = pa.table(dict.fromkeys(["model", "accelerator", "num accelerators"], values))
-    parquet.write_table(table, tmp_path / "bad.parquet", compression="zstd")
+    pa.parquet.write_table(table, tmp_path / "bad.parquet", compression="zstd")
     assert (tmp_path / "bad.parquet").stat().st_size < MIB
     code, said, seconds, size = measured("evaluate", tmp_path / "bad.parquet")
     assert code == 2
@@ -307,21 +313,18 @@ def test_rows_that_a_parquet_file_repeats_are_bounded(tmp_path: Path) -> None:
     assert seconds < 2.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
-def test_a_long_text_that_a_parquet_file_repeats_is_held_once(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+def test_a_long_text_that_a_parquet_file_repeats_is_held_once(pa: Any, tmp_path: Path) -> None:
     rows = 100_000
     names = pa.DictionaryArray.from_arrays(pa.array([0] * rows, type=pa.int32()), pa.array(["n" * 100_000]))
     plain = {"model": ["Llama3-70B"] * rows, "accelerator": ["H100-SXM-80GB"] * rows, "num accelerators": [64] * rows}
-    parquet.write_table(pa.table({**plain, "name": names}), tmp_path / "long.parquet")
+    pa.parquet.write_table(pa.table({**plain, "name": names}), tmp_path / "long.parquet")
     from xlperf.catalog.plans import read_plans
 
     (table,) = read_plans(tmp_path / "long.parquet")
     assert len(table) == rows and table["name"][0] is table["name"][-1]
 
 
-def test_a_footer_without_end_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
+def test_a_footer_without_end_is_refused(pa: Any, tmp_path: Path) -> None:
     path = tmp_path / "bad.parquet"
     path.write_bytes(b"PAR1" + bytes(64) + struct.pack("<I", 2**31 - 1) + b"PAR1")
     code, said, _, size = measured("evaluate", path)
@@ -330,9 +333,7 @@ def test_a_footer_without_end_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "map", "struct", "binary", "dictionary of lists"])
-def test_columns_that_hold_no_single_values_are_refused(kind: str, tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+def test_columns_that_hold_no_single_values_are_refused(kind: str, pa: Any, tmp_path: Path) -> None:
     odd = {
         "list": pa.array([[1.0], None]),
         "map": pa.array([[("a", 1)], []], type=pa.map_(pa.string(), pa.int64())),
@@ -341,7 +342,7 @@ def test_columns_that_hold_no_single_values_are_refused(kind: str, tmp_path: Pat
         "dictionary of lists": pa.array([[[1]], [[2]]]),
     }[kind]
     plain = {"model": ["a", "b"], "accelerator": ["a", "b"], "num accelerators": [1, 2]}
-    parquet.write_table(pa.table({**plain, "tensor parallel": odd}), tmp_path / "odd.parquet")
+    pa.parquet.write_table(pa.table({**plain, "tensor parallel": odd}), tmp_path / "odd.parquet")
     code, said, _, _ = measured("evaluate", tmp_path / "odd.parquet")
     assert code == 2 and said.startswith("odd.parquet [column tensor parallel]: holds ") and said.count("\n") == 1
     assert "a cell of a plan is one value" in said

@@ -75,7 +75,8 @@ def test_headers_carry_the_unit_of_the_sheets(name: str, kind: str, written: Cal
     path = written(name, kind, ".csv")
     header = next(csv.reader(path.open(newline="", encoding="utf-8")))
     assert len(header) == len(set(header)) and {one for one in header if not varied(one)} <= known_headers()
-    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow.parquet as parquet
+
     assert parquet.read_schema(written(name, kind, ".parquet")).names == header
     if name in ("evaluate", "cost"):
         again = command(name, path.parent / "plans.csv").out
@@ -102,7 +103,8 @@ def test_what_a_command_writes_is_plans_again(
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] in ("evaluate", "cost")])
 def test_pandas_reads_what_a_command_writes(name: str, kind: str, written: Callable[..., Path]) -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     path = written(name, kind, ".csv")
     frame = pandas.read_csv(path)
     tables = (f"{kind}_results",) if name == "evaluate" else ("ownership",)
@@ -132,6 +134,17 @@ def test_files_with_the_names_of_before_are_still_read(kind: str, written: Calla
     assert list(table.columns) == list(expected.columns)
     for name, values in expected.columns.items():
         assert table[name].tolist() == values.tolist() or np.array_equal(table[name], values, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_what_an_earlier_cost_command_wrote_is_plans(kind: str, tmp_path: Path) -> None:
+    """Its columns had other names, and no units."""
+    former = "server,capex,run_cost,step_cost,tokens_per_dollar,cost_per_million_input_tokens,energy_per_token"
+    header, first, _, *_ = (TRAIN if kind == "training" else SERVE).splitlines()
+    path = tmp_path / "old.csv"
+    path.write_text(f"{header},{former}\n{first},DGX,5.847,1,1,1,,1\n")
+    (table,) = read_plans(path)
+    assert table.kind == kind and table["name"].tolist() == ["one"]
 
 
 def test_a_column_of_the_catalog_in_plans_of_ones_own_is_refused(tmp_path: Path) -> None:

@@ -28,6 +28,13 @@ _COUNTS = re.compile(
 )
 
 
+_FORMER_RESULTS = set(
+    "carbon_per_million_tokens cost_per_million_tokens cost_per_million_input_tokens cost_per_million_output_tokens "
+    "energy_per_token run_carbon run_cost step_cost tokens_per_dollar tokens_per_second_per_megawatt".split()
+)
+"""What version 0.1 of ``xlperf cost`` called the owner's results: files that it wrote are still plans."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """What one header cell means: the column, and the factor from its unit to the unit used inside."""
@@ -217,7 +224,8 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
 def _result_names(kind: str) -> frozenset[str]:
     """Columns that commands write beside the rows of a kind: left out where rows are read."""
     tables = [f"{kind}_results", *(["ownership"] if kind in PLAN_TABLES else [])]
-    return frozenset(column.name for table in tables if table in schema() for column in schema()[table].columns)
+    names = {column.name for table in tables if table in schema() for column in schema()[table].columns}
+    return frozenset(names | (_FORMER_RESULTS if kind in PLAN_TABLES else set()))
 
 
 @lru_cache(maxsize=64)
