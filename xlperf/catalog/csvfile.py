@@ -18,6 +18,8 @@ from xlperf.errors import Fault, InputError
 
 STANDARD = "-"
 SIZE_LIMIT = 2 * 2**30
+MOST_COLUMNS = 16_384
+"""As a sheet has. [-]"""
 _STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
 # What a spreadsheet takes for the start of a formula: at the start of a text, or behind whatever it may split a line at
 # (a file with commas is split at semicolons where those are the list separator, at tabs by a paste). Signed numbers are
@@ -178,6 +180,9 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
         if not header:
             if any(cell.strip() for cell in row):
                 header, header_line, width = row, start, len(row)
+                if width > MOST_COLUMNS:
+                    problem = f"has {width:,} columns; {MOST_COLUMNS:,} are the most"
+                    raise InputError(Fault(f"{name} [line {start}]", problem))
                 seen = [{} for _ in header]
                 codes = [[] for _ in header]
             continue
