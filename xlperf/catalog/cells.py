@@ -6,7 +6,6 @@ rules: :func:`table_from_rows` and :func:`table_from_columns`. All faults are co
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,18 @@ from xlperf.catalog.headers import Field, Header, parse_header, plan_kind, table
 from xlperf.catalog.keys import key_faults
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, TableSchema, schema, split_header
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.catalog.values import BadValue, ErrorValue, Unsaved, factorise, is_blank, number_of, shown
+from xlperf.catalog.values import (
+    BadValue,
+    ErrorValue,
+    SparseRow,
+    Unsaved,
+    as_number,
+    as_text,
+    factorise,
+    is_blank,
+    number_of,
+    shown,
+)
 from xlperf.errors import Fault, Hint, InputError
 
 __all__ = [
@@ -96,6 +106,7 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
 
 def _number(field: Field, value: object, from_text: bool) -> float:
     number = math.nan
+    value = as_number(value)
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         with suppress(OverflowError):
             number = float(value)
@@ -128,6 +139,7 @@ def _beyond(field: Field, inside: Any) -> Any:
 
 
 def _flag(field: Field, value: object) -> float:
+    value = as_number(value)
     if isinstance(value, (bool, int, float, np.bool_, np.number)) and value in (0, 1):
         return float(value)
     if isinstance(value, str) and value.casefold() in _YES:
@@ -145,18 +157,12 @@ def _choice(field: Field, value: object) -> str:
 
 
 def _text(field: Field, value: object) -> str:
-    if isinstance(value, str):
-        if _HALVES.search(value):
-            raise BadValue(f"{field.words} must be text, got {shown(value)}, which holds half a character")
-        return value
-    if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-        with suppress(OverflowError):
-            return f"{float(value):.15g}"
-    if isinstance(value, datetime.datetime):
-        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(sep=" ")
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    raise BadValue(f"{field.words} must be text, got {shown(value)}")
+    if isinstance(value, str) and _HALVES.search(value):
+        raise BadValue(f"{field.words} must be text, got {shown(value)}, which holds half a character")
+    text = as_text(value)
+    if text is None:
+        raise BadValue(f"{field.words} must be text, got {shown(value)}")
+    return text
 
 
 class _Collector:
@@ -202,13 +208,13 @@ def parse_rows(
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
     collector.header(parsed)
-    fields = parsed.fields
+    fields, unnamed = parsed.fields, frozenset(parsed.unnamed)
     kept: list[int] = []
     for row, cells in enumerate(rows):
         width = len(cells)
         if skip_empty and all(field.position >= width or is_blank(cells[field.position]) for field in fields):
             continue
-        for position in parsed.unnamed:
+        for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
             if position < width and not is_blank(cells[position]):
                 collector.add(row, position, f"a value without a header, got {shown(cells[position])}")
         kept.append(row)
@@ -358,6 +364,8 @@ def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndar
 def _coded(values: np.ndarray) -> Coded:
     if values.dtype.kind in "fiub":
         return values, None
+    if values.dtype.kind in "mM":
+        values = values.astype(f"{values.dtype.kind}8[us]")
     return factorise(values.tolist())
 
 

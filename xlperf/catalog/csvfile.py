@@ -19,7 +19,9 @@ from xlperf.errors import Fault, InputError
 STANDARD = "-"
 SIZE_LIMIT = 2 * 2**30
 MOST_COLUMNS = 16_384
-"""As a sheet has. [-]"""
+"""Columns of a file, as many as a sheet has. [-]"""
+LINE_LIMIT = 4 * 2**20
+"""Characters of a line. [-]"""
 _STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
 # What a spreadsheet takes for the start of a formula: at the start of a text, or behind whatever it may split a line at
 # (a file with commas is split at semicolons where those are the list separator, at tabs by a paste). Signed numbers are
@@ -84,6 +86,7 @@ def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
     standard = str(path) == STANDARD
     shown = name or ("standard input" if standard else Path(path).name)
     text = _decoded(sys.stdin.buffer.read(SIZE_LIMIT + 1) if standard else _bytes(Path(path), shown), shown)
+    _check_lines(text, shown)
     first = next((line for line in text[:1_000_000].splitlines() if line.strip()), "")
     if not first:
         raise InputError(Fault(shown, "is empty; a header row and rows of values are meant"))
@@ -178,11 +181,11 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
             raise InputError(Fault(f"{name} [line {start}]", _malformed(error))) from None
         end = reader.line_num  # type: ignore[attr-defined]
         if not header:
+            if len(row) > MOST_COLUMNS:
+                problem = f"has {len(row):,} columns; {MOST_COLUMNS:,} are the most"
+                raise InputError(Fault(f"{name} [line {start}]", problem))
             if any(cell.strip() for cell in row):
                 header, header_line, width = row, start, len(row)
-                if width > MOST_COLUMNS:
-                    problem = f"has {width:,} columns; {MOST_COLUMNS:,} are the most"
-                    raise InputError(Fault(f"{name} [line {start}]", problem))
                 seen = [{} for _ in header]
                 codes = [[] for _ in header]
             continue
@@ -209,6 +212,19 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
         for parts, known in zip(codes, seen, strict=True)
     ]
     return _without_blank_rows(CsvFile(name, header, columns, np.array(lines, dtype=np.int64), header_line))
+
+
+def _check_lines(text: str, name: str) -> None:
+    """Refuse a line without end before it is taken apart: one of twice the limit at the latest."""
+    end = "\n" if "\n" in text else "\r"
+    at = 0
+    while len(text) - at > LINE_LIMIT:
+        found = text.find(end, at, at + LINE_LIMIT)
+        if found < 0:
+            line = text.count(end, 0, at) + 1
+            problem = f"is longer than {LINE_LIMIT:,} characters; a header row and rows of values are meant"
+            raise InputError(Fault(f"{name} [line {line}]", problem))
+        at = text.rfind(end, at, at + LINE_LIMIT) + 1
 
 
 def _malformed(error: csv.Error) -> str:

@@ -53,6 +53,8 @@ def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tup
         _check_footer(path)
         with parquet.ParquetFile(path) as file:
             header = list(file.schema_arrow.names)
+            if len(set(header)) < len(header):  # the header says so; nothing below it is looked at
+                return header, [(np.zeros(0, dtype=np.int8), [None])] * len(header)
             positions = sorted(wanted(header))
             _check_size(path, file, positions)
             fields = [file.schema_arrow.field(position) for position in positions]
@@ -75,8 +77,8 @@ def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tup
         columns = [nothing] * len(header)
         for number, position in enumerate(positions):
             columns[position] = _coded(pa, found.column(number))
-    except (pa.ArrowException, OSError, UnicodeError, OverflowError) as error:
-        words = " ".join(str(error).split())[:200]
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        words = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(Fault(path.name, f"is no Parquet file: {words}")) from None
     return header, columns
 

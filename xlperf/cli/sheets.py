@@ -45,9 +45,10 @@ def check(workbook: str | None) -> int:
 @click.argument("file", type=InputFile())
 def show(file: str) -> None:
     """Print the sheets of FILE as text: one line per row of data, headers and formulas as they stand."""
-    from xlperf.catalog.show import show as shown
+    from xlperf.catalog.show import shown_lines
 
-    say(*shown(file).split("\n")[:-1])
+    for line in shown_lines(file):
+        say(line)
 
 
 @click.command(

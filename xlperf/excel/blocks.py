@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlperf.catalog.cells import is_blank, parse_header, plan_kind, table_from_rows
 from xlperf.catalog.schema import Column, results_of, split_header, table_schema
+from xlperf.catalog.values import as_number
 from xlperf.errors import Fault, InputError, nearest, printable
 from xlperf.excel.functions import STAND_INS
 from xlperf.excel.handles import Block
@@ -81,6 +82,9 @@ def block_of(argument: Any) -> Block:
 
 def _plain(cell: Any) -> Any:
     """One form of what hosts send differently: blanks are None, numbers floats; so equal tables have equal handles."""
+    if isinstance(cell, (float, bool)) or cell is None:
+        return cell
+    cell = as_number(cell)
     if isinstance(cell, (float, bool)) or cell is None:
         return cell
     if isinstance(cell, int):

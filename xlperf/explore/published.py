@@ -23,11 +23,13 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank, shown
 from xlperf.catalog.csvfile import read_csv
 from xlperf.catalog.table import Place, Table
-from xlperf.catalog.values import number_of
+from xlperf.catalog.values import DateNumber, number_of
 from xlperf.catalog.workbook import Workbook, column_letters
 from xlperf.errors import Fault, InputError
 
 KINDS = ("training", "inference")
+MOST_VALUES = 10_000_000
+"""Cells, blank ones among them, of a sheet of published rows. [-]"""
 _REQUIRED = ("row_id", "model", "gpu", "n_gpus")
 _YES = {"true": 1.0, "yes": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "no": 0.0, "0": 0.0, "0.0": 0.0}
 
@@ -201,6 +203,9 @@ def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[
             return None
         columns = {str(value).strip(): column for column, value in cells[top].items() if not is_blank(value)}
         numbers = [row for row in sorted(cells) if row > top]
+        if len(numbers) * len(columns) > MOST_VALUES:
+            problem = f"holds {len(numbers):,} rows of {len(columns):,} columns; {MOST_VALUES:,} values are the most"
+            raise InputError(Fault(f"{book.name} [{sheet}]", problem))
         where = f"{book.name} [{sheet}!"
 
         def place(row: int, column: str) -> str:
@@ -224,6 +229,8 @@ def _plain(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "True" if value else "False"
+    if isinstance(value, DateNumber):
+        return value.text
     if isinstance(value, float):
         return f"{value:.15g}" if value.is_integer() else repr(value)
     return str(value)
