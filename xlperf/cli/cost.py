@@ -130,8 +130,7 @@ def cost(
             raise InputError(Fault("--owner", f'no server has "{owner}" in its name; {nearest(owner, names)}'))
         if bridge:
             _write(output, "bridge", [cost_bridge(table, known, owner or "", case)])
-            if output != STANDARD:
-                click.echo(f"{output}: {len(table):,} plan{'s' if len(table) != 1 else ''}")
+            wrote(output, len(table), "plan")
             return
         results = evaluate_ownership(table, known, owner or "", case)
     else:

@@ -382,10 +382,8 @@ def _evaluate(
     for code, word in enumerate(BOUNDS):
         bound[(codes == code) & ~illegal] = word
     capacity = results["memory_capacity"]
-    share = serving.software["memory_fraction"][:, 0]
-    usable = np.minimum(  # weights that are larger than the memory leave the engine all of it
-        usable_memory(capacity, serving.reserved_memory, results["memory_weights"], share),
-        capacity - serving.reserved_memory,
+    usable = usable_memory(
+        capacity, serving.reserved_memory, results["memory_weights"], serving.software["memory_fraction"][:, 0]
     )
     notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
     if prefilling is not None:
@@ -416,7 +414,7 @@ def _evaluate(
 
 
 def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Rule:
-    sizes = gibibytes(used), gibibytes(usable), gibibytes(capacity)
+    sizes = gibibytes(used), gibibytes(np.minimum(usable, capacity)), gibibytes(capacity)
     return Rule(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
 
 

@@ -194,7 +194,8 @@ def equation_block(name: str, arguments: Sequence[Any]) -> Block:
             values.append(_word(own, argument))
             continue
         cells, places, problems = _numbers(own, argument)
-        values.append(cells * UNITS[own.unit].factor)
+        with np.errstate(over="ignore"):
+            values.append(cells * UNITS[own.unit].factor)
         if problems:
             faults.append((places, problems))
     arrays = [value for value in values if not isinstance(value, str)]
