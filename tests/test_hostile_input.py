@@ -110,6 +110,28 @@ def test_forty_thousand_bad_cells_of_an_equation() -> None:
     ]
 
 
+def test_two_thousand_unknown_models_in_one_call() -> None:
+    rows = [[f"p{i}", f"Llama3-70B-instruct-v{i}", "H100-SXM-80GB", 64] for i in range(2000)]
+    start = time.perf_counter()
+    column = Session().call("XLPERF_STEP_TIME", [[HEADER.split(","), *rows]])
+    assert time.perf_counter() - start < 8.0
+    assert "did you mean" in column[0][0].message
+    assert column[-1][0].message == 'training "p1999", model: unknown model "Llama3-70B-instruct-v1999"'
+
+
+def test_measurements_that_are_no_numbers() -> None:
+    from xlperf.catalog.catalog import load_catalog
+    from xlperf.explore.kernel_rows import measurements, read_kernels
+    from xlperf.resources import workbook
+
+    row = next(row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm")
+    for text in ("1_000", "nan", "x"):
+        with pytest.raises(
+            InputError, match=f'row "{row["row_id"]}" of the sheet kernels: m must be a number, got "{text}"'
+        ):
+            measurements([{**row, "m": text}], load_catalog())
+
+
 # --- what the worker takes -----------------------------------------------------------------------------------------
 
 

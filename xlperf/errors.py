@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 MOST_FAULTS_SHOWN = 50
 
@@ -128,9 +129,13 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     >>> nearest("H100", ["A100", "H100-SXM-80GB", "DGX-H100"])
     'did you mean H100-SXM-80GB, DGX-H100, A100?'
     """
+    return _nearest(name, tuple(known), count)
+
+
+@lru_cache(maxsize=4096)
+def _nearest(name: str, names: tuple[str, ...], count: int) -> str:
     import difflib
 
-    names = list(known)
     folded: dict[str, str] = {}
     for candidate in names:
         folded.setdefault(candidate.casefold(), candidate)
@@ -141,7 +146,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     close = list(dict.fromkeys([*close, *(folded[key] for key in alike)]))[:count]
     if close:
         return f"did you mean {', '.join(_quoted(close))}?"
-    shown = ", ".join(_quoted(names[:8]))
+    shown = ", ".join(_quoted(list(names[:8])))
     return f"known: {shown}{', ...' if len(names) > 8 else ''}" if names else "none is known"
 
 

@@ -59,9 +59,9 @@ class Plans:
         object.__setattr__(self, "flags", tuple(flags))
 
 
-def words_of(error: InputError) -> str:
-    """Faults as one text for a cell: the first ones and how many more."""
-    lines = [str(fault) for fault in error.faults[:MOST_FAULTS_SHOWN]]
+def words_of(error: InputError, hints: bool = True) -> str:
+    """Faults as one text for a cell: the first ones and how many more; with the names that may be meant or without."""
+    lines = [str(fault) if hints else fault.brief for fault in error.faults[:MOST_FAULTS_SHOWN]]
     more = len(error.faults) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more else "")
 
