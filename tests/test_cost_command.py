@@ -43,7 +43,7 @@ def _write(path: Path, *rows: str, header: str = HEADER) -> Path:
 def test_designs_to_csv(command: Command, study: Path, tmp_path: Path) -> None:
     designs = _write(tmp_path / "designs.csv", GOOD, "two,organic,5 nm,1,800,,1000000")
     done = command("cost", designs, "-o", tmp_path / "results.csv", "--catalog", study)
-    assert (done.code, done.out.strip()) == (0, f"{tmp_path / 'results.csv'}: 2 designs")
+    assert (done.code, done.err.strip()) == (0, f"{tmp_path / 'results.csv'}: 2 designs")
     rows = csv_rows((tmp_path / "results.csv").read_text(encoding="utf-8"))
     given = ["chiplet", "package", "node", "num_dies", "module_area", "link_area_share", "volume"]
     assert list(rows[0]) == [*given, *(column.name for column in results_of("chiplets").columns)]

@@ -95,7 +95,7 @@ def test_tornado_command(command: Command, tmp_path: Path) -> None:
     rows = csv_rows(done.out)
     assert {row["result"] for row in rows} == {"unit cost (USD)"}
     done = command("cost", study, "--sheet", "servers", "--tornado", "", "-o", tmp_path / "hour.xlsx")
-    assert (done.code, done.out.strip()) == (0, f"{tmp_path / 'hour.xlsx'}: 1 server")
+    assert (done.code, done.err.strip()) == (0, f"{tmp_path / 'hour.xlsx'}: 1 server")
     done = command("cost", study, "--tornado", "", "--case", "low")
     assert (done.code, len(done.err.splitlines())) == (2, 1)
     high = command("cost", study, "--sheet", "servers", "--case", "high")
