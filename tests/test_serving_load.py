@@ -178,7 +178,7 @@ def test_a_prompt_in_the_cache_leaves_decoding_as_it_is(catalog: Catalog, model:
     cold, warm = ({**plan, "prefix_hit_rate": hit} for hit in (0, 1))
     found = results(catalog, cold, warm)
     assert found.number("tpot")[0] == found.number("tpot")[1]
-    assert found.number("memory_kv_cache")[0] == found.number("memory_kv_cache")[1]
+    assert found.number("memory_kv_cache")[1] < 0.5 * found.number("memory_kv_cache")[0]
     assert found.number("ttft")[1] < 0.5 * found.number("ttft")[0]
 
 

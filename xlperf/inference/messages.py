@@ -78,16 +78,18 @@ def _context_messages(
 ) -> tuple[Array, Array]:  # fmt: skip
     """What the ranks that share prompts exchange in one layer, (rows, 2): bytes and time, behind nothing.
 
-    In a pass of the prefill keys and values of all tokens so far, own ones and those of the cache, visit every rank.
+    In a pass of the prefill keys and values that its chunks of prompts attend to, own ones and those of the cache,
+    visit every rank.
     In a step of decoding each rank has attended to its part of the caches; outputs are added up, weighted by the
     sums of their softmaxes.
     """
     group, apart = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
-    seen = plan.prompt_length - 0.5 * plan.new_tokens * (passes - 1.0) / passes
+    seen = plan.chunk_context
     near = np.minimum(seen, model.window) if np.any(model.num_local_layers > 0.0) else seen
     local = model.num_local_layers / model.num_layers
     elements = cache_elements(model, plan.attention_parallel, latent)
-    held = (prompts * elements * plan.attention_size * ((1.0 - local) * seen + local * near))[:, None]
+    chunks = prompts * plan.chunks / passes
+    held = (chunks * elements * plan.attention_size * ((1.0 - local) * seen + local * near))[:, None]
     block = held / group
     turn = collective_time("point_to_point", block, group, apart, network, kernels["point_to_point"])
     gathered = collective_time("all_gather", held, group, apart, network, kernels["all_gather"])

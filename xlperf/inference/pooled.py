@@ -149,15 +149,18 @@ def pools_of(both: Serving, decoding: Serving, prefilling: Serving, stream: Stre
 
 
 def _transfer_time(prefilling: Serving, decoding: Serving, memory: Mapping[str, Array]) -> Array:
-    """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it, (rows,). [s]"""
+    """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it, (rows,). [s]
+
+    The prefix that all prompts have in common is there already.
+    """
     plan, other = prefilling.plan, decoding.plan
-    context = other.prompt_length + other.running_output
+    context = other.new_tokens + other.running_output
     one = memory["kv_cache_size"]
     if decoding.architecture.linear_attention:
         # The state of linear attention is sent whole, however long the prompt, and without those of drafts.
         state = memory["state_size"]
-        one = one - state + state * (context / other.prompt_length) / (1.0 + other.draft_tokens)
-    one = one * (other.prompt_length / context) * other.pipeline_parallel
+        one = one - state + state * (context / other.new_tokens) / (1.0 + other.draft_tokens)
+    one = one * (other.new_tokens / context) * other.pipeline_parallel
     # Each rank of a copy of the attention sends or receives its part at the same time.
     mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
     size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
