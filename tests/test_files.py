@@ -21,6 +21,7 @@ from xlperf.catalog.kept import keep_tables, kept_tables
 from xlperf.catalog.workbook import read_catalog_tables
 from xlperf.cli.app import cli
 from xlperf.cli.files import Command, EditedFile, InputFile, OutputFile
+from xlperf.cli.operations import _NUMBERS, _TEXTS
 from xlperf.files import replaced, scratch_folder
 from xlperf.resources import template, workbook
 
@@ -31,8 +32,10 @@ ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reaso
 
 # --- no input is ever an output ------------------------------------------------------------------------------------
 
-NOT_FILES = {"name", "sheet", "study", "case", "tornado", "owner", "objective", "limits", "vary", "targets", "autos",
-             "leave_out", "host", "date"}  # fmt: skip
+NOT_FILES = {
+    *("name sheet study tornado owner limits vary targets autos leave_out date accelerator objective".split()),
+    *(name.replace("-", "_") for name in (*_TEXTS, *_NUMBERS)),
+}
 """Parameters of commands that hold text and name no file."""
 
 
@@ -49,8 +52,8 @@ def test_every_parameter_that_names_a_file_says_so() -> None:
     for command in cli.commands.values():
         assert isinstance(command, Command), command.name
         for parameter in command.params:
-            numeric = isinstance(parameter.type, (click.types.BoolParamType, click.types.IntParamType, click.IntRange))
-            known = isinstance(parameter.type, kinds) or numeric or parameter.name in NOT_FILES
+            others = (click.types.BoolParamType, click.types.IntParamType, click.IntRange, click.Choice)
+            known = isinstance(parameter.type, (*kinds, *others)) or parameter.name in NOT_FILES
             assert known, f"{command.name} {parameter.name}: InputFile, OutputFile, EditedFile, or text that is none?"
             if "--output" in parameter.opts or parameter.name in ("catalog", "measurements"):
                 assert isinstance(parameter.type, kinds)
@@ -91,7 +94,8 @@ def test_no_input_of_any_command_is_its_output(
     for parameter in taken.params:
         value = named.get(id(parameter))
         if value is None and isinstance(parameter, click.Argument) and parameter.required:
-            value = "libreoffice" if parameter.name == "host" else str(tmp_path / "none.csv")
+            choice = isinstance(parameter.type, click.Choice)
+            value = parameter.type.choices[0] if choice else str(tmp_path / "none.csv")  # type: ignore[attr-defined]
         if value is None and parameter.required:
             value = "x<=1" if parameter.name == "targets" else "tensor parallel=1"
         if value is not None:

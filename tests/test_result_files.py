@@ -182,7 +182,8 @@ def test_the_header_of_validate_is_fixed(tmp_path: Path, command: Run) -> None:
 def test_operators_and_constants_carry_units(tmp_path: Path, command: Run) -> None:
     plans = tmp_path / "plans.csv"
     plans.write_text(TRAIN)
-    for name, given in (("explain", [plans]), ("calibrate", [])):
+    gemm = ["gemm", "--accelerator", "H100-SXM-80GB", "-m", "8", "-n", "8", "-k", "8"]
+    for name, given in (("explain", [plans]), ("calibrate", []), ("time", gemm)):
         out = tmp_path / f"{name}.csv"
         assert command(name, *given, "-o", out).code == 0
         header = next(csv.reader(out.open(newline="", encoding="utf-8")))

@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate.bands import band_ends, full_cache
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
-from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
+from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes, rounded_down
 from xlperf.evaluate.pieces import in_pieces
 from xlperf.evaluate.pools import mode_rules, pool_plans, pool_rows
 from xlperf.evaluate.precisions import PRECISION_CODES
@@ -372,8 +372,8 @@ def _evaluate(
             *serving_rules(plan, serving.model),
             Rule(
                 np.isinf(results["ttft"]),
-                "request rate {} is more than the deployment can serve, about {}",
-                (stream.request_rate, np.round(results["max_request_rate"], 3)),
+                "request rate {} is more than the deployment can serve: at most {} requests/s",
+                (stream.request_rate, rounded_down(results["max_request_rate"])),
             ),
         ]
         illegal, reason = broken_rules(rules, len(plans))

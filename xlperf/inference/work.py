@@ -43,7 +43,7 @@ from xlperf.workload.serving import (
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 
-_VECTOR_FLOP = 2.0
+VECTOR_FLOP = 2.0
 _LOGIT_SIZE = 4.0
 
 
@@ -84,8 +84,8 @@ class ServingWork(NamedTuple):
     message_size : Array
         All-reduce, gathering of logits, transfer to the next stage, exchange of tokens between experts, and of keys
         and values or outputs between the ranks that share prompts, (rows, 2, 5). [B]
-    message_time : Array
-        Their times, (rows, 2, 5); of keys and values what attention does not hide. [s]
+    message_time, message_alone : Array
+        Their times, (rows, 2, 5): what is exposed, and in full. [s]
     message_calls : Array
         All-reduces, exchanges with experts and between ranks that share prompts, of one layer, (rows, 3). [-]
     layer_overhead : Array
@@ -120,6 +120,7 @@ class ServingWork(NamedTuple):
     attention_calls: Array
     message_size: Array
     message_time: Array
+    message_alone: Array
     message_calls: Array
     layer_overhead: Array
     layer_launches: Array
@@ -268,12 +269,13 @@ def serving_work(
     output_size = activation[:, None]
     logit_size = np.full_like(activation, _LOGIT_SIZE)
     vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
-    vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
+    vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (VECTOR_FLOP / output_size))
     attention = _attention(model, attention_device, plan, batching, kernels, architecture, phases)
     kind_calls = attention_calls(model, architecture, phases)
     message_size, message_time, message_calls = serving_messages(
         model, network, plan, shape, kernels, architecture, batching.own_prompts, batching.passes, phases
     )
+    message_alone = message_time.copy()
     if PREFILL in phases and np.any(plan.context_parallel > 1.0):
         each = attention[-1] * kind_calls
         hiding = total(each[:, : each.shape[1] // len(phases)])
@@ -303,14 +305,12 @@ def serving_work(
         kind_calls,
         message_size,
         message_time,
+        message_alone,
         message_calls,
         layer_overhead,
         0.0 * served,
         prefill * software["prefill_overhead_time"] + served * each_served,
-        served,
-        served,
-        served,
-        served,
+        *[served] * 4,
     )
     launched = _kernels(work)
     if architecture.latent_attention:
