@@ -128,7 +128,9 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
         row = operator_row("communication", "context exchange not hidden", "point_to_point", 1.0, context)
         rows.append({**row, "bound": "network"})
     transfers = batches * 2.0 * float(plan.virtual_pipeline[0]) * float(plan.pipeline_parallel[0] > 1)
-    add("stage transfer", found.stage_transfer, transfers)
+    whole_transfers = transfers * float(found.stage_transfer.time[0])
+    waited = float(done.results["time_pipeline_communication"][0])
+    add("stage transfer", found.stage_transfer, transfers, waited / whole_transfers if whole_transfers > 0 else 0.0)
     sharded = bool(plan.regathers[0])
     repeats = batches if sharded else 1.0
     whole = float(plan.zero_stage[0]) < 1

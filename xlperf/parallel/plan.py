@@ -57,6 +57,9 @@ class TrainingPlan:
         1 where stages take layers in order until they exceed their share of the work. [-]
     schedule : Array
         Code of the order of passes: position in SCHEDULES. [-]
+    pipeline_overlap : Array
+        1 where transfers between stages run beside the computation of the steady state, as interleaving and DualPipe
+        allow. [-]
     context_parallel : Array
         Ranks that share a sequence. [-]
     context_method : Array
@@ -153,6 +156,7 @@ class TrainingPlan:
     last_stage_layers: Array
     dealt_by_cost: Array
     schedule: Array
+    pipeline_overlap: Array
     context_parallel: Array
     context_method: Array
     context_balance: Array

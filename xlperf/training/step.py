@@ -15,6 +15,7 @@ from xlperf.hardware.kernels import vector_time
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.pipeline import (
     dualpipe_bubble_time,
+    exposed_transfer_time,
     pipeline_bubble_time,
     zero_bubble_time,
 )
@@ -63,6 +64,11 @@ class _Stage(NamedTuple):
     context: Array
     expert: Array
     waiting: Array
+
+    def passes(self, transfer: Array | float = 0.0) -> tuple[Array, Array]:
+        """Forward and backward pass, each with half of the communication. [s]"""
+        share = 0.5 * (self.tensor + self.context + self.expert + transfer)
+        return self.forward + share, self.backward + self.again + self.waiting + share
 
     @property
     def time(self) -> Array:
@@ -187,9 +193,7 @@ def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
     plain = pipeline_bubble_time(stage.time + transfer, stages, chunks)
     if not some(plan.schedule >= ZERO_BUBBLE):
         return plain
-    share = 0.5 * (stage.tensor + stage.context + stage.expert + transfer)
-    forward = stage.forward + share
-    backward = stage.backward + stage.again + stage.waiting + share
+    forward, backward = stage.passes(transfer)
     weights = np.minimum(stage.weight_gradients, backward)
     filled = zero_bubble_time(forward, backward - weights, weights, stages)
     both = dualpipe_bubble_time(forward + backward, backward, weights, stages)
@@ -372,6 +376,10 @@ def step(setting: Setting) -> Step:
     if some(dealt):
         between = (model.num_layers - start_layers - last_layers) / full_layers
         bubble = np.where(dealt, _uneven_bubble(times_of_kinds + transfer[:, None], which, between), bubble)
+    overlapped = np.where(((chunks > 1) | paired) & (plan.pipeline_overlap > 0), 1.0, 0.0)
+    transfers = exposed_transfer_time(
+        communication.stage_transfer.time, *critical.passes(), batches, stages, chunks, overlapped
+    )
     data = _data_parallel_time(setting, communication, kinds.kind(_FULL))
 
     owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
@@ -394,7 +402,7 @@ def step(setting: Setting) -> Step:
         "time_tensor_parallel": batches * critical.tensor,
         "time_context_parallel": batches * critical.context,
         "time_expert_parallel": batches * critical.expert,
-        "time_pipeline_communication": batches * transfer,
+        "time_pipeline_communication": transfers,
         "time_pipeline_bubble": bubble,
         "time_data_parallel": data,
         "time_optimizer": optimizer,
