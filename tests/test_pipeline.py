@@ -211,7 +211,7 @@ def test_interleaving_of_gpt_175b_gains_4_to_10_percent(catalog: Catalog) -> Non
     plan |= {"pipeline_parallel": 8, "global_batch_size": 64, "sequence_length": 2048}
     found = results(catalog, *({**plan, "virtual_pipeline": count} for count in (1, 2, 3, 5, 6, 10, 12)))
     gains = found["step_time"][0] / found["step_time"][1:]
-    assert np.all(np.diff(gains) > 0) and 1.04 < gains[0] and gains[-1] < 1.11
+    assert np.all(np.diff(gains) > 0) and gains[0] > 1.04 and gains[-1] < 1.11
     assert np.all(found["time_forward"] == found["time_forward"][0])
 
 
