@@ -221,15 +221,25 @@ class TrainingPlan:
         return np.asarray(self.schedule == GPIPE, dtype=np.float64)
 
     @cached_property
+    def weight_copies(self) -> Array:
+        """Copies of the weights in one pipeline: 2 with DualPipe, where mirrored ranks hold the same two stages. [-]"""
+        return np.where(self.schedule == DUALPIPE, 2.0, 1.0)
+
+    @cached_property
     def shards(self) -> Array:
-        """Ranks that hold the same weights outside the experts: replicas x context. [-]"""
-        return np.asarray(self.data_parallel * self.context_parallel)
+        """Ranks that hold the same weights outside the experts: replicas x context x copies in a pipeline. [-]"""
+        return np.asarray(self.data_parallel * self.context_parallel * self.weight_copies)
+
+    @cached_property
+    def expert_replicas(self) -> Array:
+        """Ranks of a pipeline stage that hold the same experts. [-]"""
+        ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
+        return np.asarray(ranks / (self.expert_parallel * self.expert_tensor_parallel))
 
     @cached_property
     def expert_shards(self) -> Array:
         """Ranks that hold the same experts. [-]"""
-        ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
-        return np.asarray(ranks / (self.expert_parallel * self.expert_tensor_parallel))
+        return np.asarray(self.expert_replicas * self.weight_copies)
 
     @cached_property
     def zero_shards(self) -> Array:
@@ -368,7 +378,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             (plan.expert_parallel, experts),
         ),
         Rule(
-            ~dense & _fraction(plan.expert_shards),
+            ~dense & _fraction(plan.expert_replicas),
             "expert parallel {} x expert tensor parallel {} does not divide the {} ranks of a pipeline stage",
             (
                 plan.expert_parallel,

@@ -294,8 +294,9 @@ def _with_mtp(
     last = layers * held.attention + (layers - mixtures) * held.mlp + mixtures * shared + held.embedding + held.head
     routed = (mixtures + mixed) * held.experts
     single, trained = plan.pipeline_parallel < 2, mtp > 0
-    fullest = np.where(single, parameters + modules, np.maximum(parameters, last + modules))
-    fullest_routed = np.where(single, experts + mixed * held.experts, np.maximum(experts, routed))
+    copies = plan.weight_copies
+    fullest = np.where(single, parameters + modules, np.maximum(parameters, copies * (last + modules)))
+    fullest_routed = np.where(single, experts + mixed * held.experts, np.maximum(experts, copies * routed))
     return np.where(trained, fullest, parameters), np.where(trained, fullest_routed, experts)
 
 
@@ -349,16 +350,18 @@ def step(setting: Setting) -> Step:
         + held.embedding
         + single * held.head
     )
-    experts = full_mixtures * held.experts
+    parameters = plan.weight_copies * parameters
+    experts = plan.weight_copies * full_mixtures * held.experts
     mtp = plan.mtp_layers
     mtp_mixtures = np.where(model.num_moe_layers > 0, mtp, 0.0)
     if some(mtp):
         parameters, experts = _with_mtp(setting, held, parameters, experts, last_layers, last_mixtures)
-    narrow = held.narrow(full_layers, full_mixtures)
+    narrow = plan.weight_copies * held.narrow(full_layers, full_mixtures)
     trained, trained_experts = parameters, experts
     frozen = plan.adapter_rank > 0
     if some(frozen):
-        adapters = np.where(frozen, full_layers * held.adapters.attention + dense * held.adapters.mlp, 0.0)
+        adapters = full_layers * held.adapters.attention + dense * held.adapters.mlp
+        adapters = np.where(frozen, plan.weight_copies * adapters, 0.0)
         parameters = parameters + adapters
         trained, trained_experts = np.where(frozen, adapters, parameters), np.where(frozen, 0.0, experts)
     communication = communication_of(setting, parameters, experts, narrow, trained, trained_experts)
