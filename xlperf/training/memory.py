@@ -295,8 +295,10 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         layouts = copies * held.narrow(layers.T, mixtures.T).T + routed
         weights = weights + np.where(plan.regathers[:, None], 0.0, narrow) * layouts
     if some(plan.regathers):
-        in_transit = _in_transit(held, layers, mixtures, heads, dense_split, experts_split, element + narrow, gradient)
-        in_transit = np.where(frozen, in_transit[0], in_transit[0] + in_transit[1])
+        gathered, reduced = _in_transit(
+            held, layers, mixtures, heads, dense_split, experts_split, element + narrow, gradient
+        )
+        in_transit = gathered + np.where(frozen, 0.0, reduced)
         passing = np.where(plan.regathers[:, None], in_transit, passing)
     activations = activations + passing
     stage_total = weights + gradients + optimizer + activations
