@@ -41,7 +41,7 @@ _RECIPES = {
     "fp8-delayed": "fp8",
 }
 _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
-_DEFAULTED = (
+DEFAULTED = (
     "context_method",
     "cross_entropy",
     "recompute_modules",
@@ -255,7 +255,7 @@ def _plan(
     plan["attention"] = software_default(*where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
         said.append("standard attention")
-    for column in _DEFAULTED:
+    for column in DEFAULTED:
         value = software_default(*where, column)[0]
         if value:
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
