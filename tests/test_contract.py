@@ -23,7 +23,6 @@ NOT_DRAWN = {
     "inference.loaded.loaded_results": "takes a stream of requests beside plans",
     "inference.pooled.pooled_results": "takes a stream of requests beside plans",
     "inference.loaded.streamed": "takes a stream of requests beside plans",
-    "inference.loaded.token_rates": "takes plans as a whole",
     "inference.loaded.operating": "takes a stream of requests beside plans",
     "inference.pooled.pools_of": "takes a stream of requests beside plans",
     "inference.pooled.pool_state": "takes two pools as pools_of returns them",

@@ -67,7 +67,7 @@ class FakeEngine:
         else:
             columns = {
                 "ttft": count / 1000.0,
-                "cost_per_million_output_tokens": count * 1e-6,
+                "cost_per_million_output_tokens_all_in": count * 1e-6,
                 "bound": np.full(len(plans), "memory", dtype=object),
             }
         return Table(f"{plans.kind}_results", {**columns, "reason": reason})
@@ -184,9 +184,10 @@ def test_display_units_and_flags(session):
     assert one(session.call("XLPERF_BOUND", [[INFERENCE_HEADER, INFERENCE_ROW]])) == "memory"
 
 
-def test_cost_of_an_inference_plan_is_that_of_its_output_tokens(session):
+def test_cost_of_an_inference_plan_is_all_of_it_over_its_output_tokens(session):
     table = [INFERENCE_HEADER, INFERENCE_ROW]
-    both = [one(session.call(f"XLPERF_COST_PER_MILLION_{which}TOKENS", [table])) for which in ("", "OUTPUT_")]
+    both = [one(session.call(f"XLPERF_COST_PER_MILLION_{which}", [table]))
+            for which in ("TOKENS", "OUTPUT_TOKENS_ALL_IN")]  # fmt: skip
     assert both[0] == both[1] == pytest.approx(8.0)
 
 

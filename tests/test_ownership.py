@@ -106,20 +106,20 @@ def test_tokens_of_an_owner(catalog: Catalog) -> None:
     hour = owned["hour_cost"]
     count = plans["num_accelerators"]
     expected = hour * count / results["tokens_per_second"]
-    np.testing.assert_allclose(owned["cost_per_million_tokens"], expected, rtol=1e-14)
-    np.testing.assert_allclose(owned["tokens_per_dollar"] * expected, 1.0, rtol=1e-12)
-    np.testing.assert_allclose(owned["run_cost"], hour * count * results["run_time"], rtol=1e-14)
+    np.testing.assert_allclose(owned["owned_cost_per_million_tokens"], expected, rtol=1e-14)
+    np.testing.assert_allclose(owned["owned_tokens_per_dollar"] * expected, 1.0, rtol=1e-12)
+    np.testing.assert_allclose(owned["owned_run_cost"], hour * count * results["run_time"], rtol=1e-14)
     np.testing.assert_allclose(owned["yearly_cost"], hour * count * YEAR, rtol=1e-14)
-    grid = owned["power"] / owned["tokens_per_second_per_megawatt"]
+    grid = owned["power"] / owned["tokens_per_second_per_provisioned_megawatt"]
     np.testing.assert_allclose(owned["power"] / grid, results["tokens_per_second"] / owned["power"], rtol=1e-12)
     energy = 0.8 * owned["power"] / results["tokens_per_second"]
-    np.testing.assert_allclose(owned["energy_per_token"], energy, rtol=1e-12)
-    np.testing.assert_allclose(owned["carbon_per_million_tokens"], energy * 0.4 * factor("kg/kWh"), rtol=1e-12)
+    np.testing.assert_allclose(owned["owned_energy_per_token"], energy, rtol=1e-12)
+    np.testing.assert_allclose(owned["owned_carbon_per_million_tokens"], energy * 0.4 * factor("kg/kWh"), rtol=1e-12)
     inference, costs = evaluate(served, catalog), evaluate_ownership(served, catalog)
     ratio = costs["hour_cost"][0] / inference["accelerator_hour_cost"][0]
     for side in ("input", "output"):
         name = f"cost_per_million_{side}_tokens"
-        np.testing.assert_allclose(costs[name], inference[name] * ratio, rtol=1e-12)
+        np.testing.assert_allclose(costs[f"owned_{name}"], inference[name] * ratio, rtol=1e-12)
 
 
 def test_results_per_dollar_and_carbon_of_plans() -> None:
@@ -148,7 +148,7 @@ def test_plans_without_a_server_or_a_result_say_so(catalog: Catalog) -> None:
     plans = _plans("training", {**PLANS, "accelerator": [H100, "MI300X", H100], "tensor parallel": [8.0, 8.0, 3.0]})
     owned = evaluate_ownership(plans, catalog)
     assert np.isnan(owned["hour_cost"]).tolist() == [False, True, True]
-    assert owned["reason"][1] == "no row of servers has this accelerator"
+    assert owned["reason"][1] == "no row of servers has accelerator MI300X"
     assert owned["reason"][2] == evaluate(plans, catalog)["reason"][2] != ""
     none = evaluate_ownership(_plans("training", PLANS), load_catalog().with_tables([table_of("servers", [])]))
     assert np.isnan(none["hour_cost"]).all()
@@ -172,5 +172,14 @@ def test_cost_command_takes_plans(command: Command, tmp_path: Path) -> None:
     for option in (["--placed"], ["--upstream"], ["--tornado", ""]):
         done = command("cost", plans, "--catalog", study, *option)
         assert (done.code, len(done.err.splitlines())) == (2, 1), option
+    done = command("cost", plans, "--catalog", study, "--bridge")
+    assert done.code == 0, done.err
+    lines = list(csv.DictReader(io.StringIO(done.out)))
+    assert [name.split(" (")[0].replace(" ", "_") for name in lines[0]] == [
+        column.name for column in table_schema("cost_bridge").columns
+    ]
+    assert [lines[0]["line"], lines[-1]["line"]] == ["rented, sheet prices", "owner, sheet servers"]
+    done = command("cost", study, "--bridge")
+    assert (done.code, done.err.strip()) == (2, "--bridge: is for plans, these are designs")
     done = command("cost", study, "--owner", "neocloud")
     assert (done.code, done.err.strip()) == (2, "--owner: is for plans, these are designs")

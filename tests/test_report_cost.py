@@ -23,7 +23,7 @@ from xlperf.excel.build import table_of
 from xlperf.excel.report import report_workbook, write_report
 
 H100 = "H100-SXM-80GB"
-SHEETS = ["token cost", "accelerator cost", "chiplets or one die"]
+SHEETS = ["token cost", "cost bridge", "accelerator cost", "chiplets or one die"]
 NODES = [{**NODE, "wafer_price_low": 13_000, "wafer_price_high": 20_000, "nre_chip_fixed": 90e6,
           "nre_chip_per_area": 542_000, "nre_module_per_area": 903_000}]  # fmt: skip
 PACKAGES = [
@@ -74,7 +74,7 @@ def _rows(book: Workbook, sheet: str, table: str) -> list[dict[str, Any]]:
 def test_sheets_and_charts(path: Path, book: Workbook) -> None:
     assert [name for name in book.sheetnames if name in SHEETS] == SHEETS
     counts = {name: len(book[name]._charts) for name in SHEETS}
-    assert counts == {"token cost": 2, "accelerator cost": 3, "chiplets or one die": 2}
+    assert counts == {"token cost": 2, "cost bridge": 0, "accelerator cost": 3, "chiplets or one die": 2}
     with zipfile.ZipFile(path) as package:
         charts = [name for name in package.namelist() if name.startswith("xl/charts/chart")]
         for name in charts:
@@ -159,20 +159,20 @@ def test_cost_of_a_token_by_part(book: Workbook, catalog: Catalog) -> None:
     rows = _rows(book, "token cost", "token_cost_training")
     assert [row["plan"].split(" \N{MIDDLE DOT} ")[0] for row in rows] == ["small", "large"]
     for place, row in enumerate(rows):
-        total = row.pop("total (USD/Mtoken)")
-        assert total == pytest.approx(float(owned["cost_per_million_tokens"][place]) * 1e6, rel=1e-12)
+        total = row.pop("owned cost per million tokens (USD/Mtoken)")
+        assert total == pytest.approx(float(owned["owned_cost_per_million_tokens"][place]) * 1e6, rel=1e-12)
         assert sum(value for name, value in row.items() if name != "plan") == pytest.approx(total, rel=1e-12)
     assert rows[0]["network (USD/Mtoken)"] == 0.0
     assert rows[1]["network (USD/Mtoken)"] > 0.0
     notes = [cell.value for (cell,) in book["token cost"].iter_rows(max_col=1) if isinstance(cell.value, str)]
     assert any(note.startswith("1 plan not shown") for note in notes)
     worth = _rows(book, "token cost", "token_cost_inference_worth")
-    assert worth[0]["tokens per dollar (Mtoken/USD)"] > 0.0
+    assert worth[0]["owned tokens per dollar (Mtoken/USD)"] > 0.0
 
 
 def test_reports_without_rows_of_cost_have_no_sheets_of_cost(catalog: Catalog) -> None:
     plans = _plans("training", PLANS)
-    for without, left in (("servers", SHEETS[1:]), ("chiplets", SHEETS[:1]), ("packages", [])):
+    for without, left in (("servers", SHEETS[2:]), ("chiplets", SHEETS[:2]), ("packages", [])):
         tables = [table_of(without, [])]
         if without == "packages":
             tables += [table_of("chiplets", []), table_of("servers", [])]

@@ -286,6 +286,8 @@ def test_no_plan_is_refused_and_all_fit(tables: dict[str, Table], values: Any) -
                 assert shown == [words or "ok" for words in results["reason"]]
             elif name == "fits":
                 assert shown == [True] * len(names)
+            elif name == "cost_basis":
+                assert shown == results[name].tolist()
             else:
                 assert shown == (results[name] / unit_of(column).factor).tolist()
 

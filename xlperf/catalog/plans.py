@@ -146,15 +146,15 @@ def _kind(table: Table) -> str:
 
 def _design_kind(name: str, header: Sequence[object], kinds: Sequence[str]) -> str:
     names = [split_header(cell)[0] for cell in header if isinstance(cell, str)]
+    costed = tuple(kinds) == DESIGN_TABLES
+    if costed and "model" in names:  # plans, also with the server that an earlier run found for them
+        return plan_kind(header)
     for kind in kinds:
         if table_schema(kind).key.name in names:
             return kind
-    costed = tuple(kinds) == DESIGN_TABLES
     keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in kinds)
     words = f"needs a column {keys} with the names of the {'designs' if costed else kinds[0]}"
     if costed:
-        if "model" in names:
-            return plan_kind(header)
         words += ', or "model" for plans'
     raise InputError(Fault(name, f"{words}, got {', '.join(names[:6])}"))
 

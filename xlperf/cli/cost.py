@@ -24,6 +24,7 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
         "xlperf cost study.xlsx -o results.xlsx --case high",
         "xlperf cost servers.csv",
         "xlperf cost study.xlsx --sheet training --owner neocloud -o owned.xlsx",
+        "xlperf cost plans.csv --bridge -o bridge.csv",
         "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
     ),
 )
@@ -66,6 +67,12 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
     help="Plans only: a word in the name of the server, such as neocloud, where servers has several rows of an "
     "accelerator; without it the first.",
 )
+@click.option(
+    "--bridge",
+    is_flag=True,
+    help="Plans only: instead of the results, line by line from the cost and energy of a token at the sheet prices "
+    "(rented, or owned at its terms) to those of the owner.",
+)
 @catalog_option
 def cost(
     designs: str,
@@ -76,6 +83,7 @@ def cost(
     tornado: str | None,
     sheet: str | None,
     owner: str | None,
+    bridge: bool,
     catalog: str | None,
 ) -> None:
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
@@ -99,7 +107,7 @@ def cost(
         raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
     table = read_designs(designs, sheet)
     _refuse_options(table.kind, {"--placed": placed, "--upstream": upstream}, ("chiplets",))
-    _refuse_options(table.kind, {"--owner": owner is not None}, _PLANS)
+    _refuse_options(table.kind, {"--owner": owner is not None, "--bridge": bridge}, _PLANS)
     _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
     known = catalog_of(catalog, designs)
     if tornado is not None:
@@ -113,12 +121,18 @@ def cost(
         results = evaluate_servers(table, case)
     elif table.kind in _PLANS:
         from xlperf.cli.plans import without_auto
+        from xlperf.evaluate.bridge import cost_bridge
         from xlperf.evaluate.ownership import evaluate_ownership
 
         table = without_auto(table, known)
         names = known.tables["servers"].text("server").tolist()
         if owner is not None and not any(owner.strip().casefold() in name.casefold() for name in names):
             raise InputError(Fault("--owner", f'no server has "{owner}" in its name; {nearest(owner, names)}'))
+        if bridge:
+            _write(output, "bridge", [cost_bridge(table, known, owner or "", case)])
+            if output != STANDARD:
+                click.echo(f"{output}: {len(table):,} plan{'s' if len(table) != 1 else ''}")
+            return
         results = evaluate_ownership(table, known, owner or "", case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:

@@ -21,6 +21,7 @@ __all__ = [
     "energy_cost_rate",
     "energy_per_token",
     "owned_cost_rate",
+    "pool_mean",
     "rate_per_cost",
     "run_cost",
     "token_rate_per_power",
@@ -127,10 +128,48 @@ def accelerator_cost_rate(
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
        doi:10.2200/S00874ED3V01Y201809CAC046.
     """
-    rent = array(rental_price)
-    hardware = array(capex) / array(utilization) * (1.0 / array(life) + array(opex_share) / array(opex_period))
-    owned = hardware + energy_cost_rate(server_power, power_usage_effectiveness, energy_price)
+    rent, straight_line = array(rental_price), 1.0 / array(life)
+    owned = owned_cost_rate(
+        capex, straight_line, 0.0, 0.0, opex_share, 0.0, server_power, power_usage_effectiveness, energy_price,
+        utilization, period=opex_period,
+    )  # fmt: skip
     return np.asarray(np.where(np.isnan(rent), owned, rent))
+
+
+def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Array:
+    r"""Mean over the accelerators of two pools: what one costs or draws that is neither of one pool nor the other.
+
+    .. math:: x = x_d + s\,(x_p - x_d)
+
+    Parameters
+    ----------
+    decode : numeric
+        Value of an accelerator of the pool that decodes, e.g. a cost per second. [-]
+    prefill : numeric
+        Value of an accelerator of the pool that prefills. [-]
+    prefill_share : numeric
+        Share s of the accelerators, or of their time, that prefills. [-]
+
+    Returns
+    -------
+    mean : numeric
+        The value of both to the last bit where both are equal; NaN where one that counts is NaN. [-]
+
+    References
+    ----------
+    .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, section 2: the
+       cost of a deployment is the sum over its accelerators.
+
+    Examples
+    --------
+    4 B200 at 2.34 USD/h beside 8 A100 at 1.89 USD/h that prefill, USD/h of all twelve:
+
+    >>> float(12 * pool_mean(2.34, 1.89, 8 / 12))
+    24.48
+    """
+    first, second, share = array(decode), array(prefill), array(prefill_share)
+    mean = np.where(share == 0.0, first, first + share * (second - first))
+    return np.asarray(np.where(first == second, first + 0.0 * share, mean))
 
 
 def cost_per_token(cost_rate: Numeric, num_accelerators: Numeric, token_rate: Numeric) -> Array:

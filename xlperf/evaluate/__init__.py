@@ -2,7 +2,7 @@
 
 from xlperf.evaluate.door import evaluate, explain
 
-__all__ = ["evaluate", "evaluate_designs", "evaluate_ownership", "evaluate_servers", "explain"]
+__all__ = ["cost_bridge", "evaluate", "evaluate_designs", "evaluate_ownership", "evaluate_servers", "explain"]
 
 
 def __getattr__(name: str) -> object:
@@ -19,4 +19,8 @@ def __getattr__(name: str) -> object:
         from xlperf.evaluate.ownership import evaluate_ownership
 
         return evaluate_ownership
+    if name == "cost_bridge":
+        from xlperf.evaluate.bridge import cost_bridge
+
+        return cost_bridge
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from weakref import WeakKeyDictionary
 
@@ -13,8 +14,9 @@ from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.cost.tco import accelerator_cost_rate
+from xlperf.cost.tco import accelerator_cost_rate, building_power
 from xlperf.evaluate.precisions import PRECISIONS
+from xlperf.evaluate.token_costs import Terms
 from xlperf.units import YEAR, factor
 from xlperf.workload.model import Model
 
@@ -50,7 +52,9 @@ class CatalogArrays:
 
     ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`. ``linked``
     says whether any accelerator brings its own link bandwidth, ``unbuilt`` why derived ones cannot be built; None
-    where all can.
+    where all can. ``terms`` is what an accelerator costs and draws at full load by the sheet ``prices``, ``rented``
+    says where that is a rental price; ``owning`` are the other arguments of
+    :func:`xlperf.cost.tco.accelerator_cost_rate`.
     """
 
     model: Array
@@ -63,10 +67,9 @@ class CatalogArrays:
     device: Array
     thermal_design_power: Array
     reserved_memory: Array
-    cost_rate: Array
-    server_power: Array
-    power_usage_effectiveness: Array
-    carbon_intensity: Array
+    terms: Terms
+    rented: np.ndarray
+    owning: Mapping[str, Array]
     link_bandwidth: Array
     linked: bool
     unbuilt: np.ndarray | None
@@ -248,17 +251,17 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     own_power = np.where(np.isnan(device_power), power, device_power)
     server_power = np.where(np.isnan(stated_power), own_power, stated_power)
     effectiveness = price("power_usage_effectiveness")
-    cost_rate = accelerator_cost_rate(
-        price("rental_price"),
-        capex,
-        price("life"),
-        price("utilization"),
-        server_power,
-        effectiveness,
-        price("energy_price"),
-        price("opex_share"),
-        YEAR,
-    )
+    owning = {
+        "capex": capex,
+        "life": price("life"),
+        "utilization": price("utilization"),
+        "server_power": server_power,
+        "power_usage_effectiveness": effectiveness,
+        "energy_price": price("energy_price"),
+        "opex_share": price("opex_share"),
+    }
+    rent = price("rental_price")
+    cost_rate = accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning)
     device = {
         "vector_flop_rate": or_else("peak_flop_rate_fp32", accelerators.number("peak_flop_rate_bf16") / 16.0),
         "memory_bandwidth": accelerators.number("memory_bandwidth"),
@@ -283,10 +286,9 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         device=np.array([device[name] for name in DEVICE_COLUMNS]),
         thermal_design_power=power,
         reserved_memory=accelerators.filled("reserved_memory"),
-        cost_rate=cost_rate,
-        server_power=server_power,
-        power_usage_effectiveness=effectiveness,
-        carbon_intensity=price("carbon_intensity"),
+        terms=Terms(cost_rate, building_power(server_power, effectiveness), price("carbon_intensity")),
+        rented=~np.isnan(rent),
+        owning=owning,
         link_bandwidth=accelerators.number("link_bandwidth"),
         linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
         unbuilt=unbuilt if any(unbuilt.tolist()) else None,

@@ -11,14 +11,21 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.cost.systems import carbon_of_energy
-from xlperf.cost.tco import building_power, cost_per_token, energy_per_token, rate_per_cost, token_rate_per_power
 from xlperf.evaluate.bands import band_ends, full_cache
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
 from xlperf.evaluate.pools import mode_rules, pool_plans, pool_rows
 from xlperf.evaluate.precisions import PRECISION_CODES
+from xlperf.evaluate.token_costs import (
+    ALL_IN,
+    Terms,
+    basis_words,
+    mean_terms,
+    split_costs,
+    token_costs,
+    unpriced_notes,
+)
 from xlperf.hardware.kernels import launched_ahead
 from xlperf.inference import (
     BOUNDS,
@@ -37,6 +44,7 @@ from xlperf.inference.runs import first_of_run
 from xlperf.parallel.rules import Rule, broken_rules
 from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
+    InferencePlan,
     attention_precision,
     cache_precision,
     distinct_names,
@@ -66,7 +74,6 @@ _RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
 _OF_SETTING = ("serving_software", "serving_load", "serving_host", "serving_attention", *_BANDS)
-_EXTRA = ("input_token_rate", "output_token_rate")
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,9 @@ class ServingSetting:
     extrapolated: list[tuple[str, np.ndarray]]
     rules: list[Rule]
     max_sequence_length: Array
-    cost_rate: Array
-    server_power: Array
-    power_usage_effectiveness: Array
-    carbon_intensity: Array
+    accelerators: np.ndarray
+    terms: Terms
+    rented: np.ndarray
 
     def take(self, rows: slice) -> ServingSetting:
         """That of some of the plans."""
@@ -93,10 +99,9 @@ class ServingSetting:
             [(family, far[rows]) for family, far in self.extrapolated],
             [Rule(rule.broken[rows], rule.sentence, tuple(v[rows] for v in rule.values)) for rule in self.rules],
             self.max_sequence_length[rows],
-            self.cost_rate[rows],
-            self.server_power[rows],
-            self.power_usage_effectiveness[rows],
-            self.carbon_intensity[rows],
+            self.accelerators[rows],
+            self.terms.take(rows),
+            self.rented[rows],
         )
 
 
@@ -213,10 +218,9 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         extrapolated,
         joined.rules,
         joined.max_sequence_length,
-        joined.cost_rate,
-        joined.server_power,
-        joined.power_usage_effectiveness,
-        joined.carbon_intensity,
+        joined.accelerators,
+        joined.terms,
+        joined.rented,
     )
 
 
@@ -314,10 +318,10 @@ def _evaluate(
     plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str
 ) -> dict[str, np.ndarray]:
     rules: list[Rule] = []
-    whole = plans.number("num_accelerators")
+    whole, prefilling = plans.number("num_accelerators"), None
     if mode == "disaggregated":
         both, setting, first, requests = _pool_settings(plans, catalog, named, architecture)
-        stream = _stream(plans, setting, requests)
+        prefilling, stream = first, _stream(plans, setting, requests)
         owned = [pool.serving.plan.num_accelerators for pool in (setting, first)]
         rules = [
             Rule(
@@ -369,49 +373,32 @@ def _evaluate(
             ),
         ]
         illegal, reason = broken_rules(rules, len(plans))
-        power = building_power(setting.server_power, setting.power_usage_effectiveness)
-        rate = results["tokens_per_second"]
-        ranks = plan.replica_ranks
         low, high = band_ends(mode, full_cache(results["running_batch"], results["max_batch_size"]), setting.bands)
         results["tpot_low"], results["tpot_high"] = results["tpot"] * low, results["tpot"] * high
         results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
-        results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, whole, power)
-        results["energy_per_token"] = energy_per_token(power, whole, rate)
-        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], setting.carbon_intensity)
-        results["accelerator_hour_cost"] = setting.cost_rate
-        results["tokens_per_dollar"] = rate_per_cost(rate, whole, setting.cost_rate)
-        for side in ("input", "output"):
-            results[f"cost_per_million_{side}_tokens"] = cost_per_token(
-                setting.cost_rate, ranks, results[f"{side}_token_rate"]
-            )
-    for name in _EXTRA:
-        del results[name]
+        results |= _costs(plan, setting, prefilling or setting, whole, results)
     codes = results["bound"]
     bound = np.full(len(plans), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(codes == code) & ~illegal] = word
     capacity = results["memory_capacity"]
-    notes = [
-        Rule(
-            ~illegal & (results["fits"] < 1),
-            "needs {} GiB, the engine may use {} GiB of {} GiB",
-            (
-                gibibytes(results["memory"]),
-                gibibytes(
-                    usable_memory(
-                        capacity,
-                        serving.reserved_memory,
-                        results["memory_weights"],
-                        serving.software["memory_fraction"][:, 0],
-                    )
-                ),
-                gibibytes(capacity),
-            ),
-        ),
+    usable = usable_memory(
+        capacity, serving.reserved_memory, results["memory_weights"], serving.software["memory_fraction"][:, 0]
+    )
+    notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
+    if prefilling is not None:
+        prompt = replace(prefilling.serving.plan, output_length=np.ones(len(plans)))
+        room = replace(prefilling.serving, plan=prompt).room()
+        used = room.memory["memory_weights"] + room.memory["memory_kv_cache"] + room.memory["memory_activations"]
+        lacking = ~illegal & (used > room.usable)
+        notes.append(_memory_note(lacking, "prefill pool: one prompt ", used, room.usable, room.capacity))
+        results["fits"] = np.where(lacking, 0.0, results["fits"])
+    notes += [
         *(
             Rule(rule.broken & ~illegal, rule.sentence, rule.values)
             for rule in serving_warnings(plan, setting.max_sequence_length)
         ),
+        *unpriced_notes(illegal, catalog, _pool_prices(setting, prefilling)),
         *extrapolation_notes(setting.extrapolated, illegal),
     ]
     add_notes(reason, notes)
@@ -421,4 +408,39 @@ def _evaluate(
             name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
             for name, values in results.items()
         }
-    return {**numbers, "bound": bound, "reason": reason}
+    rented = None if prefilling is None else prefilling.rented
+    basis = basis_words(setting.rented, numbers["accelerator_hour_cost"], rented)
+    return {**numbers, "bound": bound, "cost_basis": basis, "reason": reason}
+
+
+def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Rule:
+    sizes = gibibytes(used), gibibytes(usable), gibibytes(capacity)
+    return Rule(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
+
+
+def _costs(
+    plan: InferencePlan,
+    decoding: ServingSetting,
+    prefilling: ServingSetting,
+    whole: Array,
+    results: Mapping[str, Array],
+) -> dict[str, Array]:
+    """What the tokens of plans cost; the two settings are the same but for separate pools."""
+    share, rate = results["prefill_share"], results["tokens_per_second"]
+    terms = mean_terms(decoding.terms, prefilling.terms, share)
+    lengths = plan.prompt_length, plan.output_length
+    return {
+        **token_costs(terms, whole, rate, ALL_IN["inference"]),
+        **split_costs(decoding.terms, prefilling.terms, share, whole, rate, *lengths),
+        "accelerator_hour_cost": terms.cost_rate,
+    }
+
+
+def _pool_prices(decoding: ServingSetting, prefilling: ServingSetting | None) -> dict[str, tuple[np.ndarray, Array]]:
+    """Accelerators of the pools of plans and what they cost, by a word for the pool; one where both are the same."""
+    found = {"": (decoding.accelerators, decoding.terms.cost_rate)}
+    if prefilling is not None:
+        same = prefilling.accelerators == decoding.accelerators
+        cost_rate = np.where(same, 0.0, prefilling.terms.cost_rate)
+        found["prefill "] = prefilling.accelerators, cost_rate
+    return found

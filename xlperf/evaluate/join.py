@@ -26,6 +26,7 @@ from xlperf.evaluate.precisions import (
     PRODUCT_SIZES,
     WIDE_CODES,
 )
+from xlperf.evaluate.token_costs import Terms
 from xlperf.hardware.device import Device
 from xlperf.network.tiers import Network
 from xlperf.parallel.rules import Rule
@@ -47,10 +48,9 @@ class Joined:
     casts: Array
     reserved_memory: Array
     max_sequence_length: Array
-    cost_rate: Array
-    server_power: Array
-    power_usage_effectiveness: Array
-    carbon_intensity: Array
+    accelerators: np.ndarray
+    terms: Terms
+    rented: np.ndarray
     rules: list[Rule]
     peaks: Array
     generation: Words
@@ -304,10 +304,9 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         casts=CASTS[:, codes],
         reserved_memory=arrays.reserved_memory[rows],
         max_sequence_length=arrays.max_sequence_length[model_rows],
-        cost_rate=arrays.cost_rate[rows],
-        server_power=arrays.server_power[rows],
-        power_usage_effectiveness=arrays.power_usage_effectiveness[rows],
-        carbon_intensity=arrays.carbon_intensity[rows],
+        accelerators=rows,
+        terms=arrays.terms.take(rows),
+        rented=arrays.rented[rows],
         rules=rules,
         peaks=arrays.peaks[rows],
         generation=generation,

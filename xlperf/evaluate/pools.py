@@ -113,6 +113,34 @@ def pool_plans(plans: Table) -> tuple[Table, Array]:
     return Table(plans.kind, both, lambda row, column: plans.place(row % len(plans), column)), np.asarray(requests)
 
 
+def prefill_rows(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> np.ndarray:
+    """Accelerators that prefill: those of the plan but where separate pools have others.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans, (rows,).
+    catalog : Catalog
+        What they refer to.
+    accelerators : array of int64
+        Rows of the sheet accelerators that the plans name, (rows,).
+
+    Returns
+    -------
+    array of int64
+        Rows of the same sheet, (rows,).
+
+    Raises
+    ------
+    InputError
+        Naming every cell of ``prefill_accelerator`` whose name is not in the catalog.
+    """
+    if "prefill_accelerator" not in plans:
+        return accelerators
+    given = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+    return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, accelerators)
+
+
 def pool_rows(plans: Table, named: Named, catalog: Catalog) -> Named:
     """Rows of the catalog that both pools of plans name.
 
@@ -135,9 +163,6 @@ def pool_rows(plans: Table, named: Named, catalog: Catalog) -> Named:
     InputError
         Naming every cell of ``prefill_accelerator`` whose name is not in the catalog.
     """
-    prefilling = named.accelerators
-    if "prefill_accelerator" in plans:
-        given = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
-        prefilling = np.where(given >= 0, given, prefilling)
+    prefilling = prefill_rows(plans, catalog, named.accelerators)
     twice = Named(*(np.concatenate([values, values]) for values in named))
     return twice._replace(accelerators=np.concatenate([named.accelerators, prefilling]))

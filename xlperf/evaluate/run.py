@@ -9,6 +9,7 @@ import numpy as np
 from xlperf.arrays import Array, some
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import carbon_of_energy
+from xlperf.cost.tco import run_cost
 from xlperf.evaluate.join import Joined
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.plan import TrainingPlan
@@ -29,9 +30,7 @@ COLUMNS = (
 )
 
 
-def run_results(
-    plans: Table, plan: TrainingPlan, joined: Joined, results: Mapping[str, Array], power: Array
-) -> dict[str, Array]:
+def run_results(plans: Table, plan: TrainingPlan, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
     """Results of the runs of a block of plans.
 
     Parameters
@@ -44,8 +43,6 @@ def run_results(
         What they refer to.
     results : mapping of str to Array
         With the time of a step.
-    power : Array
-        Power of one accelerator in the building, (rows,). [W]
 
     Returns
     -------
@@ -70,14 +67,14 @@ def run_results(
     interval = run.checkpoint_interval(write_time, failures)
     share = run.goodput(interval, write_time, failures, plans.filled("restart_time"))
     time = run.run_time(steps, results["step_time"], share)
-    energy = power * plan.num_accelerators * time
+    energy = joined.terms.power * plan.num_accelerators * time
     return {
         "run_steps": steps,
         "checkpoint_size": size,
         "checkpoint_interval": interval,
         "goodput": share,
         "run_time": time,
-        "run_cost": joined.cost_rate * plan.num_accelerators * time,
+        "run_cost": run_cost(joined.terms.cost_rate, plan.num_accelerators, time),
         "run_energy": energy,
-        "run_carbon": carbon_of_energy(energy, joined.carbon_intensity),
+        "run_carbon": carbon_of_energy(energy, joined.terms.carbon_intensity),
     }

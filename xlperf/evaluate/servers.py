@@ -68,6 +68,40 @@ def server_numbers(servers: Table, case: str = "base") -> Columns:
     return {c.name: values_in_case(servers, c.name, case) for c in servers.schema.columns if c.kind == "number"}
 
 
+def owner_terms(number: Columns, network: Array) -> Columns:
+    """Arguments of :func:`xlperf.cost.tco.owned_cost_rate` for an accelerator in a server.
+
+    Parameters
+    ----------
+    number : dict of str to array
+        Of :func:`server_numbers`, (rows,).
+    network : Array
+        Price of the network, share of one accelerator, (rows,). [USD]
+
+    Returns
+    -------
+    dict of str to array
+        By the names of its parameters, (rows,).
+    """
+    group, pue, discount = number["num_accelerators"], number["power_usage_effectiveness"], number["discount_rate"]
+    bought = accelerator_capex(number["accelerator_price"], number["server_price"], group, network)
+    power = number["server_power"] / group + number["network_power"]
+    used = number["utilization"]
+    return {
+        "capex": bought * (1.0 + number["storage_share"]),
+        "recovery_rate": capital_recovery_rate(discount, number["life"], number["residual_share"]),
+        "facility": facility_cost(power, pue, number["building_price"], number["rack_cost"] / group),
+        "facility_recovery_rate": capital_recovery_rate(discount, number["building_life"]),
+        "maintenance_share": number["maintenance_share"],
+        "staff_cost": number["staff_cost"],
+        "server_power": power,
+        "power_usage_effectiveness": pue,
+        "energy_price": number["energy_price"],
+        "utilization": np.where(used > 0.0, used, np.nan),
+        "load_share": number["load_share"],
+    }
+
+
 def server_costs(number: Columns, network: Array) -> Columns:
     """Costs of an accelerator in a server, by part.
 
@@ -84,31 +118,24 @@ def server_costs(number: Columns, network: Array) -> Columns:
         Results of servers but for those of the network and of the planner, and ``power`` and ``grid_power`` of one
         accelerator and the share of hours that are ``used``. [USD, USD/s, W]
     """
-    group = number["num_accelerators"]
-    bought = accelerator_capex(number["accelerator_price"], number["server_price"], group, network)
-    capex = bought * (1.0 + number["storage_share"])
-    power = number["server_power"] / group + number["network_power"]
-    pue = number["power_usage_effectiveness"]
-    facility = facility_cost(power, pue, number["building_price"], number["rack_cost"] / group)
-    discount, used = number["discount_rate"], number["utilization"]
-    used = np.where(used > 0.0, used, np.nan)
-    recovery = capital_recovery_rate(discount, number["life"], number["residual_share"])
-    building = capital_recovery_rate(discount, number["building_life"])
-    total = owned_cost_rate(
-        capex, recovery, facility, building, number["maintenance_share"], number["staff_cost"], power, pue,
-        number["energy_price"], used, number["load_share"],
-    )  # fmt: skip
+    terms = owner_terms(number, network)
+    capex, recovery, facility, building = (
+        terms[name] for name in ("capex", "recovery_rate", "facility", "facility_recovery_rate")
+    )
+    power, pue, used = (terms[name] for name in ("server_power", "power_usage_effectiveness", "utilization"))
+    total = owned_cost_rate(**terms)
     energy = energy_cost_rate(power, pue, number["energy_price"]) * number["load_share"]
     capital = (capex * recovery + facility * building) / used
     earned = recovery / used
     from_grid = building_power(power, pue)
+    stored = capex * number["storage_share"] / (1.0 + number["storage_share"])
     return {
         "capex": capex,
         "facility": facility,
         "accelerator_cost": number["accelerator_price"] * earned,
-        "server_cost": number["server_price"] / group * earned,
+        "server_cost": number["server_price"] / number["num_accelerators"] * earned,
         "network_capital_cost": network * earned,
-        "storage_cost": bought * number["storage_share"] * earned,
+        "storage_cost": stored * earned,
         "facility_cost": facility * building / used,
         "capital_cost": capital,
         "running_cost": total - capital - energy,

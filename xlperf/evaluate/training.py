@@ -11,19 +11,12 @@ from xlperf.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.cost.systems import carbon_of_energy
-from xlperf.cost.tco import (
-    building_power,
-    cost_per_token,
-    energy_per_token,
-    rate_per_cost,
-    run_cost,
-    token_rate_per_power,
-)
+from xlperf.cost.tco import run_cost
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
 from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
 from xlperf.evaluate.pieces import in_pieces
 from xlperf.evaluate.run import run_results
+from xlperf.evaluate.token_costs import ALL_IN, basis_words, token_costs, unpriced_notes
 from xlperf.hardware.kernels import casts_apart, launched_ahead
 from xlperf.parallel.plan import (
     ADAPTER_MODULES,
@@ -451,23 +444,19 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         results["memory_reserved"] = results["memory_reserved"] + joined.reserved_memory
         results["memory_capacity"] = capacity
         results["fits"] = np.where(results["memory_reserved"] <= capacity, 1.0, 0.0)
-        power = building_power(joined.server_power, joined.power_usage_effectiveness)
-        rate = results["tokens_per_second"]
-        results["energy_per_token"] = energy_per_token(power, plan.num_accelerators, rate)
-        results["carbon_per_million_tokens"] = carbon_of_energy(results["energy_per_token"], joined.carbon_intensity)
-        results["tokens_per_second_per_megawatt"] = token_rate_per_power(rate, plan.num_accelerators, power)
-        results["accelerator_hour_cost"] = joined.cost_rate
-        results["cost_per_million_tokens"] = cost_per_token(joined.cost_rate, plan.num_accelerators, rate)
-        results["step_cost"] = run_cost(joined.cost_rate, plan.num_accelerators, results["step_time"])
-        results["tokens_per_dollar"] = rate_per_cost(rate, plan.num_accelerators, joined.cost_rate)
-        results |= run_results(plans, plan, joined, results, power)
+        terms, count = joined.terms, plan.num_accelerators
+        results |= token_costs(terms, count, results["tokens_per_second"], ALL_IN["training"])
+        results["accelerator_hour_cost"] = terms.cost_rate
+        results["step_cost"] = run_cost(terms.cost_rate, count, results["step_time"])
+        results |= run_results(plans, plan, joined, results)
     too_large = ~illegal & (results["fits"] < 1)
     longer = Rule(
         ~illegal & (plan.sequence_length > joined.max_sequence_length),
         "sequence length {} is beyond the model's {}",
         (plan.sequence_length, joined.max_sequence_length),
     )
-    notes = [longer, *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)]
+    notes = [longer, *unpriced_notes(illegal, catalog, {"": (joined.accelerators, terms.cost_rate)})]
+    notes += extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)
     if some(too_large):
         sizes = gibibytes(results["memory_reserved"]), gibibytes(capacity)
         notes.insert(0, Rule(too_large, "needs {} GiB of {} GiB", sizes))
@@ -476,4 +465,5 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         for name, values in results.items():
             if name != "memory_capacity":
                 results[name] = np.where(illegal, np.nan, values)
-    return {**results, "reason": reason}
+    basis = basis_words(joined.rented, results["accelerator_hour_cost"])
+    return {**results, "cost_basis": basis, "reason": reason}

@@ -45,6 +45,7 @@ LIVE_RESULTS: Mapping[str, tuple[str, ...]] = {
         "memory",
         "fits",
         "cost_per_million_tokens",
+        "cost_basis",
         "reason",
     ),
     "inference": (
@@ -53,7 +54,10 @@ LIVE_RESULTS: Mapping[str, tuple[str, ...]] = {
         "tokens_per_second_per_accelerator",
         "memory",
         "fits",
+        "cost_per_million_input_tokens",
         "cost_per_million_output_tokens",
+        "cost_per_million_output_tokens_all_in",
+        "cost_basis",
         "reason",
     ),
     "chiplets": (

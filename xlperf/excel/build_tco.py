@@ -10,7 +10,7 @@ from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
-from xlperf.cost.tco import accelerator_cost_rate
+from xlperf.cost.tco import accelerator_cost_rate, pool_mean
 from xlperf.excel.build_package import Formulas
 from xlperf.excel.style import data_rows, page_setup, put, title
 from xlperf.units import HOUR, MILLION, YEAR
@@ -34,12 +34,13 @@ UNPRICED = (
     "An accelerator without a row in prices has no cost here. Results of plans take the price of its device where it "
     "is derived: give it a row, with the sale price of xlperf device as capex, and it has one here too."
 )
+SPARE_ROWS = 10
+"""Rows for prices that a user adds."""
+_PRICES = ("rental_price", "capex", "life", "utilization", "server_power", "power_usage_effectiveness",
+           "energy_price", "opex_share")  # fmt: skip
 _YEAR_HOURS = YEAR / HOUR
-_HEADERS = (
-    ("plan", 44, "General"),
-    ("sheet", 11, "General"),
-    ("accelerator", 22, "General"),
-    ("row in prices", 9, "0"),
+_HOURS = (
+    ("accelerator of prices", 22, "General"),
     ("rent (USD/h)", 10, "0.00"),
     ("capex (USD)", 11, "#,##0"),
     ("life (year)", 9, "0.0#"),
@@ -52,8 +53,36 @@ _HEADERS = (
     ("running (USD/h)", 10, "0.000"),
     ("energy (USD/h)", 10, "0.000"),
     ("accelerator-hour (USD/h)", 13, "0.000"),
+)
+_PLANS = (
+    ("plan", 44, "General"),
+    ("sheet", 11, "General"),
+    ("accelerator", 22, "General"),
+    ("row of the hours", 9, "0"),
+    ("capital or rent (USD/h)", 12, "0.000"),
+    ("running (USD/h)", 10, "0.000"),
+    ("energy (USD/h)", 10, "0.000"),
+    ("accelerator-hour (USD/h)", 13, "0.000"),
+    ("prefill accelerator", 22, "General"),
+    ("row of the hours", 9, "0"),
+    ("share that prefills", 10, "0%"),
+    ("prefill accelerator-hour (USD/h)", 13, "0.000"),
+    ("mean accelerator-hour (USD/h)", 13, "0.000"),
     ("tokens per second per accelerator", 13, "#,##0"),
-    ("cost per million tokens (USD)", 14, "0.0000"),
+    ("all-in cost per million tokens (USD/Mtoken)", 16, "0.0000"),
+)
+_FIRST = len(_PLANS) + 2
+_AT = dict(
+    zip(
+        ("name", *_PRICES, "capital", "running", "energy", "hour"),
+        (get_column_letter(_FIRST + place) for place in range(len(_HOURS))),
+        strict=True,
+    )
+)
+"""Columns of the hours, right of the plans."""
+_MEANT = (
+    "All-in cost: all accelerators of the plan over the tokens that it trains, or over its output tokens with their "
+    "prompts. Separate pools: each accelerator at its own price."
 )
 
 
@@ -92,24 +121,45 @@ def tco_sheet(
     choice = DataValidation(type="list", formula1='"rent,own"', allow_blank=True)
     choice.add("C5")
     sheet.add_data_validation(choice)
-    for offset, (words, width, _) in enumerate(_HEADERS, start=1):
-        put(sheet.cell(TOP - 1, offset), words, "xlperf header")
-        sheet.column_dimensions[get_column_letter(offset)].width = width
+    blocks: tuple[tuple[int, tuple[tuple[str, int, str], ...]], ...] = ((1, _PLANS), (_FIRST, _HOURS))
+    for first, columns in blocks:
+        for offset, (header, width, _) in enumerate(columns, start=first):
+            put(sheet.cell(TOP - 1, offset), header, "xlperf header")
+            sheet.column_dimensions[get_column_letter(offset)].width = width
     sheet.row_dimensions[TOP - 1].height = 44
+    known = any(results.values())
+    hours = _hours(tables)
+    for number, hour in enumerate(hours, start=1):
+        texts = _hour_formulas(number, TOP + number - 1)
+        _row(sheet, formulas, TOP + number - 1, texts, hour if known else None, _FIRST, _HOURS)
     row = TOP
     for kind in PLAN_TABLES:
         rates = results.get(kind, {}).get("tokens_per_second_per_accelerator")
         for number in range(len(tables[kind])):
-            rate = rates[number] if rates is not None else None
-            values = _values(tables, kind, number, rate) if rates is not None else [None] * len(_HEADERS)
-            for offset, (formula, value) in enumerate(zip(_formulas(kind, number + 1, row), values, strict=True), 1):
-                cell: Any = sheet.cell(row, offset)
-                style = "xlperf key" if offset == 1 else "xlperf computed"
-                formulas.put(cell, f"={formula}", value, style, _HEADERS[offset - 1][2])
+            values = None if rates is None else _plan_values(tables[kind].take([number]), hours, rates[number])
+            texts = _plan_formulas(kind, number + 1, row, TOP + len(hours) - 1)
+            _row(sheet, formulas, row, texts, values, 1, _PLANS)
             row += 1
+    _note(sheet, f"A{row + 1}", _MEANT)
     sheet.freeze_panes = f"B{TOP}"
-    page_setup(sheet, TOP - 1, area=f"A1:{get_column_letter(len(_HEADERS))}{max(row - 1, TOP)}")
+    last = max(row + 1, TOP + len(hours) - 1)
+    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_wide=2, key_columns="A:A")
     return sheet
+
+
+def _row(
+    sheet: Worksheet,
+    formulas: Formulas,
+    row: int,
+    texts: list[str],
+    values: list[Any] | None,
+    first: int,
+    columns: Sequence[tuple[str, int, str]],
+) -> None:
+    shown = [None] * len(texts) if values is None else values
+    for offset, (formula, value, column) in enumerate(zip(texts, shown, columns, strict=True), start=first):
+        cell: Any = sheet.cell(row, offset)
+        formulas.put(cell, f"={formula}", value, "xlperf key" if offset == first else "xlperf computed", column[2])
 
 
 def _note(sheet: Worksheet, place: str, words: str) -> None:
@@ -122,85 +172,134 @@ def _column(kind: str, name: str) -> str:
     return f"{kind}[[{found.header}]]" if "(" in found.header else f"{kind}[{found.header}]"
 
 
-def _priced(name: str, row: int) -> str:
-    """Value of a column of prices for the accelerator in a row; blank text where prices has none."""
-    cell = f"INDEX({_column('prices', name)},$D{row})"
-    return f'IF($D{row}=0,"",IF({cell}="","",{cell}))'
+def _hour_formulas(number: int, row: int) -> list[str]:
+    """Formulas of one row of prices, in the order of the headers."""
+    at = {name: f"${letter}{row}" for name, letter in _AT.items()}
 
+    def priced(name: str) -> str:
+        cell = f"INDEX({_column('prices', name)},{number})"
+        return f'IF({at["name"]}="","",IF({cell}="","",{cell}))'
 
-def _or_default(chosen: str, name: str, row: int) -> str:
-    default = table_schema("prices").by_name[name].default
-    found = _priced(name, row)
-    return f'IF({chosen}<>"",{chosen},IF({found}="",{default},{found}))'
+    def or_default(chosen: str, name: str) -> str:
+        default, found = table_schema("prices").by_name[name].default, priced(name)
+        stated = f'IF({found}="",{default},{found})'
+        return (
+            f'IF({at["name"]}="","",{stated})'
+            if not chosen
+            else (f'IF({at["name"]}="","",IF({chosen}<>"",{chosen},{stated}))')
+        )
 
-
-def _formulas(kind: str, number: int, row: int) -> list[str]:
-    """Formulas of one plan, in the order of the headers."""
-    accelerators = f"MATCH($C{row},{_column('accelerators', 'accelerator')},0)"
+    accelerators = f"MATCH({at['name']},{_column('accelerators', 'accelerator')},0)"
     power = f"INDEX({_column('accelerators', 'thermal_design_power')},{accelerators})"
-    stated = _priced("server_power", row)
-    rent = f'IF($C$5="own","",{_priced("rental_price", row)})'
-    owned = f'IF(OR($C$5="rent",$F{row}=""),"",'
-    rate = f"INDEX({_column(kind, 'tokens_per_second_per_accelerator')},{number})"
-    opex = _priced("opex_share", row)
+    names, stated_power = _column("prices", "price"), priced("server_power")
+    owned = f'IF(OR($C$5="rent",{at["capex"]}=""),"",'
+    rented, used = f'IF({at["rental_price"]}<>"",', f"{at['capex']}/{at['utilization']}"
     return [
-        f'INDEX({_column(kind, "name")},{number})&""',
-        f'"{kind}"',
-        f'INDEX({_column(kind, "accelerator")},{number})&""',
-        f"IFERROR(MATCH($C{row},{_column('prices', 'price')},0),0)",
-        rent,
-        _priced("capex", row),
-        _or_default("$C$6", "life", row),
-        _or_default("$C$7", "utilization", row),
-        f'IF({stated}="",{power},{stated})',
-        _or_default("$C$9", "power_usage_effectiveness", row),
-        _or_default("$C$8", "energy_price", row),
-        f'IF({opex}="",{table_schema("prices").by_name["opex_share"].default},{opex})',
-        f'IF($E{row}<>"",$E{row},{owned}$F{row}/$H{row}/($G{row}*{_YEAR_HOURS:g})))',
-        f'IF($E{row}<>"",0,{owned}$F{row}*$L{row}/$H{row}/{_YEAR_HOURS:g}))',
-        f'IF($E{row}<>"",0,{owned}$I{row}/1000*$J{row}*$K{row}))',
-        f'IF($M{row}="","",$M{row}+$N{row}+$O{row})',
-        f'IF(ISNUMBER({rate}),{rate},"")',
-        f'IF(OR($P{row}="",$Q{row}=""),"",$P{row}/{HOUR:g}/$Q{row}*10^6)',
+        f'IF(ROWS({names})<{number},"",INDEX({names},{number})&"")',
+        f'IF($C$5="own","",{priced("rental_price")})',
+        priced("capex"),
+        or_default("$C$6", "life"),
+        or_default("$C$7", "utilization"),
+        f'IF({at["name"]}="","",IF({stated_power}="",{power},{stated_power}))',
+        or_default("$C$9", "power_usage_effectiveness"),
+        or_default("$C$8", "energy_price"),
+        or_default("", "opex_share"),
+        f"{rented}{at['rental_price']},{owned}{used}/({at['life']}*{_YEAR_HOURS:g})))",
+        f"{rented}0,{owned}{used}*{at['opex_share']}/{_YEAR_HOURS:g}))",
+        f"{rented}0,{owned}{at['server_power']}/1000*{at['power_usage_effectiveness']}*{at['energy_price']}))",
+        f'IF({at["capital"]}="","",{at["capital"]}+{at["running"]}+{at["energy"]})',
     ]
 
 
-def _values(tables: Mapping[str, Table], kind: str, number: int, rate: Any) -> list[Any]:
-    """What the formulas of one plan give while no yellow cell is filled."""
-    plan, prices, accelerators = tables[kind].take([number]), tables["prices"], tables["accelerators"]
-    accelerator = str(plan.text("accelerator")[0])
-    named = [str(name).casefold() for name in prices.text("price").tolist()]
-    at = named.index(accelerator.casefold()) if accelerator.casefold() in named else None
-    columns = table_schema("prices").by_name
-    names = ("rental_price", "capex", "life", "utilization", "server_power", "power_usage_effectiveness",
-             "energy_price", "opex_share")  # fmt: skip
-    shown: dict[str, Any] = dict.fromkeys(names)
-    if at is not None:
-        row = data_rows(prices.take([at]), [columns[name] for name in names])[0]
-        shown = dict(zip(names, row, strict=True))
-    for name in names:
-        if shown[name] is None and columns[name].default:
-            shown[name] = float(columns[name].default)
-    if shown["server_power"] is None:
-        known = [str(name).casefold() for name in accelerators.text("accelerator").tolist()]
-        shown["server_power"] = float(accelerators["thermal_design_power"][known.index(accelerator.casefold())])
-    inside = {
-        name: float("nan") if value is None else float(value) * unit_of(columns[name]).factor
-        for name, value in shown.items()
-    }
-    hour = float(accelerator_cost_rate(**inside)) * HOUR
-    rent, capex = shown["rental_price"], shown["capex"]
-    if rent is not None:
-        parts: list[Any] = [rent, 0.0, 0.0, hour]
-    elif capex is not None:
-        capital = capex / shown["utilization"] / (shown["life"] * _YEAR_HOURS)
-        running = capex * shown["opex_share"] / shown["utilization"] / _YEAR_HOURS
-        parts = [capital, running, hour - capital - running, hour]
-    else:
-        parts = ["", "", "", ""]
-    tokens = rate if isinstance(rate, (int, float)) and not isinstance(rate, bool) else ""
-    cost = parts[3] / HOUR / tokens * MILLION if tokens != "" and parts[3] != "" else ""
-    blank = [("" if shown[name] is None else shown[name]) for name in names]
+def _plan_formulas(kind: str, number: int, row: int, last: int) -> list[str]:
+    """Formulas of one plan, in the order of the headers; ``last`` is the last row of the hours."""
+
+    def given(name: str) -> str:
+        return f"INDEX({_column(kind, name)},{number})"
+
+    def column(name: str) -> str:
+        return f"${_AT[name]}${TOP}:${_AT[name]}${last}"
+
+    def hour(name: str, place: str) -> str:
+        return f'IF(${place}{row}=0,"",INDEX({column(name)},${place}{row}))'
+
+    def at(letter: str) -> str:
+        return f'IF(${letter}{row}="",0,IFERROR(MATCH(${letter}{row},{column("name")},0),0))'
+
+    other, share = '""', "0"
+    if kind == "inference":
+        other = f'IF({given("mode")}="disaggregated",{given("prefill_accelerator")}&"","")'
+        whole, part = given("num_accelerators"), given("prefill_accelerators")
+        prefilling = f'IF({part}="",INT({whole}/2),{part})/{whole}'
+        share = f'IF($I{row}="",0,IF(ISNUMBER({whole}),{prefilling},""))'
+    rate = given("tokens_per_second_per_accelerator")
+    mean = f'IF($L{row}="","",IF($K{row}="","",$H{row}+$K{row}*($L{row}-$H{row})))'
     return [
-        str(plan.text("name")[0]), kind, accelerator, 0.0 if at is None else at + 1.0, *blank, *parts, tokens, cost,
+        f'{given("name")}&""',
+        f'"{kind}"',
+        f'{given("accelerator")}&""',
+        at("C"),
+        hour("capital", "D"),
+        hour("running", "D"),
+        hour("energy", "D"),
+        hour("hour", "D"),
+        other,
+        at("I"),
+        share,
+        hour("hour", "J"),
+        f'IF($H{row}="","",IF($I{row}="",$H{row},{mean}))',
+        f'IF(ISNUMBER({rate}),{rate},"")',
+        f'IF(OR($M{row}="",$N{row}=""),"",$M{row}/{HOUR:g}/$N{row}*10^6)',
+    ]
+
+
+def _hours(tables: Mapping[str, Table]) -> list[list[Any]]:
+    """What the formulas of the hours give while no yellow cell is filled."""
+    prices, accelerators = tables["prices"], tables["accelerators"]
+    columns = table_schema("prices").by_name
+    known = {str(name).casefold(): row for row, name in enumerate(accelerators.text("accelerator").tolist())}
+    found: list[list[Any]] = []
+    rows = data_rows(prices, [columns[name] for name in _PRICES])
+    for name, row in zip(prices.text("price").tolist(), rows, strict=True):
+        shown: dict[str, Any] = dict(zip(_PRICES, row, strict=True))
+        for column in _PRICES:
+            if shown[column] is None and columns[column].default:
+                shown[column] = float(columns[column].default)
+        if shown["server_power"] is None and str(name).casefold() in known:
+            shown["server_power"] = float(accelerators["thermal_design_power"][known[str(name).casefold()]])
+        inside = {
+            column: float("nan") if value is None else float(value) * unit_of(columns[column]).factor
+            for column, value in shown.items()
+        }
+        hour = float(accelerator_cost_rate(**inside)) * HOUR
+        rent, capex = shown["rental_price"], shown["capex"]
+        parts: list[Any] = ["", "", "", ""]
+        if rent is not None:
+            parts = [rent, 0.0, 0.0, hour]
+        elif capex is not None:
+            capital = capex / shown["utilization"] / (shown["life"] * _YEAR_HOURS)
+            running = capex * shown["opex_share"] / shown["utilization"] / _YEAR_HOURS
+            parts = [capital, running, hour - capital - running, hour]
+        found.append([str(name), *("" if shown[column] is None else shown[column] for column in _PRICES), *parts])
+    return [*found, *([""] * len(_HOURS) for _ in range(SPARE_ROWS))]
+
+
+def _plan_values(plan: Table, hours: list[list[Any]], rate: Any) -> list[Any]:
+    """What the formulas of one plan give while no yellow cell is filled."""
+    places = {str(row[0]).casefold(): place for place, row in reversed(list(enumerate(hours, start=1))) if row[0]}
+    accelerator, other, share = str(plan.text("accelerator")[0]), "", 0.0
+    if plan.kind == "inference" and plan.filled("mode")[0] == "disaggregated":
+        other = str(plan.text("prefill_accelerator")[0])
+    at, there = places.get(accelerator.casefold(), 0), places.get(other.casefold(), 0)
+    parts: list[Any] = hours[at - 1][-4:] if at else ["", "", "", ""]
+    mean, prefill = parts[3], hours[there - 1][-1] if there else ""
+    if other:
+        whole, asked = float(plan.number("num_accelerators")[0]), float(plan.number("prefill_accelerators")[0])
+        share = (whole // 2.0 if asked != asked else asked) / whole
+        mean = "" if "" in (mean, prefill) else float(pool_mean(mean, prefill, share))
+    tokens = rate if isinstance(rate, (int, float)) and not isinstance(rate, bool) else ""
+    cost = mean / HOUR / tokens * MILLION if tokens != "" and mean != "" else ""
+    return [
+        str(plan.text("name")[0]), plan.kind, accelerator, float(at), *parts, other, float(there), share, prefill,
+        mean, tokens, cost,
     ]  # fmt: skip

@@ -27,6 +27,7 @@ _SUBTITLES = {
     "memory": "Columns: what the fullest accelerator holds. Red line: what it has. GiB = 2^30 B.",
     "roofline": "Best plans of the leading accelerators. Left of a ridge memory limits, right of it arithmetic.",
     "token cost": "Owned, as the first row of servers with the accelerator; the network is that of the plan.",
+    "cost bridge": "What each line adds to the cost and the energy of a token; the lines of a plan add up to the last.",
     "accelerator cost": "Columns stand on the parts before them, totals on the ground. Prices: the sheets of cost.",
     "chiplets or one die": "One large die against several small ones.",
     "reasons": "Refused plans first, then plans that do not fit, then plans whose numbers rest on an assumption.",

@@ -165,7 +165,7 @@ def _plans(kind: str) -> Argument:
 
 
 # A result that only one kind of plan has, and the result that stands for it in the other kind.
-STAND_INS = {("inference", "cost_per_million_tokens"): "cost_per_million_output_tokens"}
+STAND_INS = {("inference", "cost_per_million_tokens"): "cost_per_million_output_tokens_all_in"}
 
 
 def _unit_words(column: Column) -> str:

@@ -206,13 +206,20 @@ def _properties(workbook: Workbook, report: Report) -> None:
 def _cost_sheets(workbook: Workbook, report: Report) -> None:
     """Sheets of cost, for the accelerators that the sheets servers and chiplets know."""
     from xlperf.excel.report_chiplets import basis_of, chiplet_sheet
-    from xlperf.excel.report_cost import accelerator_cost_sheet, owned_groups, token_cost_sheet, used_designs
+    from xlperf.excel.report_cost import (
+        accelerator_cost_sheet,
+        bridge_sheet,
+        owned_groups,
+        token_cost_sheet,
+        used_designs,
+    )
 
     groups = owned_groups(report)
     if groups:
         token_cost_sheet(workbook["token cost"], groups)
+        bridge_sheet(workbook["cost bridge"], report.catalog, groups)
     else:
-        _drop(workbook, "token cost")
+        _drop(workbook, "token cost", "cost bridge")
     designs = used_designs(report)
     if len(designs):
         accelerator_cost_sheet(workbook["accelerator cost"], report, designs)

@@ -30,7 +30,13 @@ _MEANINGS = (
     ("HFU", "As MFU, with recomputation counted."),
     ("memory", "Peak allocated on the fullest accelerator; memory reserved adds allocator and runtime. GiB = 2^30 B."),
     ("TPOT", "(latency - TTFT) / (output tokens - 1)."),
-    ("cost", "The rental price where the price row has one, else capex over life, opex and energy."),
+    (
+        "cost",
+        "Sheet prices: the rental price where the row has one, else capex over life, opex and energy; cost basis.",
+    ),
+    ("all-in cost", "All accelerators over the output tokens: output cost + input cost x prompt / output length."),
+    ("owned cost", "Sheet servers: an owner's cost. The sheet cost bridge walks there from the cost, line by line."),
+    ("energy", "From the grid: server power at full load x PUE; owned energy: at the mean load, with the network."),
 )
 
 
@@ -39,8 +45,8 @@ def calibration_rows(report: Report) -> np.ndarray:
     table = report.catalog.tables["calibration"]
     generation = report.catalog.tables["accelerators"].text("generation")
     keys: dict[str, set[str]] = {"generation": set(), "precision": set(), "software": set()}
+    keys["generation"].update(map(str, generation[report.used("accelerators")]))
     for group in report.groups:
-        keys["generation"].update(map(str, generation[report.index("accelerators", group)]))
         for name in ("precision", "software"):
             default = group.plans.schema.by_name[name].default
             keys[name].update(map(str, group.plans.text(name, default)))

@@ -14,8 +14,10 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import Column, results_of, unit_of
 from xlperf.catalog.table import Table
+from xlperf.evaluate.bridge import cost_bridge
 from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, first_rows
 from xlperf.evaluate.servers import HOUR_PARTS as SERVER_PARTS
+from xlperf.evaluate.token_costs import ALL_IN
 from xlperf.excel.chart_parts import Cells
 from xlperf.excel.charts import Part, horizontal_bars
 from xlperf.excel.charts_cost import tornado, waterfall
@@ -301,12 +303,12 @@ def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
     """Plans with what they cost their owner; groups in which no plan has a server are left out."""
     if not len(report.catalog.tables["servers"]):
         return []
-    owned = [(group, evaluate_ownership(group.plans, report.catalog)) for group in report.groups]
+    owned = [(group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups]
     return [(group, costs) for group, costs in owned if np.isfinite(costs["hour_cost"]).any()]
 
 
 def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) -> None:
-    """Fill the sheet that takes the cost of a million tokens apart, from the wafer to the power.
+    """Fill the sheet that takes an owner's cost of a million tokens apart, from the wafer to the power.
 
     Parameters
     ----------
@@ -327,8 +329,8 @@ def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) ->
 
 def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
     """Chart and table of one kind of plan; the last row that is used."""
-    whole = "cost_per_million_tokens" if group.kind == "training" else "cost_per_million_output_tokens"
-    meant = "trained" if group.kind == "training" else "output"
+    whole = f"owned_{ALL_IN[group.kind]}"
+    meant = "trained tokens" if group.kind == "training" else "output tokens, prompts included,"
     declared = costs.schema.by_name
     per_token = costs[whole] / unit_of(declared[whole]).factor
     every = np.flatnonzero(np.isfinite(per_token))
@@ -354,9 +356,13 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
         sheet.row_dimensions[line].height = 15.0
     sheet.row_breaks.append(Break(id=header - 1))
     key = extra_column("plan", "", f"Plan of the sheet {group.kind}", "name")
-    total = extra_column("total", "USD/Mtoken", declared[whole].meaning)
-    more = [declared[name] for name in ("hour_cost", "tokens_per_dollar", "tokens_per_second_per_megawatt",
-                                        "energy_per_token", "carbon_per_million_tokens")]  # fmt: skip
+    total = declared[whole]
+    names: tuple[str, ...]
+    names = ("hour_cost", "owned_tokens_per_dollar", "tokens_per_second_per_provisioned_megawatt",
+             "owned_energy_per_token", "owned_carbon_per_million_tokens")  # fmt: skip
+    if group.kind == "inference":
+        names = (names[0], "owned_cost_per_million_input_tokens", "owned_cost_per_million_output_tokens", *names[1:])
+    more = [declared[name] for name in names]
     for place in range(2, len(columns) + 3):
         sheet.column_dimensions[get_column_letter(place)].width = 12.6
     shown = [
@@ -379,7 +385,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
         for place, (_, _, colour) in enumerate(columns)
     ]
     chart = horizontal_bars(
-        f"{group.kind.capitalize()}: cost of a million {meant} tokens, from the wafer to the power",
+        f"{group.kind.capitalize()}: cost of a million {meant} to an owner, from the wafer to the power",
         Cells(sheet, 1, header + 1, header + count),
         parts,
         axis_title="share of the cost",
@@ -397,9 +403,41 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
     return last
 
 
+def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
+    """Fill the sheet that walks from cost and energy at the sheet prices to those of the owner.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        From the template; changed in place.
+    catalog : Catalog
+        What the plans refer to.
+    groups : sequence of (Plans, Table)
+        Of :func:`owned_groups`, at least one.
+    """
+    top = _TOP
+    for letter, width in zip("ABCDEF", (54, 66, 14, 14, 14, 14), strict=True):
+        sheet.column_dimensions[letter].width = width
+    for group, _ in groups:
+        named = Table(
+            group.kind, {**group.plans.columns, "name": np.array(group.names, dtype=object)}, group.plans.place
+        )
+        bridge = cost_bridge(named, catalog, results=group.results)
+        columns = [*bridge.schema.columns]
+        rows = [
+            [*words, *(_number(bridge, column, row) for column in columns[2:])]
+            for row, words in enumerate(zip(bridge["plan"].tolist(), bridge["line"].tolist(), strict=True))
+        ]
+        name = f"cost_bridge_{group.kind}"
+        write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
+        top += max(len(rows), 1) + 3
+    page_setup(sheet)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
 def _number(costs: Table, column: Column, row: int) -> float | None:
     value = float(costs[column.name][row]) / unit_of(column).factor
     return value if np.isfinite(value) else None
 
 
-__all__ = ["accelerator_cost_sheet", "owned_groups", "token_cost_sheet", "used_designs"]
+__all__ = ["accelerator_cost_sheet", "bridge_sheet", "owned_groups", "token_cost_sheet", "used_designs"]

@@ -97,7 +97,7 @@ def _training(group: Plans) -> Iterator[Finding]:
     if cheapest is not None:
         words = (
             f"{_plan(group, cheapest)} trains a million tokens for "
-            f"{_say(group, 'cost_per_million_tokens', cheapest)} USD."
+            f"{_say(group, 'cost_per_million_tokens', cheapest)} USD{_basis(group, cheapest)}."
         )
         yield Finding("Cheapest training", words, "good")
     yield from _against(group, "tokens_per_second_per_accelerator", "cost_per_million_tokens", "trains")
@@ -121,20 +121,26 @@ def _inference(group: Plans) -> Iterator[Finding]:
             f"second and accelerator at {_say(group, 'tpot', busiest)} ms per token."
         )
         yield Finding("Highest throughput", words, "good")
-    cheapest = best(group, "cost_per_million_output_tokens", rows, lowest=True)
+    cheapest = best(group, "cost_per_million_output_tokens_all_in", rows, lowest=True)
     if cheapest is not None:
         words = (
-            f"{_plan(group, cheapest)} serves a million output tokens for "
-            f"{_say(group, 'cost_per_million_output_tokens', cheapest)} USD."
+            f"{_plan(group, cheapest)} serves a million output tokens, prompts included, for "
+            f"{_say(group, 'cost_per_million_output_tokens_all_in', cheapest)} USD{_basis(group, cheapest)}."
         )
         yield Finding("Cheapest serving", words, "good")
-    yield from _against(group, "tokens_per_second_per_accelerator", "cost_per_million_output_tokens", "serves")
+    yield from _against(group, "tokens_per_second_per_accelerator", "cost_per_million_output_tokens_all_in", "serves")
     bounds = [str(bound) for bound in group.results.text("bound")[group.where(GOOD, TOO_LARGE)] if bound]
     if bounds:
         counts = sorted(((bounds.count(bound), bound) for bound in distinct(bounds)), key=lambda pair: -pair[0])
         words = listed([f"{plural(count, 'plan')} on {bound}" for count, bound in counts])
         yield Finding("Decode waits", f"Most of the decode time waits: {words}.")
     yield from _band(group, "tpot", "time per output token")
+
+
+def _basis(group: Plans, row: int) -> str:
+    """How the plan is priced: `` (rent)``."""
+    words = str(group.results.text("cost_basis")[row])
+    return f" ({words})" if words else ""
 
 
 def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]:

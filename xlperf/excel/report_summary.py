@@ -27,7 +27,7 @@ _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK
 _TOP_ROWS = 20
 _TABLES = {
     "training": ("tokens_per_second_per_accelerator", "step_time mfu memory_reserved cost_per_million_tokens"),
-    "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens"),
+    "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),
 }
 SHEETS = {
     "training": "Every training plan with every result",
@@ -37,7 +37,8 @@ SHEETS = {
     "limits": "Largest batch, and throughput against speed per user at every load",
     "memory": "Memory by part against what there is",
     "roofline": "Operators of the best plans against their roofs",
-    "token cost": "Cost of a token by part, from the wafer to the power",
+    "token cost": "Cost of a token to an owner by part, from the wafer to the power",
+    "cost bridge": "Line by line from cost and energy at the sheet prices to those of an owner",
     "accelerator cost": "From the wafer to the price and the hour of an accelerator",
     "chiplets or one die": "Cost over die area, number of chiplets and volume",
     "reasons": "Why plans are refused or do not fit",

@@ -25,7 +25,7 @@ OBJECTIVES = {
         "latency": "latency",
         "ttft": "ttft",
         "tpot": "tpot",
-        "cost": "cost_per_million_output_tokens",
+        "cost": "cost_per_million_output_tokens_all_in",
         "energy": "energy_per_token",
     },
 }

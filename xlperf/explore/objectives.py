@@ -34,7 +34,7 @@ LARGER = frozenset(
 )
 """Results of which more is better; of all others less is."""
 SHORT = {
-    "cost": {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens"},
+    "cost": {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"},
     "energy": dict.fromkeys(("training", "inference"), "energy_per_token"),
     "throughput": dict.fromkeys(("training", "inference"), "tokens_per_second_per_accelerator"),
 }

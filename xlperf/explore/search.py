@@ -27,7 +27,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         "tokens_per_second_per_user",
         "tokens_per_second_per_accelerator",
         "memory",
-        "cost_per_million_output_tokens",
+        "cost_per_million_output_tokens_all_in",
     ),
 }
 """Results that a table of a search shows beside its objective and limits."""

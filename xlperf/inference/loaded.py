@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, array, divide
+from xlperf.arrays import Array, array
 from xlperf.inference.arrivals import turn
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import (
@@ -271,32 +271,6 @@ def loaded_results(serving: Serving, stream: Stream, operation: Operation) -> di
     return streamed(serving.plan, stream, service, steady, operation.results, best, rate * replicas, one, one)
 
 
-def token_rates(plan: InferencePlan, rate: Array, share: Array) -> dict[str, Array]:
-    """Tokens per second of the part of a replica's time that is paid for prompts, and of that for outputs.
-
-    All time is paid, whether busy or not: it is shared out as the phases are.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        With all accelerators of the deployment, (rows,).
-    rate : Array
-        Requests per second of the deployment, (rows,). [request/s]
-    share : Array
-        Share of the time, or of the accelerators, that prefills, (rows,). [-]
-
-    Returns
-    -------
-    dict of str to Array
-        ``input_token_rate`` and ``output_token_rate``, (rows,). [token/s]
-    """
-    each = rate / plan.num_replicas
-    return {
-        "input_token_rate": divide(each * plan.prompt_length, share, np.inf),
-        "output_token_rate": divide(each * plan.output_length, 1.0 - share, np.inf),
-    }
-
-
 def streamed(
     plan: InferencePlan,
     stream: Stream,
@@ -354,7 +328,7 @@ def streamed(
         "running_batch": steady.running,
         "max_request_rate": best,
         "decode_time": steady.decode_time,
-        **token_rates(plan, rate, service.prefill_share / (service.prefill_share + decoding)),
+        "prefill_share": service.prefill_share / (service.prefill_share + decoding),
     }
     varied = stream.prompt_variation, plan.output_variation
     sides = [side for side in (False, True) if (arriving == side).any()]

@@ -11,7 +11,7 @@ import numpy as np
 from xlperf.arrays import Array, divide
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Service, Steady, pooled_state
-from xlperf.inference.loaded import MOST_OPEN, Demand, demand_of, half_of, streamed, token_rates
+from xlperf.inference.loaded import MOST_OPEN, Demand, demand_of, half_of, streamed
 from xlperf.inference.results import Room, batch_results
 from xlperf.inference.serving import Serving, Stream
 from xlperf.network.collectives import collective_time
@@ -237,5 +237,5 @@ def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, A
     whole = replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
     found = streamed(whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
-    paid = token_rates(whole, steady.rate, other.num_accelerators / whole.num_accelerators)
-    return {**found, **paid, "prefill_time": service.prefill_time}
+    share = other.num_accelerators / whole.num_accelerators
+    return {**found, "prefill_share": share, "prefill_time": service.prefill_time}

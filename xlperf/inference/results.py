@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, divide, total
+from xlperf.arrays import Array, total
 from xlperf.hardware.device import Device
 from xlperf.inference.bound import serving_bound
 from xlperf.inference.products import wide_attention
@@ -329,9 +329,7 @@ def serving_results(
     -------
     dict of str to Array
         Columns of inference_results by name, (rows,); ``fits`` is 1 or 0, ``bound`` a position in
-        :data:`xlperf.inference.BOUNDS`, NaN without a step of decoding. Beside them ``input_token_rate`` and
-        ``output_token_rate``, tokens per second of one replica while it is in the phase that makes them, infinite
-        where there is no such phase.
+        :data:`xlperf.inference.BOUNDS`, NaN without a step of decoding.
     """
     work = serving_work(model, device, attention_device, wide_device, network, plan, kernels, software, architecture)
     parts = phase_times(work)
@@ -398,6 +396,5 @@ def batch_results(plan: InferencePlan, room: Room, prefill: Array, parts: Array,
         "time_vector": parts[:, VECTOR] / gained,
         "time_communication": parts[:, COMMUNICATION] / gained,
         "time_overhead": parts[:, FIXED] / gained,
-        "input_token_rate": plan.batch_size * plan.prompt_length / prefill,
-        "output_token_rate": divide(plan.batch_size * plan.output_length, decode, np.inf),
+        "prefill_share": prefill / latency,
     }

@@ -185,7 +185,7 @@ def _sheet(
     token: list[np.ndarray] = []
     heads = []
     for table, found in plans:
-        name = "cost_per_million_tokens" if table.kind == "training" else "cost_per_million_output_tokens"
+        name = "cost_per_million_tokens" if table.kind == "training" else "cost_per_million_output_tokens_all_in"
         first = "step_time" if table.kind == "training" else "tpot"
         token += [shown(found, first)[: len(names)], shown(found, name)[: len(names)]]
         heads += [found.schema.by_name[first], found.schema.by_name[name]]

@@ -120,7 +120,7 @@ def _analyse(inputs: Inputs) -> Outcome:
         found, more = _serving(inputs, plans, results)
         sheets += found
         findings += more
-        kept = _kept(plans, results, "tpot", "cost_per_million_output_tokens")
+        kept = _kept(plans, results, "tpot", "cost_per_million_output_tokens_all_in")
         drawn.append((plans.take(kept), results.take(kept)))
     if "training" in inputs.plans:
         plans = inputs.plans["training"]
@@ -153,7 +153,7 @@ def _serving(inputs: Inputs, plans: Table, results: Table) -> tuple[list[StudySh
     machines = plans.text("accelerator")
     good = _good(results)
     time = np.where(good, shown(results, "tpot"), np.nan)
-    cost = np.where(good, shown(results, "cost_per_million_output_tokens"), np.nan)
+    cost = np.where(good, shown(results, "cost_per_million_output_tokens_all_in"), np.nan)
     names = order(machines)
     targets: list[Value] = list(inputs.numbers("time_per_token_targets"))
     found: dict[tuple[Value, str], float] = {}
@@ -163,10 +163,10 @@ def _serving(inputs: Inputs, plans: Table, results: Table) -> tuple[list[StudySh
             found[target, name] = float(np.nanmin(within))
     targeted = StudySheet(
         "serving",
-        "Cheapest plan of each machine whose time per output token stays within the target: cost of output tokens.",
+        "Cheapest plan of each machine whose time per output token stays within the target; prompts are paid too.",
         [
             own_column("target", "ms", "Longest time per output token"),
-            *(own_column(name, "USD/Mtoken", "Cost of a million output tokens") for name in names),
+            *(own_column(name, "USD/Mtoken", "All cost over a million output tokens") for name in names),
         ],
         wide(targets, names, found),
         [Chart("lines", "Cost within a target", "target", names, "ms per token", "USD/Mtoken", log_x=True, log_y=True)],
@@ -191,7 +191,7 @@ def _serving(inputs: Inputs, plans: Table, results: Table) -> tuple[list[StudySh
             own_column("plan", kind="name"),
             own_column("accelerator", kind="text"),
             own_column("time_per_token", "ms"),
-            *(own_column(name, "USD/Mtoken", "Cost of a million output tokens") for name in names),
+            *(own_column(name, "USD/Mtoken", "All cost over a million output tokens") for name in names),
             own_column("tokens_per_second_and_user", "token/s"),
             own_column("tokens_per_second_and_accelerator", "token/s"),
         ],

@@ -1,0 +1,410 @@
+"""Laws of cost: one plan has one cost and one energy per token, whoever asks; parts add up; each pool is itself."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import report_samples
+from conftest import Outcome
+
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.schema import results_of, table_schema, unit_of
+from xlperf.catalog.table import Table
+from xlperf.evaluate import cost_bridge, evaluate, evaluate_ownership
+from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS
+from xlperf.evaluate.token_costs import Terms, mean_terms
+from xlperf.excel.build import table_of
+from xlperf.excel.functions import STAND_INS
+from xlperf.excel.report import report_workbook
+from xlperf.excel.session import Session
+from xlperf.excel.style import data_rows
+from xlperf.explore.frontier import points
+from xlperf.explore.objectives import SHORT
+from xlperf.explore.search import search
+from xlperf.explore.sweep import sweep
+from xlperf.units import HOUR, YEAR, factor
+
+Command = Callable[..., Outcome]
+ALL_IN = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}
+PER_TOKEN = {
+    kind: (ALL_IN[kind], "energy_per_token", "tokens_per_dollar", "tokens_per_second_per_megawatt",
+           "accelerator_hour_cost", "carbon_per_million_tokens", *more)
+    for kind, more in (("training", ("step_cost", "run_cost")),
+                       ("inference", ("cost_per_million_input_tokens", "cost_per_million_output_tokens")))
+}  # fmt: skip
+PRICED = ("A100-SXM4-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "MI300X", "MI355X", "GH200-144GB")
+OWNED = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "MI300X")
+MIXED = {"model": "Meta-Llama-3.1-70B", "accelerator": "B200-SXM-180GB", "num_accelerators": 12, "software": "vllm",
+         "tensor_parallel": 4, "prompt_length": 1024, "output_length": 256, "mode": "disaggregated",
+         "concurrency": 32, "prefill_accelerator": "A100-SXM4-80GB", "prefill_accelerators": 8,
+         "prefill_tensor_parallel": 8}  # fmt: skip
+
+
+def _training(random: np.random.Generator) -> dict[str, Any]:
+    tensor, pipeline = int(random.choice([1, 2, 4, 8])), int(random.choice([1, 2, 4]))
+    return {
+        "model": str(random.choice(["Llama3-8B", "Meta-Llama-3.1-70B", "Mixtral-8x7B-v0.1"])),
+        "accelerator": str(random.choice(PRICED)), "tensor_parallel": tensor, "pipeline_parallel": pipeline,
+        "num_accelerators": tensor * pipeline * int(random.choice([1, 2, 8])), "recompute": "full",
+        "training_tokens": float(random.choice([0.1, 1.0])),
+    }  # fmt: skip
+
+
+def _serving(random: np.random.Generator) -> dict[str, Any]:
+    tensor = int(random.choice([2, 4, 8]))
+    mode = str(random.choice(["static", "continuous", "disaggregated"]))
+    plan = {
+        "model": str(random.choice(["Llama3-8B", "Meta-Llama-3.1-70B"])), "accelerator": str(random.choice(PRICED)),
+        "tensor_parallel": tensor, "software": str(random.choice(["vllm", "sglang", "tensorrt-llm"])),
+        "prompt_length": int(random.choice([128, 1024, 8000])), "output_length": int(random.choice([2, 64, 1000])),
+        "num_accelerators": tensor * int(random.choice([1, 2, 4])), "mode": mode,
+    }  # fmt: skip
+    if mode == "static":
+        return {**plan, "batch_size": int(random.choice([1, 16, 64]))}
+    plan["concurrency"] = int(random.choice([1, 16, 64]))
+    if mode == "disaggregated":
+        prefill = tensor * int(random.choice([1, 2]))
+        plan |= {"num_accelerators": prefill + plan["num_accelerators"], "prefill_accelerators": prefill}
+        if random.random() < 0.7:
+            plan["prefill_accelerator"] = str(random.choice(PRICED))
+    return plan
+
+
+@cache
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+@cache
+def plans(kind: str, count: int = 90) -> Table:
+    random = np.random.default_rng(11)
+    make = _training if kind == "training" else _serving
+    rows = [{**make(random), "name": f"plan {number}"} for number in range(count)]
+    return table_of(kind, rows)
+
+
+@cache
+def results(kind: str) -> Table:
+    found = evaluate(plans(kind), catalog())
+    assert np.isfinite(found[ALL_IN[kind]]).sum() > 0.7 * len(found), found["reason"].tolist()
+    return found
+
+
+def _price(name: str, column: str) -> float:
+    """A cell of the sheet prices, the schema's default where it is blank."""
+    prices = catalog().tables["prices"]
+    row = [str(price).casefold() for price in prices["price"].tolist()].index(name.casefold())
+    return float(prices.filled(column)[row])
+
+
+def _hour(name: str) -> tuple[float, float]:
+    """Cost of a second and power of an accelerator, by hand from its own row of prices."""
+    accelerators = catalog().tables["accelerators"]
+    row = accelerators["accelerator"].tolist().index(name)
+    power = _price(name, "server_power")
+    power = float(accelerators["thermal_design_power"][row]) if np.isnan(power) else power
+    power *= _price(name, "power_usage_effectiveness")
+    rent, capex = _price(name, "rental_price"), _price(name, "capex")
+    hardware = capex / _price(name, "utilization") * (1 / _price(name, "life") + _price(name, "opex_share") / YEAR)
+    return (hardware + power * _price(name, "energy_price") if np.isnan(rent) else rent), power
+
+
+def _pools(kind: str, row: int) -> list[tuple[str, float]]:
+    """Accelerators of each pool of a plan and how many."""
+    table = plans(kind)
+    name, count = str(table["accelerator"][row]), float(table["num_accelerators"][row])
+    if kind == "training" or table["mode"][row] != "disaggregated":
+        return [(name, count)]
+    prefill = float(table["prefill_accelerators"][row])
+    return [(name, count - prefill), (str(table["prefill_accelerator"][row]) or name, prefill)]
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_a_token_pays_every_accelerator_at_its_own_price_and_power(kind: str) -> None:
+    """Cost and energy by hand: the sum over pools of count times hour, over the tokens of an hour."""
+    found, mixed = results(kind), 0
+    for row in np.flatnonzero(np.isfinite(found[ALL_IN[kind]])).tolist():
+        pools = _pools(kind, row)
+        mixed += len({name for name, _ in pools}) > 1
+        cost, power = (sum(count * _hour(name)[place] for name, count in pools) for place in (0, 1))
+        rate = found["tokens_per_second"][row]
+        assert found[ALL_IN[kind]][row] == pytest.approx(cost / rate, rel=1e-12), row
+        assert found["energy_per_token"][row] == pytest.approx(power / rate, rel=1e-12), row
+        whole = sum(count for _, count in pools)
+        assert found["accelerator_hour_cost"][row] * whole == pytest.approx(cost, rel=1e-12), row
+    assert kind == "training" or mixed >= 8
+
+
+def test_carbon_of_two_pools_is_that_of_the_energy_of_each() -> None:
+    def terms(*values: float) -> Terms:
+        return Terms(*(np.array([value]) for value in values))
+
+    mean = mean_terms(terms(1.0, 2000.0, 0.4), terms(2.0, 500.0, 0.1), np.array([0.25]))
+    assert mean.power[0] == pytest.approx(0.75 * 2000 + 0.25 * 500)
+    assert (mean.power * mean.carbon_intensity)[0] == pytest.approx(0.75 * 2000 * 0.4 + 0.25 * 500 * 0.1)
+    same = terms(1.7, 1594.0, 0.1)
+    for share in (0.0, 0.3, 1.0 / 3.0, 1.0):
+        assert mean_terms(same, same, np.array([share])) == same
+
+
+def test_eight_a100_beside_four_b200() -> None:
+    found = evaluate(table_of("inference", [MIXED]), catalog())
+    rent = 8 * _price("A100-SXM4-80GB", "rental_price") + 4 * _price("B200-SXM-180GB", "rental_price")
+    assert rent * HOUR == pytest.approx(24.48)
+    assert found["accelerator_hour_cost"][0] * 12 == pytest.approx(rent, rel=1e-14)
+    assert found["cost_basis"][0] == "rent"
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_parts_of_the_cost_add_up(kind: str) -> None:
+    """Input and output make the all-in cost; rates per dollar and per megawatt are its inverse and the energy's."""
+    found, table = results(kind), plans(kind)
+    good = np.isfinite(found[ALL_IN[kind]])
+    np.testing.assert_allclose((found[ALL_IN[kind]] * found["tokens_per_dollar"])[good], 1.0, rtol=1e-12)
+    per_watt = found["energy_per_token"] * found["tokens_per_second_per_megawatt"]
+    np.testing.assert_allclose(per_watt[good], 1.0, rtol=1e-12)
+    if kind == "inference":
+        paid = found["cost_per_million_input_tokens"] * table["prompt_length"] / table["output_length"]
+        paid = paid + found["cost_per_million_output_tokens"]
+        np.testing.assert_allclose(paid[good], found[ALL_IN[kind]][good], rtol=1e-12)
+    else:
+        steps = found["step_cost"] / (found["tokens_per_second"] * found["step_time"])
+        np.testing.assert_allclose(steps[good], found[ALL_IN[kind]][good], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_one_plan_has_one_cost_in_any_company(kind: str) -> None:
+    """Alone, in reverse and in the table: the same bits."""
+    table, found = plans(kind), results(kind)
+    back = np.arange(len(table))[::-1]
+    reverse = evaluate(table.take(back), catalog())
+    for name in PER_TOKEN[kind]:
+        np.testing.assert_array_equal(reverse[name][back], found[name], err_msg=name)
+    for row in range(0, len(table), 9):
+        alone = evaluate(table.take([row]), catalog())
+        for name in PER_TOKEN[kind]:
+            np.testing.assert_array_equal(alone[name], found[name][[row]], err_msg=name)
+
+
+def _shown(kind: str, name: str) -> np.ndarray:
+    """Results as cells show them."""
+    return np.asarray(results(kind)[name] / unit_of(results_of(kind).by_name[name]).factor)
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_files_and_functions_show_the_cost_of_evaluate(kind: str, command: Command, tmp_path: Path) -> None:
+    """Command to CSV and worksheet functions, to the last bit; the short name of either kind is the all-in cost."""
+    table = plans(kind)
+    columns = [column for column in table.schema.columns if column.name in table]
+    header, rows = [column.name for column in columns], data_rows(table, columns)
+    source = tmp_path / "plans.csv"
+    with source.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+    done = command("evaluate", source, "-o", "-")
+    assert done.code == 0, done.err
+    block = list(csv.reader(io.StringIO(done.out)))
+    place = {name.split(" (")[0].replace(" ", "_"): at for at, name in enumerate(block[0])}
+    session = Session()
+    for name in PER_TOKEN[kind]:
+        expected = _shown(kind, name)
+        read = np.array([float(line[place[name]] or "nan") for line in block[1:]])
+        np.testing.assert_array_equal(read, expected, err_msg=name)
+        cells = session.call(f"XLPERF_{name.upper()}", [[header, *rows]])
+        numbers = np.array([cell if isinstance(cell, float) else np.nan for (cell,) in cells])
+        np.testing.assert_array_equal(numbers, expected, err_msg=name)
+    assert STAND_INS["inference", ALL_IN["training"]] == ALL_IN["inference"]
+    assert SHORT["cost"] == ALL_IN
+    cells = session.call("XLPERF_COST_PER_MILLION_TOKENS", [[header, *rows]])
+    numbers = np.array([cell if isinstance(cell, float) else np.nan for (cell,) in cells])
+    np.testing.assert_array_equal(numbers, _shown(kind, ALL_IN[kind]))
+
+
+def test_search_sweep_and_frontier_show_the_cost_of_evaluate() -> None:
+    plan = {**MIXED, "name": "searched"}
+    del plan["concurrency"]
+    values = {"concurrency": np.array([4.0, 16.0, 64.0])}
+    table = table_of("inference", [plan])
+    found = search(table, catalog(), "cost", values=values, top=3)
+    every = sweep(table, catalog(), values)
+    edge = points(table, catalog(), values)
+    assert found.objective.column.name == ALL_IN["inference"]
+    for taken, shown in ((found.plans, found.results), (every.plans, every.results), (edge.plans, edge.results)):
+        assert len(taken) == 3
+        again = evaluate(taken, catalog())
+        for name in PER_TOKEN["inference"]:
+            np.testing.assert_array_equal(shown[name], again[name], err_msg=name)
+    costs = found.results[ALL_IN["inference"]]
+    assert costs.tolist() == sorted(every.results[ALL_IN["inference"]].tolist())
+    assert costs[0] < costs[-1]
+
+
+def test_cheapest_by_search_counts_the_pool_that_prefills() -> None:
+    """Accelerators that prefill cost money: the objective is all cost, not that of the pool that decodes."""
+    plan = {**MIXED, "prefill_accelerator": "", "num_accelerators": 64, "prefill_tensor_parallel": 4}
+    table = table_of("inference", [plan])
+    sizes = np.arange(4.0, 64.0, 4.0)
+    every = sweep(table, catalog(), {"prefill_accelerators": sizes}).results
+    found = search(table, catalog(), "cost", values={"prefill_accelerators": sizes})
+    fits = every["fits"] == 1.0
+    assert found.results[ALL_IN["inference"]][0] == every[ALL_IN["inference"]][fits].min()
+
+
+def test_a_missing_price_is_no_number_and_says_why() -> None:
+    """An accelerator without a price takes nobody else's; all that is not a cost stays."""
+    rows = [
+        {**MIXED, "model": "Llama3-8B", "prefill_accelerator": "L40S"},
+        {**MIXED, "model": "Llama3-8B", "accelerator": "L40S", "prefill_accelerator": "B200-SXM-180GB"},
+        {**MIXED, "model": "Llama3-8B", "accelerator": "L40S", "prefill_accelerator": ""},
+    ]
+    table = table_of("inference", rows)
+    found = evaluate(table, catalog())
+    for name in (ALL_IN["inference"], "accelerator_hour_cost", "tokens_per_dollar"):
+        assert np.isnan(found[name]).all(), name
+    assert (found["cost_basis"] == "").all()
+    words = "no cost: the sheet prices has neither a rental price nor a capex for {}accelerator L40S"
+    for row, pool in enumerate(("prefill ", "", "")):
+        assert found["reason"][row].split("; ").count(words.format(pool)) == 1
+        assert found["reason"][row].count("no cost") == 1
+    assert np.isnan(found["cost_per_million_input_tokens"]).tolist() == [True, False, True]
+    assert np.isnan(found["cost_per_million_output_tokens"]).tolist() == [False, True, True]
+    prices = catalog().tables["prices"]
+    one = table_of("prices", [{"price": "L40S", "rental_price": 1.0, "year": 2025}])
+    columns = {name: np.concatenate([values, one[name]]) for name, values in prices.columns.items()}
+    priced = evaluate(table, catalog().with_tables([Table("prices", columns)]))
+    assert np.isfinite(priced[ALL_IN["inference"]]).all()
+    for name in ("ttft", "tpot", "tokens_per_second", "memory", "fits"):
+        np.testing.assert_array_equal(priced[name], found[name], err_msg=name)
+    owned = evaluate_ownership(table, catalog())
+    assert np.isnan(owned["hour_cost"]).all()
+    assert all("L40S" in reason for reason in owned["reason"])
+    trained = {"model": "Llama3-8B", "accelerator": "L40S", "num_accelerators": 8, "tensor_parallel": 8}
+    alone = evaluate(table_of("training", [trained]), catalog())
+    assert np.isnan(alone["cost_per_million_tokens"][0]) and words.format("") in alone["reason"][0]
+
+
+def test_the_pool_that_prefills_has_to_hold_the_model() -> None:
+    small = {**MIXED, "prefill_accelerator": "L40S", "prefill_tensor_parallel": 2}
+    found = evaluate(table_of("inference", [small, {**small, "prefill_tensor_parallel": 8}]), catalog())
+    assert found["fits"].tolist() == [0.0, 1.0]
+    assert "prefill pool: one prompt needs" in found["reason"][0]
+    assert np.isfinite(found["tpot"]).all()
+
+
+def test_no_two_results_of_one_name_differ() -> None:
+    """Results of plans and of their owner that share a name share the number: else the name says whose it is."""
+    for kind in ("training", "inference"):
+        shared = {column.name for column in results_of(kind).columns}
+        shared &= {column.name for column in table_schema("ownership").columns}
+        assert shared == {"reason"}
+
+
+def _owned_plans() -> Table:
+    random, rows = np.random.default_rng(5), []
+    for number in range(24):
+        plan = {**_serving(random), "name": f"owned {number}", "accelerator": str(random.choice(OWNED))}
+        if "prefill_accelerator" in plan:
+            plan["prefill_accelerator"] = str(random.choice(OWNED))
+        rows.append(plan)
+    return table_of("inference", rows)
+
+
+def test_an_owner_pays_each_pool_in_its_own_server() -> None:
+    table = _owned_plans()
+    owned, found = evaluate_ownership(table, catalog()), evaluate(table, catalog())
+    good = np.isfinite(owned["hour_cost"])
+    assert good.sum() > 12
+    np.testing.assert_allclose(sum(owned[name] for name in HOUR_PARTS)[good], owned["hour_cost"][good], rtol=1e-12)
+    known = np.isfinite(owned["hour_dies"])
+    made = sum(owned[name] for name in ACCELERATOR_PARTS)
+    np.testing.assert_allclose(made[known], owned["hour_accelerator"][known], rtol=1e-12)
+    all_in = owned["owned_cost_per_million_output_tokens_all_in"]
+    paid = owned["owned_cost_per_million_input_tokens"] * table["prompt_length"] / table["output_length"]
+    np.testing.assert_allclose((paid + owned["owned_cost_per_million_output_tokens"])[good], all_in[good], rtol=1e-12)
+    whole = owned["hour_cost"] * table["num_accelerators"]
+    np.testing.assert_allclose((whole / found["tokens_per_second"])[good], all_in[good], rtol=1e-12)
+    names = [str(name) for name in owned["server"]]
+    unlike = [row for row, name in enumerate(names) if " + " in name and good[row]]
+    assert unlike
+    for row in unlike:
+        prefill, count = table["prefill_accelerators"][row], table["num_accelerators"][row]
+        halves = []
+        for column in ("accelerator", "prefill_accelerator"):
+            alone = {name: values[[row]] for name, values in table.columns.items()}
+            alone["accelerator"] = table[column][[row]]
+            alone["prefill_accelerator"] = np.array([""], dtype=object)
+            halves.append(evaluate_ownership(Table("inference", alone), catalog())["hour_cost"][0])
+        mean = ((count - prefill) * halves[0] + prefill * halves[1]) / count
+        assert owned["hour_cost"][row] == pytest.approx(mean, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+@pytest.mark.parametrize("case", ["low", "base", "high"])
+def test_the_bridge_walks_from_the_sheet_prices_to_the_owner(kind: str, case: str) -> None:
+    """It starts at the cost of evaluate and ends at that of the owner, to the last bit; its lines add up."""
+    table = plans(kind) if kind == "training" else _owned_plans()
+    found, owned = evaluate(table, catalog()), evaluate_ownership(table, catalog(), case=case)
+    bridge = cost_bridge(table, catalog(), case=case)
+    names = table["name"].tolist()
+    seen = set()
+    for name in dict.fromkeys(bridge["plan"].tolist()):
+        rows, row = np.flatnonzero(bridge["plan"] == name), names.index(name)
+        assert bridge["cost"][rows[0]] == found[ALL_IN[kind]][row]
+        assert bridge["energy"][rows[0]] == found["energy_per_token"][row]
+        assert bridge["cost"][rows[-1]] == owned[f"owned_{ALL_IN[kind]}"][row]
+        assert bridge["energy"][rows[-1]] == owned["owned_energy_per_token"][row]
+        for change, total in (("cost_change", "cost"), ("energy_change", "energy")):
+            added = np.cumsum(bridge[change][rows[:-1]])
+            np.testing.assert_allclose(added, bridge[total][rows[:-1]], rtol=1e-12)
+            assert added[-1] == pytest.approx(bridge[total][rows[-1]], rel=1e-12)
+        seen.update(bridge["line"][rows].tolist())
+    both = np.isfinite(found[ALL_IN[kind]]) & np.isfinite(owned["hour_cost"])
+    assert len(dict.fromkeys(bridge["plan"].tolist())) == both.sum() > 5
+    assert {"rented, sheet prices", "owner, sheet servers", "mean load in place of full load"} <= seen
+
+
+def test_a_report_shows_one_cost_for_a_plan() -> None:
+    """The sheets of plans, the owner's cost by part and the bridge between both, to the last bit."""
+    tables = [plans("training").take(range(20)), _owned_plans()]
+    found = [evaluate(table, catalog()) for table in tables]
+    book = report_workbook(catalog(), tables, found, date=datetime.date(2026, 11, 22))
+    for table, shown in zip(tables, found, strict=True):
+        kind, declared = table.kind, results_of(table.kind).by_name
+        cells = report_samples.records(book[kind], kind)
+        for name in PER_TOKEN[kind]:
+            values = shown[name] / unit_of(declared[name]).factor
+            read = [row[declared[name].header] for row in cells]
+            assert [value if value is not None else None for value in read] == [
+                None if np.isnan(value) else value for value in values.tolist()
+            ], name
+        owned = evaluate_ownership(table, catalog())
+        ends: dict[str, list[float]] = {}
+        for row in report_samples.records(book["cost bridge"], f"cost_bridge_{kind}"):
+            ends.setdefault(row["plan"], []).append(row["cost (USD/Mtoken)"])
+        total = table_schema("ownership").by_name[f"owned_{ALL_IN[kind]}"]
+        parts = report_samples.records(book["token cost"], f"token_cost_{kind}")
+        by_part = {row["plan"].split(" \N{MIDDLE DOT} ")[0]: row[total.header] for row in parts}
+        for row, name in enumerate(table["name"].tolist()):
+            paid = owned[total.name][row] / factor("USD/Mtoken")
+            assert np.isnan(paid) == (name not in by_part)
+            if name in ends:
+                assert ends[name][0] == cells[row][declared[ALL_IN[kind]].header]
+                assert ends[name][-1] == by_part[name] == paid
+        assert ends
+
+
+def test_servers_of_unlike_accelerators_have_unlike_prices() -> None:
+    """A figure that a source prints for two accelerators together is the price of neither, with its server."""
+    servers = catalog().tables["servers"]
+    whole = servers["accelerator_price"] + servers["server_price"] / servers["num_accelerators"]
+    prices: dict[float, set[str]] = {}
+    for name, price in zip(servers["accelerator"].tolist(), whole.tolist(), strict=True):
+        prices.setdefault(price, set()).add(str(name))
+    assert {price: names for price, names in prices.items() if len(names) > 1} == {}
