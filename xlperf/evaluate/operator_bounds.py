@@ -11,7 +11,7 @@ from xlperf.arrays import Array
 from xlperf.hardware.device import Device
 
 BOUNDS = ("compute", "memory", "overhead")
-_TWICE, _NO_TIME = 2.0, 1e12
+_TWICE, _WITHOUT_LIMIT = 2.0, 2.0**40
 
 
 def _faster(device: Device, units: float, memory: float) -> Device:
@@ -41,7 +41,7 @@ def operator_bounds(times: Callable[[Callable[[Device], Device]], list[Array]]) 
         the bandwidth; ``overhead``: half of the time that neither shortens. Arrays of the same shapes.
     """
     found = [times(lambda device: device)]
-    for units, memory in ((_TWICE, 1.0), (1.0, _TWICE), (_NO_TIME, _NO_TIME)):
+    for units, memory in ((_TWICE, 1.0), (1.0, _TWICE), (_WITHOUT_LIMIT, _WITHOUT_LIMIT)):
         found.append(times(lambda device, units=units, memory=memory: _faster(device, units, memory)))  # type: ignore[misc]
     words = np.array(BOUNDS, dtype=object)
     return [
