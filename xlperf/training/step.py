@@ -399,7 +399,7 @@ def step(setting: Setting) -> Step:
     transfers = exposed_transfer_time(
         communication.stage_transfer.time, *critical.passes(), batches, stages, chunks, overlapped
     )
-    data = _data_parallel_time(setting, communication, critical)
+    data = _data_parallel_time(setting, communication, kinds.kind(_FULL))
 
     owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
