@@ -248,8 +248,10 @@ def draw(function: Callable[..., Any], random: np.random.Generator, choice: str 
         elif annotation == "str" and choices(entry):
             drawn[name] = choice or choices(entry)[0]
         elif annotation == "Mapping[str, Array]":
-            family = "serving_software" if name == "software" else _family(function.__name__, choice)
-            drawn[name] = _draw_constants((name,), family, random)
+            own = (
+                ("serving_software", "serving_memory") if name == "software" else (_family(function.__name__, choice),)
+            )
+            drawn[name] = {k: v for family in own for k, v in _draw_constants((name,), family, random).items()}
         elif annotation in _ALL_CONSTANTS:
             drawn[name] = _draw_all_constants((name,), random)
         elif annotation == "bool":

@@ -109,7 +109,10 @@ def serve(plans: list[dict[str, Any]], **software: float) -> dict[str, Any]:
         "network": network,
         "plan": plan,
         "kernels": {**{family: constants(family, rows) for family in FAMILIES}, "gemm_wide": constants("gemm", rows)},
-        "software": constants("serving_software", rows, **software),
+        "software": {
+            **constants("serving_software", rows, **software),
+            **constants("serving_memory", rows, **software),
+        },
     }
 
 

@@ -1,8 +1,8 @@
 """An independent check of serving under load: requests one by one, in the order of events.
 
-It shares no code with xlperf. A replica prefills one prompt after the other, before it decodes on; every running
-request gains a token in a step, whose time grows linearly with them. Outputs are geometric, so that requests lose all
-memory of when they began.
+It shares no code with xlperf. A replica prefills what waits, before it decodes on, in passes that take one prompt or
+several; every running request gains a token in a step. Times of passes and of steps grow linearly with what they take.
+Outputs are geometric, so that requests lose all memory of when they began.
 """
 
 from __future__ import annotations
@@ -61,8 +61,14 @@ def replica(
     requests: int = 0,
     rate: float = 0.0,
     places: int = 10_000,
+    most_prompts: int = 1,
+    prompt: float = 0.0,
 ) -> Outcome:
-    """A replica with a constant number of requests in flight, or with requests that arrive at random."""
+    """A replica with a constant number of requests in flight, or with requests that arrive at random.
+
+    A pass with m prompts takes ``prefill + prompt * (m - 1)``. Between two passes that batch prompts is a step.
+    """
+    passed = False
     random = np.random.default_rng(seed)
     now, area, marked = 0.0, 0.0, (0.0, 0, 0.0)
     running: list[Request] = []
@@ -73,16 +79,20 @@ def replica(
         while coming <= now:
             queue.append(_request(coming, mean_steps, random))
             coming += random.exponential(1.0 / rate)
-        if queue and len(running) < places:
-            request = queue.pop(0)
-            area += prefill * len(running)
-            now += prefill
-            request.first = now
-            running.append(request)
+        if queue and len(running) < places and not passed:
+            taken = min(len(queue), most_prompts, places - len(running))
+            spent = prefill + prompt * (taken - 1)
+            area += spent * len(running)
+            now += spent
+            for request in queue[:taken]:
+                request.first = now
+            running += queue[:taken]
+            queue, passed = queue[taken:], most_prompts > 1
         elif running:
             step = base + slope * len(running)
             area += step * len(running)
             now += step
+            passed = False
             for request in running:
                 request.left -= 1
             ended = [request for request in running if request.left == 0]
@@ -110,10 +120,16 @@ def pools(
     seed: int,
     requests: int = 0,
     rate: float = 0.0,
+    most_prompts: int = 1,
+    prompt: float = 0.0,
 ) -> Outcome:
-    """Replicas that prefill and others that decode; a request goes to the decoding replica with the fewest."""
+    """Replicas that prefill and others that decode; a request goes to the decoding replica with the fewest.
+
+    A pass with m prompts takes ``prefill + prompt * (m - 1)``; a replica that ends one takes what waits.
+    """
     random = np.random.default_rng(seed)
     free = [0.0] * prefillers
+    queue: list[float] = []
     clocks, area = [0.0] * decoders, [0.0] * decoders
     running: list[list[Request]] = [[] for _ in range(decoders)]
     waiting: list[list[tuple[float, int, Request]]] = [[] for _ in range(decoders)]
@@ -121,14 +137,24 @@ def pools(
     number = 0
 
     def send(came: float) -> None:
+        heapq.heappush(queue, came)
+
+    def passes(now: float) -> None:
+        """Start every pass that starts until now."""
         nonlocal number
-        number += 1
-        request = _request(came, mean_steps, random)
-        started = max(came, heapq.heappop(free))
-        heapq.heappush(free, started + prefill)
-        request.first = started + prefill + transfer
-        least = min(range(decoders), key=lambda one: len(running[one]) + len(waiting[one]))
-        heapq.heappush(waiting[least], (request.first, number, request))
+        while queue and max(queue[0], free[0]) <= now:
+            started = max(queue[0], heapq.heappop(free))
+            taken = [heapq.heappop(queue)]
+            while queue and queue[0] <= started and len(taken) < most_prompts:
+                taken.append(heapq.heappop(queue))
+            ended = started + prefill + prompt * (len(taken) - 1)
+            heapq.heappush(free, ended)
+            for came in taken:
+                number += 1
+                request = _request(came, mean_steps, random)
+                request.first = ended + transfer
+                least = min(range(decoders), key=lambda one: len(running[one]) + len(waiting[one]))
+                heapq.heappush(waiting[least], (request.first, number, request))
 
     for _ in range(requests):
         send(0.0)
@@ -140,11 +166,13 @@ def pools(
         while coming <= now:
             send(coming)
             coming += random.exponential(1.0 / rate)
+        passes(now)
         while waiting[one] and waiting[one][0][0] <= now:
             running[one].append(heapq.heappop(waiting[one])[2])
         if not running[one]:
             others = [clock for which, clock in enumerate(clocks) if which != one and clock > now]
-            clocks[one] = min([*(line[0] for line in waiting[one][:1]), coming, *others])
+            begins = [max(queue[0], free[0])] if queue else []
+            clocks[one] = min([*(line[0] for line in waiting[one][:1]), coming, *others, *begins])
             continue
         step = base + slope * len(running[one])
         area[one] += step * len(running[one])

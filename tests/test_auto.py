@@ -15,12 +15,13 @@ from openpyxl import Workbook, load_workbook
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.plans import read_plans
 from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
 from xlperf.excel.blocks import CellError
 from xlperf.excel.session import Session
 from xlperf.explore import resolve as resolving
-from xlperf.explore.candidates import MAPPING
+from xlperf.explore.candidates import MAPPING, candidates
 from xlperf.explore.plan_grid import plan_grid
 from xlperf.explore.resolve import evaluate_resolved, resolve
 from xlperf.explore.search import search
@@ -359,3 +360,42 @@ def test_a_blank_mapping_is_searched_whole(tmp_path: Path, command: Command) -> 
     varied = read(command("search", serve, "--mapping", "--vary", "batch size=1,2", "--top", 1, "-o", "-").out)[0]
     assert varied["batch_size"] in ("1", "2")
     assert varied.get("concurrency", "") == ""
+
+
+def test_all_commands_take_auto_alike(tmp_path: Path, command: Command) -> None:
+    serve = sheet(tmp_path / "serve.csv", SERVE[1:7], [SERVED[0][1:7]])
+    auto = sheet(tmp_path / "auto.csv", [*SERVE[1:7], "tensor parallel"], [[*SERVED[0][1:7], "auto"]])
+    by_option = command("frontier", serve, "--vary", "tensor parallel=auto", "-o", "-")
+    assert by_option.code == 0
+    assert by_option.out == command("frontier", auto, "-o", "-").out
+    assert command("frontier", serve, "--vary", "tensor parallel=1..4", "-o", "-").code == 0
+    card = [list(pair) for pair in zip(SERVE[1:7], SERVED[0][1:7], strict=True)]
+    block = Session().call("XLPERF_FRONTIER", [card, [["tensor parallel", "auto"]]])
+    assert [row[0] for row in block[1:]] == [float(row["tensor_parallel"]) for row in read(by_option.out)]
+    for name, *options in (
+        ("frontier", "--points", 2), ("explain",), ("cost",), ("evaluate",), ("solve", "--vary", "num accelerators=8",
+         "--target", "ttft<=1e6"), ("sweep", "--vary", "precision=bf16"), ("search",),
+    ):  # fmt: skip
+        refused = command(name, auto, *options, "--most", 1)
+        assert refused.code == 2, name
+        assert "more than 1 plans to try" in refused.err or "more than 1 (--most" in refused.err
+        assert len(refused.err.splitlines()) == 1
+    chosen = command("explain", auto, "-o", "-")
+    assert "auto: tensor parallel" in chosen.err
+    counts = sheet(tmp_path / "counts.csv", SERVE[1:7], [[*SERVED[0][1:3], "auto", *SERVED[0][4:7]]])
+    few = command("search", counts, "--most-accelerators", 24, "--objective", "num accelerators")
+    assert few.code == 0
+    assert "least num accelerators, then most tokens per second per accelerator" in few.err
+    assert "from 1 to 24 tried (powers of two, parts of a server or pod of 8 and whole ones)" in few.err
+    assert "from 1 to 16 tried" in read(command("evaluate", counts, "--most-accelerators", 16).out)[0]["reason"]
+
+
+def test_more_than_a_million_plans_are_tried_or_refused(plans: Path, command: Command) -> None:
+    many = ("--vary", "global batch size=1..1100", "--vary", "sequence length=1..1000")
+    refused = command("search", plans, "--row", 1, *many)
+    assert (refused.code, "1,100,000 plans, more than 1,000,000 (--most" in refused.err) == (2, True)
+    refused = command("search", plans, "--row", 1, *many, "--most", 30_000_000)
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    values = {"global_batch_size": 4.0 * np.arange(1.0, 1101.0), "sequence_length": np.arange(1.0, 1001.0)}
+    asked = read_plans(str(plans))[0].take([1])
+    assert len(candidates(asked, load_catalog(), values, most=1_100_000).plans) == 1_100_000

@@ -26,6 +26,8 @@ NOT_DRAWN = {
     "inference.loaded.operating": "takes a stream of requests beside plans",
     "inference.pooled.pools_of": "takes a stream of requests beside plans",
     "inference.pooled.pool_state": "takes two pools as pools_of returns them",
+    "inference.pool_load.pooled_state": "takes curves of times beside numbers",
+    "inference.pool_load.pooled_open_state": "takes curves of times beside numbers",
     "inference.results.batch_results": "takes the memory that room_of returns",
     "inference.targets.target_results": "takes a stream of requests beside plans",
     "inference.targets.pooled_target_results": "takes a stream of requests beside plans",

@@ -48,10 +48,9 @@ def test_grid_has_every_combination_in_order() -> None:
         grid(plans({}), values(concurrency=many, prompt_length=many))
 
 
-def test_a_grid_with_too_many_loads_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlperf.explore.frontier.MOST_PLANS", 20)
+def test_a_grid_with_too_many_loads_is_refused(catalog: Catalog) -> None:
     with pytest.raises(InputError, match=r"the grid has 2\d plans with its loads, more than 20"):
-        points(plans({}), catalog)
+        points(plans({}), catalog, most=20)
 
 
 def test_progress_counts_every_point(catalog: Catalog) -> None:

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.evaluate import evaluate
+from xlperf.explore.counts import Counts, server_sizes, sold_counts, thinned
+from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search
+from xlperf.explore.solve import solve_plan
+from xlperf.explore.space import divisors
 
 COUNTS = st.sampled_from([1, 2, 4, 6, 8])
 EIGHT = [float(number) for number in range(1, 9)]
@@ -21,6 +25,7 @@ BATCHES = [float(number) for number in range(1, 13)]
 TRAINING: dict[str, list[Any]] = {
     "tensor_parallel": EIGHT,
     "pipeline_parallel": EIGHT,
+    "virtual_pipeline": [float(number) for number in range(1, 24)],
     "context_parallel": EIGHT,
     "data_parallel": EIGHT,
     "expert_parallel": EIGHT,
@@ -48,6 +53,10 @@ POOLED = {
     "prefill_pipeline_parallel": EIGHT,
     "prefill_accelerators": EIGHT,
 }
+SOLD = {  # powers of two, parts of a server and whole ones
+    "H200-SXM-141GB": [1, 2, 4, 8, 16, 24, 32, 40],
+    "GB200-NVL72": [1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 32, 36, 64, 72],
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +82,7 @@ def assert_nothing_is_missed(
         assert evaluate(found.plans, catalog)[objective].tolist() == found.results[objective].tolist()
 
 
-@settings(max_examples=60)
+@settings(max_examples=120)
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "GPT3-13B"]),
     COUNTS,
@@ -101,7 +110,7 @@ def test_no_training_plan_is_missed(
     assert_nothing_is_missed(catalog, "training", base, domains, "step_time")
 
 
-@settings(max_examples=60)
+@settings(max_examples=120)
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "Qwen3-30B-A3B"]),
     COUNTS,
@@ -120,3 +129,115 @@ def test_no_inference_plan_is_missed(
     known = POOLED if mode == "disaggregated" else INFERENCE
     names = data.draw(st.sets(st.sampled_from(sorted(known)), min_size=1, max_size=3))
     assert_nothing_is_missed(catalog, "inference", base, {name: known[name] for name in sorted(names)}, "latency")
+
+
+def counted(catalog: Catalog, kind: str, base: dict[str, Any], degrees: list[str], limit: str) -> None:
+    """Search, solve and every number of accelerators by hand give one answer."""
+    counts = SOLD[base["accelerator"]]
+    fixed = {name: value for name, value in base.items() if value is not None and name not in degrees}
+    header = ["num_accelerators", *fixed, *degrees]
+    asked = table_from_rows(kind, header, [["auto", *fixed.values(), *("auto" for _ in degrees)]])
+    bounds = limits_of(kind, [limit])
+    options = {"limits": bounds, "most_accelerators": counts[-1]}
+    found = search(asked, catalog, top=None, **options)  # type: ignore[arg-type]
+    fewest = search(asked, catalog, "num accelerators", **options)  # type: ignore[arg-type]
+    solved = solve_plan(asked, catalog, "num_accelerators", None, bounds, most_accelerators=counts[-1])
+    values = [divisors(*map(float, counts))] * len(degrees)
+    every = table_from_rows(
+        kind, header, [[count, *fixed.values(), *rest] for count in counts for rest in product(*values)]
+    )
+    results = evaluate(every, catalog)
+    loss = found.objective.loss(results)
+    good = (results["fits"] == 1.0) & bounds[0].kept(results) & ~np.isnan(loss)
+    assert found.found == fewest.found == solved.found == bool(good.any())
+    assert found.counts is not None
+    assert found.counts.sold.tolist() == counts
+    if found.found:
+        least = every["num_accelerators"][good].min()
+        assert solved.value == fewest.plans["num_accelerators"][0] == least == found.plans["num_accelerators"].min()
+        assert found.objective.loss(found.results)[0] == loss[good].min()
+        assert f"{len(counts)} numbers of accelerators from 1 to {counts[-1]} tried" in found.words
+
+
+@settings(max_examples=80)
+@given(
+    st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "DeepSeek-V3"]),
+    st.sampled_from(sorted(SOLD)),
+    st.sampled_from([1, 200, 3000, 20000]),
+    st.sampled_from(["static", "continuous", "disaggregated"]),
+    st.sampled_from(["tpot<=10", "tpot<=30", "tpot<=100", "ttft<=2000"]),
+    st.sampled_from(["tensor_parallel", "expert_parallel", "data_parallel_attention"]),
+)
+def test_fewest_accelerators_of_a_service_are_those_of_brute_force(
+    catalog: Catalog, model: str, accelerator: str, users: int, mode: str, limit: str, other: str
+) -> None:
+    base = {
+        "model": model, "accelerator": accelerator, "prompt_length": 1000, "output_length": 100, "concurrency": users,
+        "mode": mode, "precision": "fp8", "data_parallel_attention": 1,
+    }  # fmt: skip
+    counted(catalog, "inference", base, sorted({other, "tensor_parallel"}), limit)
+
+
+@settings(max_examples=120)
+@given(
+    st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "GPT3-13B"]),
+    st.sampled_from(sorted(SOLD)),
+    st.sampled_from([48, 72, 128]),
+    st.sampled_from(["step time<=2", "step time<=8", "step time<=40"]),
+    st.sets(st.sampled_from(["tensor_parallel", "pipeline_parallel", "expert_parallel"]), max_size=2),
+)
+def test_fewest_accelerators_of_a_training_are_those_of_brute_force(
+    catalog: Catalog, model: str, accelerator: str, batch: int, limit: str, degrees: set[str]
+) -> None:
+    base = {
+        "model": model, "accelerator": accelerator, "global_batch_size": batch, "sequence_length": 4096,
+        "recompute": "full", "tensor_parallel": 2, "pipeline_parallel": None, "zero_stage": 1,
+    }  # fmt: skip
+    counted(catalog, "training", base, sorted(degrees), limit)
+
+
+@pytest.mark.parametrize("users", [10_000, 50_000])
+def test_large_loads_have_the_fewest_whole_servers(catalog: Catalog, users: int) -> None:
+    row = {
+        "model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "num_accelerators": "auto", "tensor_parallel": 8,
+        "expert_parallel": 8, "data_parallel_attention": 8, "precision": "fp8", "prompt_length": 2000,
+        "output_length": 500, "concurrency": users, "mode": "continuous",
+    }  # fmt: skip
+    asked = table_from_rows("inference", list(row), [list(row.values())])
+    bounds = limits_of("inference", ["tpot<=70"])
+    whole = search(asked, catalog, "num accelerators", bounds)
+    assert whole.found
+    servers = np.arange(8.0, 16_385.0, 8.0)
+    every = table_from_rows(
+        "inference", list(row), [[*list(row.values())[:2], n, *list(row.values())[3:]] for n in servers]
+    )
+    good = bounds[0].kept(evaluate(every, catalog))
+    assert whole.plans["num_accelerators"][0] == servers[good][0]
+    assert "all 2,051 numbers of accelerators from 1 to 16,384 tried" in whole.words
+    # in steps, then next to the best: the same
+    steps = search(asked, catalog, "num accelerators", bounds, most=2_000)
+    assert steps.plans["num_accelerators"][0] == servers[good][0]
+    assert steps.num_tried < 300
+    assert "of 2,051 numbers of accelerators from 1 to 16,384 tried, all next to the best" in steps.words
+    few = search(asked, catalog, "num accelerators", bounds, most_accelerators=64)
+    assert not few.found
+    assert "from 1 to 64 tried" in few.words
+
+
+def test_numbers_that_machines_are_sold_in(catalog: Catalog) -> None:
+    assert sold_counts(8.0, np.inf, 40.0).tolist() == SOLD["H200-SXM-141GB"]
+    assert sold_counts(72.0, np.inf, 72.0).tolist() == SOLD["GB200-NVL72"]
+    names = ["TPUv4", "TPUv5e", "H100-SXM-80GB", "H100-PCIe-80GB"]
+    rows = [["GPT3-13B", name, 8, "GH200-NVL32" if "PCIe" in name else ""] for name in names]
+    table = table_from_rows("training", ["model", "accelerator", "num_accelerators", "network"], rows)
+    units, totals = server_sizes(table, catalog)
+    assert units.tolist() == [64.0, 256.0, 8.0, 32.0]
+    assert totals.tolist() == [4096.0, 256.0, 65536.0, 65536.0]
+    sold = sold_counts(8.0, np.inf, 16_384.0)
+    for step in (1.02, 1.1, 1.5, 2.0):
+        tried = thinned(sold, step)
+        assert {2.0**power for power in range(15)} <= set(tried.tolist()) <= set(sold.tolist())
+        found = Counts(sold, tried, 8.0)
+        for count in tried.tolist():  # next to each there is nothing else once it is tried
+            near = found.also(found.between(count))
+            assert len(near.between(count)) == 0

@@ -17,7 +17,6 @@ from xlperf.explore.published import Published, published_rows
 from xlperf.explore.published_inference import inference_plans
 from xlperf.inference.load import Service
 from xlperf.inference.runs import run_rate
-from xlperf.parallel.serving_memory import usable_memory
 
 BASE = {
     "model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,
@@ -120,11 +119,6 @@ def test_weights_of_a_dense_model_are_narrow_throughout(catalog: Catalog) -> Non
     table = explain(plans({"precision": "fp4", "accelerator": "B200-SXM-180GB", "batch_size": 1}), catalog)
     row = (table.text("phase") == "decode") & (table.text("operator") == "qkv")
     assert table.number("traffic")[row][0] == pytest.approx(0.5625 * 8192 * (8192 + 2048) / 8, rel=0.01)
-
-
-def test_the_cache_has_a_share_of_what_the_weights_leave() -> None:
-    found = usable_memory(np.array([100.0, 100.0, 100.0]), 4.0, np.array([0.0, 90.0, 120.0]), 0.5)
-    assert found.tolist() == [48.0, 93.0, 108.0]
 
 
 def service(steps: float, base: float, slope: float, prefill: float) -> Service:

@@ -178,7 +178,7 @@ def test_a_prompt_in_the_cache_leaves_decoding_as_it_is(catalog: Catalog, model:
     cold, warm = ({**plan, "prefix_hit_rate": hit} for hit in (0, 1))
     found = results(catalog, cold, warm)
     assert found.number("tpot")[0] == found.number("tpot")[1]
-    assert found.number("memory_kv_cache")[0] == found.number("memory_kv_cache")[1]
+    assert found.number("memory_kv_cache")[1] < 0.5 * found.number("memory_kv_cache")[0]
     assert found.number("ttft")[1] < 0.5 * found.number("ttft")[0]
 
 
@@ -271,8 +271,8 @@ def test_operators_under_load_are_those_of_the_running_batch(catalog: Catalog, r
     step = sum(
         found.number(f"time_{part}")[0] for part in ("matrix", "attention", "vector", "communication", "overhead")
     )
-    assert operators.number("total_time")[decode].sum() == pytest.approx(step, rel=1e-9)
-    assert operators.number("total_time")[prefill].sum() == pytest.approx(found.number("prefill_time")[0], rel=1e-9)
+    assert operators.number("exposed_time")[decode].sum() == pytest.approx(step, rel=1e-9)
+    assert operators.number("exposed_time")[prefill].sum() == pytest.approx(found.number("prefill_time")[0], rel=1e-9)
     rows = operators.number("m")[decode & (operators.text("operator") == "qkv")][0]
     assert abs(rows - found.number("running_batch")[0]) <= 0.35 * rows
     if row["mode"] == "disaggregated":
@@ -306,7 +306,7 @@ def test_operators_of_a_mixture_add_up(catalog: Catalog, model: str) -> None:
     found, operators = evaluate(table, catalog), explain(table, catalog)
     phase = operators.text("phase")
     for name, result in (("prefill", "ttft"), ("decode", "tpot")):
-        assert operators.number("total_time")[phase == name].sum() == pytest.approx(found.number(result)[0], rel=1e-9)
+        assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(found.number(result)[0], rel=1e-9)
     assert "exchange with experts" in operators.text("operator").tolist()
 
 

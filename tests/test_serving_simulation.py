@@ -2,20 +2,72 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 from serving_simulator import Outcome, pools, replica
 
-from xlperf.inference.load import Service, Steady, closed_state, pooled_state, spread_quantiles
+from xlperf.arrays import Array
+from xlperf.inference.demand import Demand
+from xlperf.inference.halves import HalfPasses, Times
+from xlperf.inference.load import Service, Steady, closed_state, spread_quantiles
+from xlperf.inference.pooled import PoolLoad, PoolState, pool_state
+from xlperf.inference.replicas import Replicas
 
 # Time of a prefill, of a step without requests, of one more request in it; mean steps of a request.
 REPLICAS = [(0.05, 0.01, 0.0002, 200.0), (0.02, 0.01, 0.0001, 100.0), (0.1, 0.02, 0.0001, 300.0)]
 ONE, NONE = np.ones(1), np.zeros(1)
 
 
+class Linear:
+    """Times of passes and of steps that grow linearly, in the place of those of operators."""
+
+    def __init__(self, prefill: float, prompt: float, base: float, slope: float) -> None:
+        self.of_pass, self.of_step = (prefill - prompt, prompt), (base, slope)
+
+    def take(self, rows: np.ndarray) -> Linear:
+        return self
+
+    def times(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
+        steps, passes = ((first + more * x) for (first, more), x in ((self.of_step, batches), (self.of_pass, prompts)))
+        return Times(steps, passes)
+
+
+def halves(times: tuple[float, float, float, float], prompt: float) -> HalfPasses:
+    return cast(Any, Linear(times[0], prompt, *times[1:3]))
+
+
+def demand(steps: float, most_prompts: float = 1.0) -> Demand:
+    columns = (steps, 1.0, most_prompts, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0)
+    return Demand(*(np.array([value]) for value in columns))
+
+
 def service(prefill: float, base: float, slope: float, steps: float) -> Service:
     columns = (np.array([value]) for value in (prefill, prefill, base, slope, steps, 0.0))
     return Service(*columns)
+
+
+def opened(
+    times: tuple[float, float, float, float], rate: float, prompts: float = 1.0, prompt: float = 0.0
+) -> tuple[Service, Steady]:
+    asked = demand(times[3], prompts)
+    state = Replicas(halves(times, prompt), asked, np.array([1e4])).at_rate(np.array([rate]))
+    found = state.service(service(*times), asked.stages)
+    return found, found.open_state(np.array([rate]), NONE, state.running, state.least_share)
+
+
+def pooled(
+    times: tuple[float, float, float, float],
+    counts: tuple[int, int],
+    requests: float = 1.0,
+    rate: float = np.nan,
+    prompts: float = 1.0,
+    prompt: float = 0.0,
+) -> PoolState:
+    columns = (*counts, 1e4, 1e4, 0.01, rate, 0.0)
+    load = PoolLoad(halves(times, prompt), demand(times[3], prompts), *(np.array([float(each)]) for each in columns))
+    return pool_state(load, np.array([requests]))
 
 
 def agrees(found: Steady, seen: Outcome, steps: float, within: float, first_within: float | None = None) -> None:
@@ -48,11 +100,23 @@ def test_requests_that_arrive(times: tuple[float, float, float, float], load: fl
     prefill, base, slope, steps = times
     rate = load / (prefill + steps * (slope + base / 50.0))
     seen = replica(*times, seed=4, rate=rate)
-    found = service(*times).open_state(np.array([rate]), NONE, np.array([1e4]))
+    of_replica, found = opened(times, rate)
     agrees(found, seen, steps, 0.12)
-    first, each = spread_quantiles(service(*times), found, np.array([steps]), NONE, ONE, True, ONE, ONE)
+    first, each = spread_quantiles(of_replica, found, np.array([steps]), NONE, ONE, True, ONE, ONE)
     assert first[0] == pytest.approx(seen.first_quantiles, rel=0.3)
     assert each[0] == pytest.approx(seen.token_quantiles, rel=0.2)
+
+
+@pytest.mark.parametrize("prompt", [0.0, 0.01])
+@pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
+def test_prompts_are_batched_as_the_queue_grows(load: float, prompt: float) -> None:
+    """A prefill of 0.1 s alone serves 10 requests/s; with up to 16 prompts in a pass many more."""
+    times = (0.1, 0.01, 0.0001, 100.0)
+    most = Replicas(halves(times, prompt), demand(100.0, 16.0), np.array([1e4])).at_rate(np.ones(1)).capacity[0]
+    assert most > 35.0
+    seen = replica(*times, seed=8, rate=load * most, most_prompts=16, prompt=prompt)
+    _, found = opened(times, load * most, 16.0, prompt)
+    agrees(found, seen, 100.0, 0.35)
 
 
 def test_a_full_cache_makes_requests_wait() -> None:
@@ -65,33 +129,51 @@ def test_a_full_cache_makes_requests_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "prefillers", "decoders", "requests"),
-    [(REPLICAS[0], 2, 2, 64), ((0.1, 0.01, 0.0001, 100.0), 3, 1, 64), ((0.2, 0.02, 0.0001, 300.0), 2, 2, 40)],
+    ("times", "counts", "requests", "prompts", "prompt"),
+    [
+        (REPLICAS[0], (2, 2), 64, 1, 0.0),
+        ((0.1, 0.01, 0.0001, 100.0), (3, 1), 64, 1, 0.0),
+        ((0.2, 0.02, 0.0001, 300.0), (2, 2), 40, 1, 0.0),
+        ((0.1, 0.01, 0.0001, 100.0), (1, 1), 64, 8, 0.01),
+        ((0.1, 0.01, 0.0001, 100.0), (1, 2), 256, 16, 0.02),
+        ((0.4, 0.01, 0.0001, 100.0), (2, 2), 128, 32, 0.0),
+    ],
 )
-def test_two_pools(times: tuple[float, float, float, float], prefillers: int, decoders: int, requests: int) -> None:
-    seen = pools(*times, prefillers, decoders, 0.01, seed=6, requests=requests)
-    counts = (np.array([float(count)]) for count in (requests, prefillers, decoders, 1e4))
-    found = pooled_state(service(*times), *counts, np.array([0.01]))
-    agrees(found, seen, times[3], 0.12)
-    _, each = spread_quantiles(service(*times), found, np.array([times[3]]), NONE, ONE, False, ONE * prefillers, NONE)
+def test_two_pools(
+    times: tuple[float, float, float, float], counts: tuple[int, int], requests: int, prompts: int, prompt: float
+) -> None:
+    seen = pools(*times, *counts, 0.01, seed=6, requests=requests, most_prompts=prompts, prompt=prompt)
+    state = pooled(times, counts, float(requests), np.nan, float(prompts), prompt)
+    found = state.steady
+    agrees(found, seen, times[3], 0.12, 0.25 if prompts > 1 else None)
+    several = ONE * counts[0]
+    _, each = spread_quantiles(state.service, found, np.array([times[3]]), NONE, ONE, False, several, NONE)
     assert each[0, 0] == each[0, 2], "no prefill interrupts a step"
     assert seen.token_quantiles == pytest.approx(each[0], rel=0.13)
 
 
 @pytest.mark.parametrize("load", [0.4, 0.7])
 @pytest.mark.parametrize(
-    ("times", "prefillers", "decoders"),
-    [(REPLICAS[0], 2, 2), ((0.1, 0.01, 0.0001, 100.0), 3, 1), ((0.2, 0.02, 0.0001, 300.0), 2, 2)],
+    ("times", "counts", "prompts", "prompt"),
+    [
+        (REPLICAS[0], (2, 2), 1, 0.0),
+        ((0.1, 0.01, 0.0001, 100.0), (3, 1), 1, 0.0),
+        ((0.2, 0.02, 0.0001, 300.0), (2, 2), 1, 0.0),
+        ((0.1, 0.01, 0.0001, 100.0), (1, 1), 8, 0.01),
+        ((0.1, 0.01, 0.0001, 100.0), (2, 2), 16, 0.02),
+    ],
 )
 def test_two_pools_with_requests_that_arrive(
-    times: tuple[float, float, float, float], prefillers: int, decoders: int, load: float
+    times: tuple[float, float, float, float], counts: tuple[int, int], prompts: int, prompt: float, load: float
 ) -> None:
     prefill, base, slope, steps = times
-    rate = load * min(prefillers / prefill, decoders * 200.0 / (steps * (base + slope * 200.0)))
-    seen = pools(*times, prefillers, decoders, 0.01, seed=7, rate=rate)
-    several = np.array([float(prefillers)]), np.array([float(decoders)])
-    found = service(*times).pooled_open_state(np.array([rate]), *several, np.array([1e4]), np.array([0.01]), NONE)
-    agrees(found, seen, steps, 0.12)
-    first, each = spread_quantiles(service(*times), found, np.array([steps]), NONE, ONE, True, several[0], NONE)
-    assert first[0] == pytest.approx(seen.first_quantiles, rel=0.3)
+    of_pass = (prefill + prompt * (prompts - 1)) / prompts
+    rate = load * min(counts[0] / of_pass, counts[1] * 200.0 / (steps * (base + slope * 200.0)))
+    seen = pools(*times, *counts, 0.01, seed=7, rate=rate, most_prompts=prompts, prompt=prompt)
+    state = pooled(times, counts, rate=rate, prompts=float(prompts), prompt=prompt)
+    agrees(state.steady, seen, steps, 0.12, 0.3 if prompts > 1 else None)
+    several = ONE * counts[0]
+    first, each = spread_quantiles(state.service, state.steady, np.array([steps]), NONE, ONE, True, several, NONE)
+    if prompts == 1:
+        assert first[0] == pytest.approx(seen.first_quantiles, rel=0.3)
     assert each[0] == pytest.approx(seen.token_quantiles, rel=0.15)

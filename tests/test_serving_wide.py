@@ -65,7 +65,8 @@ def test_windows_are_shared_too(catalog: Catalog) -> None:
 def test_shared_prompts_do_the_same_work_in_less_time(catalog: Catalog) -> None:
     """Attention and products of all ranks together are those of one; only the expansion of latent keys is repeated."""
     for model, repeated in (("Meta-Llama-3.1-70B", False), ("DeepSeek-V3", True)):
-        tables = [explain(plans(split(ranks, model=model)), catalog) for ranks in (1, 4)]
+        whole = {"model": model, "prefill_tokens": 65_536}
+        tables = [explain(plans(split(ranks, **whole)), catalog) for ranks in (1, 4)]
         work = []
         for table in tables:
             prefill = table.text("phase") == "prefill"
@@ -81,6 +82,17 @@ def test_shared_prompts_do_the_same_work_in_less_time(catalog: Catalog) -> None:
                 assert 0.9 < share < 1.1, name  # the busiest rank has a little more than its share
             else:
                 assert share == pytest.approx(1.0, rel=1e-9), name
+
+
+def test_each_chunk_expands_the_keys_of_its_own_prompts_alone(catalog: Catalog) -> None:
+    """Chunks of a prompt in four, half of it in the cache, expand 5, 6, 7 and 8 eighths, whatever its company."""
+    for batch in (1, 16):
+        row = {**split(1, model="DeepSeek-V3"), "prefix_hit_rate": 0.5, "prefill_tokens": 8192, "batch_size": batch}
+        table = explain(plans(row), catalog)
+        expands = (table.text("operator") == "key and value expansion") & (table.text("phase") == "prefill")
+        flop = (table.number("flop") * table.number("calls"))[expands].sum()
+        tokens = batch * 65_536 * (5 + 6 + 7 + 8) / 8
+        assert flop == pytest.approx(61 * 2.0 * tokens * 512 * 128 / 8 * (128 + 128), rel=1e-9)
 
 
 def test_prefill_scales_and_decoding_reads_less(catalog: Catalog) -> None:
@@ -135,7 +147,7 @@ def test_operators_of_shared_prompts_add_up(catalog: Catalog, model: str, method
     found, operators = evaluate(table, catalog), explain(table, catalog)
     phase = operators.text("phase")
     for name, result in (("prefill", "ttft"), ("decode", "tpot")):
-        assert operators.number("total_time")[phase == name].sum() == pytest.approx(found.number(result)[0], rel=1e-9)
+        assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(found.number(result)[0], rel=1e-9)
     assert "partial outputs of attention" in operators.text("operator").tolist()
 
 
@@ -253,7 +265,7 @@ def test_operators_of_overlapped_batches_add_up(catalog: Catalog) -> None:
         found, operators = evaluate(table, catalog), explain(table, catalog)
         phase = operators.text("phase")
         for name, result in (("prefill", "ttft"), ("decode", "tpot")):
-            assert operators.number("total_time")[phase == name].sum() == pytest.approx(
+            assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(
                 found.number(result)[0], rel=1e-9
             )
 
@@ -276,7 +288,7 @@ def test_without_graphs_short_kernels_wait_for_the_host(catalog: Catalog) -> Non
     assert found.number("ttft")[0] == found.number("ttft")[1], "a prefill has no graph anyway"
     table = explain(plans({**row, "graphs": "no"}), catalog)
     decode = table.text("phase") == "decode"
-    assert table.number("total_time")[decode].sum() == pytest.approx(eager, rel=1e-9)
+    assert table.number("exposed_time")[decode].sum() == pytest.approx(eager, rel=1e-9)
 
 
 # Drafting, prefixes, prompts of unequal length

@@ -152,6 +152,21 @@ def test_auto_is_chosen_anew_at_each_point(catalog: Catalog) -> None:
     assert found.plans["tensor_parallel"][0] > found.plans["tensor_parallel"][1]
 
 
+def test_both_accelerators_of_separate_pools_are_changed(catalog: Catalog) -> None:
+    row = {**SERVE, "tensor parallel": 8, "num accelerators": 16, "mode": "disaggregated",
+           "prefill accelerators": 8, "prefill accelerator": H100}  # fmt: skip
+    found = sweep(table(row), catalog, {}, varied("inference", "accelerators.memory bandwidth=x1,x2").varied)
+    assert found.results["tpot"][1] < found.results["tpot"][0]
+    assert found.results["prefill_time"][1] < found.results["prefill_time"][0]
+    changed = changed_catalog(catalog, table(row), [(found_varied, 2.0) for found_varied in
+                              varied("inference", "accelerators.memory bandwidth=x2").varied])  # fmt: skip
+    names = catalog.tables["accelerators"].text("accelerator").tolist()
+    ratio = changed.tables["accelerators"]["memory_bandwidth"] / catalog.tables["accelerators"]["memory_bandwidth"]
+    assert {name for name, value in zip(names, ratio.tolist(), strict=True) if value == 2.0} == {
+        "H100-SXM-80GB", "H200-SXM-141GB"
+    }  # fmt: skip
+
+
 def test_numbers_that_cannot_be_changed_are_refused(catalog: Catalog) -> None:
     bandwidth = varied("training", "accelerators.memory bandwidth=x2").varied[0]
     derived = catalog.tables["accelerators"]

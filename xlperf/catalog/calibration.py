@@ -25,12 +25,15 @@ SOFTWARE_FAMILIES = (
     "training_calls",
     "training_band",
     "serving_software",
+    "serving_memory",
     "serving_band",
     "capacity_band",
     "serving_load",
     "engine_all_reduce",
 )
 _PRECISIONS = {"fp16": "bf16"}
+_MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
+"""Families of constants that older sheets have under another one. [-]"""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
 """Precisions whose constants, where a row does not give their own, are those of another. [-]"""
 
@@ -280,6 +283,7 @@ def calibration_rows(table: Table) -> tuple[CalibrationRows, list[tuple[int, str
     faults: list[tuple[int, str, str]] = []
     for row, (family, name, symbol) in enumerate(zip(*columns, strict=True)):
         family, name, value = _key(family), _key(name), values[row]
+        family = _MOVED.get((family, name), family)
         if family not in declared:
             if family != ANY:
                 faults.append((row, "family", f"unknown family {shown(family)}; {nearest(family, declared)}"))

@@ -18,6 +18,7 @@ from xlperf.cli.allocate import optimise
 from xlperf.cli.cost import cost
 from xlperf.cli.devices import device
 from xlperf.cli.hosts import install, uninstall
+from xlperf.cli.operations import time
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.search import search
@@ -60,6 +61,7 @@ for _command in (
     device,
     optimise,
     explain,
+    time,
     frontier,
     search,
     sweep,

@@ -24,13 +24,25 @@ catalog_option = click.option(
     "is the shipped one.",
 )
 
-most_option = click.option(
+_most = click.option(
     "--most",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=20_000_000),
     default=1_000_000,
     show_default=True,
-    help="Plans that the cells with auto of one row may stand for; more are refused.",
+    help="Plans that the cells with auto of one row may stand for; more are refused. A million takes some 3 GiB.",
 )
+_most_accelerators = click.option(
+    "--most-accelerators",
+    type=click.IntRange(min=1),
+    default=16_384,
+    show_default=True,
+    help="Largest number of accelerators that auto stands for: powers of two, parts of a server or pod, whole ones.",
+)
+
+
+def most_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How many plans, and how many accelerators, cells with auto stand for at the most."""
+    return _most(_most_accelerators(command))
 
 
 def examples(*lines: str) -> str:

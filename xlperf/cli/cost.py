@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
+from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, most_options, progress
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
     help="Plans only: instead of the results, line by line from the cost and energy of a token at the sheet prices "
     "(rented, or owned at its terms) to those of the owner.",
 )
+@most_options
 @catalog_option
 def cost(
     designs: str,
@@ -84,6 +85,8 @@ def cost(
     sheet: str | None,
     owner: str | None,
     bridge: bool,
+    most: int,
+    most_accelerators: int,
     catalog: str | None,
 ) -> None:
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
@@ -124,7 +127,7 @@ def cost(
         from xlperf.evaluate.bridge import cost_bridge
         from xlperf.evaluate.ownership import evaluate_ownership
 
-        table = without_auto(table, known)
+        table = without_auto(table, known, most, most_accelerators)
         names = known.tables["servers"].text("server").tolist()
         if owner is not None and not any(owner.strip().casefold() in name.casefold() for name in names):
             raise InputError(Fault("--owner", f'no server has "{owner}" in its name; {nearest(owner, names)}'))

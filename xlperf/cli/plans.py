@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,15 @@ from xlperf.cli.common import (
     catalog_option,
     check_output,
     examples,
-    most_option,
+    most_options,
     note_unread,
     progress,
 )
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
 
@@ -39,9 +41,17 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 @click.option("-o", "--output", default="report.xlsx", show_default=True, metavar="OUT.xlsx", help="Report to write.")
 @click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
 @click.option("--full", is_flag=True, help="The long run of a study that has one.")
-@most_option
+@most_options
 @catalog_option
-def report(workbook: str | None, output: str, study: str | None, full: bool, most: int, catalog: str | None) -> None:
+def report(
+    workbook: str | None,
+    output: str,
+    study: str | None,
+    full: bool,
+    most: int,
+    most_accelerators: int,
+    catalog: str | None,
+) -> None:
     """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
 
     Without WORKBOOK the shipped one is computed. The workbook itself is not changed. Cells that say auto are chosen
@@ -62,7 +72,8 @@ def report(workbook: str | None, output: str, study: str | None, full: bool, mos
     check_output(output, (".xlsx",), (source,))
     tables = read_plans(source)
     known = catalog_for(catalog, source, tables)
-    computed = [pair for table in tables for pair in _evaluated(table, known, len(table), most)]
+    bounds = most, most_accelerators
+    computed = [pair for table in tables for pair in _evaluated(table, known, len(table), *bounds)]
     write_report(output, known, *map(list, zip(*computed, strict=True)), date=datetime.date.today())
     click.echo(f"{output}: {_counted(tables)}")
 
@@ -110,9 +121,11 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     help="File to write: .xlsx, .csv or .parquet; - or nothing: CSV on standard output.",
 )
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
-@most_option
+@most_options
 @catalog_option
-def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str | None) -> None:
+def evaluate(
+    plans: str, output: str, sheet: str | None, most: int, most_accelerators: int, catalog: str | None
+) -> None:
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
     Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. A plan that cannot
@@ -125,12 +138,13 @@ def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str
     check_output(output, SUFFIXES, (plans,))
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
+    bounds = most, most_accelerators
     if Path(output).suffix.lower() == ".xlsx":
-        whole = [(table.kind, list(pair)) for table in tables for pair in _evaluated(table, known, len(table), most)]
+        whole = [(table.kind, list(pair)) for table in tables for pair in _evaluated(table, known, len(table), *bounds)]
         write_workbook(output, whole)
     else:
         table = _only(tables, plans, output)
-        write_blocks(output, (parts(*pair) for pair in _evaluated(table, known, BLOCK, most)))
+        write_blocks(output, (parts(*pair) for pair in _evaluated(table, known, BLOCK, *bounds)))
     if output != STANDARD:
         click.echo(f"{output}: {_counted(tables)}")
 
@@ -148,9 +162,17 @@ def evaluate(plans: str, output: str, sheet: str | None, most: int, catalog: str
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
 @click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@most_options
 @catalog_option
 def explain(
-    plans: str, row: int | None, name: str | None, sheet: str | None, output: str | None, catalog: str | None
+    plans: str,
+    row: int | None,
+    name: str | None,
+    sheet: str | None,
+    output: str | None,
+    most: int,
+    most_accelerators: int,
+    catalog: str | None,
 ) -> None:
     """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step.
 
@@ -170,7 +192,7 @@ def explain(
     table, index = picked(tables, plans, row, name)
     plan = table.take([index])
     known = catalog_for(catalog, plans, [plan])
-    plan = without_auto(plan, known)
+    plan = without_auto(plan, known, most, most_accelerators)
     operators = explained(plan, known)
     if not len(operators):
         click.echo(f"{table.place(index, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
@@ -196,7 +218,8 @@ def explain(
     "--vary",
     multiple=True,
     metavar="COLUMN=VALUES",
-    help="Values to try for a column of the plans, with commas between; may be repeated, all combinations are tried. "
+    help="Values to try for a column of the plans, with commas between, 1..8 for all whole numbers between, or auto; "
+    "may be repeated, all combinations are tried. "
     "Without concurrency, batch size or request rate among them loads are chosen up to full memory.",
 )
 @click.option(
@@ -209,6 +232,7 @@ def explain(
 @click.option("--all", "every", is_flag=True, help="Every point that fits and keeps the targets, in order of the grid.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: inference.")
 @click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@most_options
 @catalog_option
 def frontier(
     plans: str,
@@ -217,6 +241,8 @@ def frontier(
     every: bool,
     sheet: str | None,
     output: str | None,
+    most: int,
+    most_accelerators: int,
     catalog: str | None,
 ) -> None:
     """Show what the inference plans of PLANS give at every load, and of it what nothing beats.
@@ -233,23 +259,22 @@ def frontier(
     from xlperf.explore.frontier import SHOWN, Frontier, told_apart
     from xlperf.explore.frontier import frontier as unbeaten_points
     from xlperf.explore.frontier import points as every_point
-    from xlperf.explore.grid import read_values
 
     if output is not None:
         check_output(output, SUFFIXES, (plans,))
     tables = [table for table in read_plans(plans, sheet=sheet) if table.kind == "inference"]
     if not tables:
         raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))
-    values = read_values("inference", [vary_line(text) for text in vary], "--vary", from_text=True)
-    known = catalog_for(catalog, plans, tables)
+    table, values = varied(tables[0], vary)
+    known = catalog_for(catalog, plans, [table])
     with progress(0, "points computed") as done:
-        found, results = (every_point if every else unbeaten_points)(tables[0], known, values, points, done)
+        made = every_point if every else unbeaten_points
+        found, results = made(table, known, values, points, done, most, most_accelerators)
     if not len(found):
         click.echo("no plan at no load is legal, fits in memory and keeps the targets", err=True)
         raise click.exceptions.Exit(1)
     if output is None:
-        tried = {**tables[0].auto, **values}
-        names = told_apart(Frontier(found, results), tried, named=len(tables[0]) > 1)
+        names = told_apart(Frontier(found, results), {**table.auto, **values}, named=len(table) > 1)
         block = [part for part in parts(found) if part[0].name in names]
         click.echo(text_table([*block, *(part for part in parts(results) if part[0].name in SHOWN)]))
     elif Path(output).suffix.lower() == ".xlsx":
@@ -266,6 +291,18 @@ def vary_line(text: str) -> tuple[str, list[str]]:
     return name, values.split(",")
 
 
+def varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
+    """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
+    from xlperf.explore.candidates import with_auto
+    from xlperf.explore.vary import read_variation
+
+    found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
+    if found.varied:
+        problem = f"{found.varied[0].column.name} is of the catalog; xlperf sweep and solve vary it"
+        raise InputError(Fault("--vary", problem))
+    return with_auto(table, found.auto, "--vary"), found.values
+
+
 def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
     """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated."""
     from xlperf.catalog.check import name_faults
@@ -277,16 +314,21 @@ def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
     return catalog
 
 
-def without_auto(plans: Table, catalog: Catalog) -> Table:
-    """Plans with a value in the place of every ``auto``."""
+def without_auto(plans: Table, catalog: Catalog, most: int, most_accelerators: int) -> Table:
+    """Plans with a value in the place of every ``auto``; what was chosen is said on standard error."""
     if not plans.auto:
         return plans
     from xlperf.explore.resolve import resolve
 
-    return resolve(plans, catalog).plans
+    found = resolve(plans, catalog, most, None, most_accelerators)
+    for row, words in found.notes.items():
+        click.echo(f"{plans.text('name')[row] or plans.place(row, 'name')}: {words}", err=True)
+    return found.plans
 
 
-def _evaluated(table: Table, catalog: Catalog, block: int, most: int) -> Iterator[tuple[Table, Table]]:
+def _evaluated(
+    table: Table, catalog: Catalog, block: int, most: int, most_accelerators: int
+) -> Iterator[tuple[Table, Table]]:
     """Plans and their results, block by block, with progress."""
     from xlperf.evaluate import evaluate
 
@@ -296,7 +338,7 @@ def _evaluated(table: Table, catalog: Catalog, block: int, most: int) -> Iterato
 
         number = sum(bool(any(row)) for row in zip(*table.auto.values(), strict=True))
         with progress(number, f"{number:,} plans with auto searched") as done:
-            table, notes = resolve(table, catalog, most, done)
+            table, notes = resolve(table, catalog, most, done, most_accelerators)
     with progress(len(table), f"{len(table):,} {table.kind} plans") as done:
         for start in range(0, len(table), block):
             rows = table.take(slice(start, start + block)) if len(table) > block else table

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, check_output, examples, most_option, progress
+from xlperf.cli.common import catalog_option, check_output, examples, most_options, progress
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
     from xlperf.catalog.table import Table
@@ -42,7 +40,8 @@ TOP = 10
     "--objective",
     metavar="RESULT",
     default="",
-    help="Result to make best: any in numbers, or cost, energy, throughput. Default: see above.",
+    help="Result to make best: any in numbers, or cost, energy, throughput, or num accelerators for the fewest. "
+    "Default: see above.",
 )
 @click.option(
     "--limit",
@@ -70,7 +69,7 @@ TOP = 10
 @click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: all with auto.")
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
-@most_option
+@most_options
 @catalog_option
 def search(
     plans: str,
@@ -85,13 +84,16 @@ def search(
     name: str | None,
     sheet: str | None,
     most: int,
+    most_accelerators: int,
     catalog: str | None,
 ) -> None:
     """Evaluate every plan that a row of PLANS with auto stands for, and show the best.
 
     auto may stand in parallel degrees, micro batch, schedule, recompute, ZeRO stage, sequence parallel, precision,
     number of accelerators; of inference also in batch size or concurrency, mode and the pools. It stands for what the
-    rules of plans allow: degrees that divide heads, layers, experts and accelerators.
+    rules of plans allow: degrees that divide heads, layers, experts and accelerators. Of accelerators it stands for
+    powers of two, parts of a server or pod and whole ones up to --most-accelerators; where these make many plans they
+    are tried in steps, then all between the neighbours of the best, and the line says so.
 
     A plan must be legal, fit in memory, and keep its ttft target and tpot target and the limits. Best is the least
     step time (training), or the most tokens per second and accelerator where batches or numbers of accelerators
@@ -101,8 +103,9 @@ def search(
     Exit code 1 where nothing fits and keeps the limits; the line says what comes nearest.
     """
     from xlperf.catalog.plans import read_plans
-    from xlperf.cli.plans import catalog_for, picked
+    from xlperf.cli.plans import catalog_for, picked, varied
     from xlperf.cli.results import SUFFIXES
+    from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import search as best
 
@@ -114,7 +117,9 @@ def search(
     if row is not None or name is not None:
         table, index = picked(tables, plans, row, name)
         tables = [table.take([index])]
-    wanted = [_varied(table, vary, mapping) for table in tables]
+    wanted = [varied(table, vary) for table in tables]
+    if mapping:
+        wanted = [(with_mapping(table, values), values) for table, values in wanted]
     rows = [(table.take([index]), values) for table, values in wanted for index in _searched(table, values)]
     if not rows:
         raise InputError(
@@ -129,7 +134,7 @@ def search(
     with progress(0, "plans tried") as done:
         for one, values in rows:
             kept = None if every else top
-            answers.append(best(one, known, objective, bounds[one.kind], values, kept, most, done))
+            answers.append(best(one, known, objective, bounds[one.kind], values, kept, most, done, most_accelerators))
     for (one, _), answer in zip(rows, answers, strict=True):
         click.echo(f"{_named(one)}: {answer.words}", err=True)
     found = [answer for answer in answers if answer.found]
@@ -137,20 +142,6 @@ def search(
         _write(found, kinds, output)
     if len(found) < len(answers):
         raise click.exceptions.Exit(1)
-
-
-def _varied(table: Table, vary: Sequence[str], mapping: bool) -> tuple[Table, dict[str, np.ndarray]]:
-    """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
-    from xlperf.cli.plans import vary_line
-    from xlperf.explore.candidates import with_auto, with_mapping
-    from xlperf.explore.vary import read_variation
-
-    found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
-    if found.varied:
-        problem = f"{found.varied[0].column.name} is of the catalog; xlperf sweep and solve vary it"
-        raise InputError(Fault("--vary", problem))
-    table = with_auto(table, found.auto, "--vary")
-    return with_mapping(table, found.values) if mapping else table, found.values
 
 
 def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:
@@ -171,13 +162,15 @@ def _named(one: Table) -> str:
 def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
     from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
+    from xlperf.explore.resolve import with_notes
     from xlperf.explore.search import SHOWN, stacked
 
     sheets = []
     for kind in kinds:
         own = [answer for answer in found if answer.plans.kind == kind]
         if own:
-            sheets.append((kind, own, stacked([a.plans for a in own]), stacked([a.results for a in own])))
+            noted = [with_notes(a.results, {0: a.words}) for a in own]
+            sheets.append((kind, own, stacked([a.plans for a in own]), stacked(noted)))
     if output is None:
         for kind, own, plans, results in sheets:
             names = {"name", *own[0].searched}

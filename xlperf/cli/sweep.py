@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, check_output, examples, most_option, progress
+from xlperf.cli.common import catalog_option, check_output, examples, most_options, progress
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _VARY = (
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
 @click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
-@most_option
+@most_options
 @catalog_option
 def sweep(
     plans: str,
@@ -47,6 +47,7 @@ def sweep(
     sheet: str | None,
     output: str | None,
     most: int,
+    most_accelerators: int,
     catalog: str | None,
 ) -> None:
     """Compute every plan of PLANS with every combination of the values.
@@ -71,7 +72,7 @@ def sweep(
             raise InputError(Fault("--vary", f"{one.column.name}: a sweep needs values, not two ends"))
     known = catalog_for(catalog, plans, [table])
     with progress(0, "plans computed") as done:
-        found = swept(table, known, asked.values, asked.varied, most, done)
+        found = swept(table, known, asked.values, asked.varied, most, done, most_accelerators)
     whole = [*parts(found.plans), *found.varied, *parts(found.results)]
     named = {"name", *asked.values, *table.auto}
     shown = [part for part in parts(found.plans) if part[0].name in named] + list(found.varied)
@@ -110,7 +111,7 @@ def sweep(
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
 @click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
-@most_option
+@most_options
 @catalog_option
 def solve(
     plans: str,
@@ -124,6 +125,7 @@ def solve(
     sheet: str | None,
     output: str | None,
     most: int,
+    most_accelerators: int,
     catalog: str | None,
 ) -> None:
     """Find for each of PLANS the least value of one column with which it fits and reaches the targets.
@@ -161,10 +163,12 @@ def solve(
             one = table.take([index])
             label = str(one.text("name")[0]) or one.place(0, "name")
             if varied is not None:
-                answer = solve_catalog(one, known, varied, bounds, largest, objective, most, done)
+                answer = solve_catalog(one, known, varied, bounds, largest, objective, most, done, most_accelerators)
             else:
                 values = asked.values.get(column)
-                answer = solve_plan(one, known, column, values, bounds, largest, objective, most, done)
+                answer = solve_plan(
+                    one, known, column, values, bounds, largest, objective, most, done, most_accelerators
+                )
             found.append((label, answer))
     for label, answer in found:
         click.echo(f"{label}: {_told(answer, column, varied, largest)}", err=True)
@@ -191,7 +195,8 @@ def _told(answer: Solution, column: str, varied: Varied | None, largest: bool) -
     value = varied.words(answer.value) if varied is not None else f"{column.replace('_', ' ')} {answer.value:g}"
     keep = f" with {best.kept_words}" if best.limits else ""
     others = best.chosen(without=column)
-    return f"{value} is the {'largest' if largest else 'least'}{keep}{f'; {others}' if others else ''}"
+    tried = [others, best.counts.words if best.counts is not None else "", best.note]
+    return "; ".join(filter(None, [f"{value} is the {'largest' if largest else 'least'}{keep}", *tried]))
 
 
 def _plans(plans: str, row: int | None, name: str | None, sheet: str | None) -> Table:

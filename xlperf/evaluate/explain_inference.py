@@ -18,6 +18,8 @@ from xlperf.inference.work import FIXED
 from xlperf.workload.serving import ONCE_GEMMS, ONCE_VECTORS
 
 _PHASES = ("prefill", "decode")
+_WAITED = ("time to first token beyond its prefill", "time of a step beyond its decode step")
+_ROUNDING = 1e-9
 
 
 def _works(setting: Serving, other: Callable[[Device], Device]) -> ServingWork:
@@ -131,10 +133,10 @@ def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
         ),
     )
     for index, (name, family, calls) in enumerate(messages):
-        time = float(work.message_time[0, side, index])
+        time, exposed = (float(times[0, side, index]) for times in (work.message_alone, work.message_time))
         if calls > 0 and time > 0:
             size = float(work.message_size[0, side, index])
-            row = operator_row(phase, name, family, calls, time, traffic=size, flop=0.0)
+            row = operator_row(phase, name, family, calls, time, exposed, traffic=size, flop=0.0)
             rows.append({**row, "bound": "network"})
     for name, calls, value in (
         ("host time of a layer", layers, float(work.parts[0, side, 0, FIXED])),
@@ -161,8 +163,10 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     Returns
     -------
     Table
-        Kind ``operators``; the total times of a phase add up to the time of a prefill and of a step; of a static
-        batch to ``ttft`` and, times the tokens that a step yields, ``tpot``. No rows for an illegal plan.
+        Kind ``operators``; the exposed times of a phase add up to the time of a prefill and of a step. With the rows
+        of the phase ``waiting``, which a static batch does not have, they add up to ``ttft`` and to ``tpot`` times
+        the tokens of a step; below 0 where prompts that are prefilled one after the other wait for a part of the
+        others only. No rows for an illegal plan.
     """
     one = plans.take(slice(0, 1))
     results = evaluate_inference(one, catalog)
@@ -173,5 +177,12 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     with np.errstate(all="ignore"):
         for side, serving in enumerate(phase_servings(one, catalog)[: 2 if decodes else 1]):
             work = _works(serving, lambda device: device)
-            rows += _phase_rows(serving, work, side)
+            found = _phase_rows(serving, work, side)
+            spent = sum(float(str(row["exposed_time"])) for row in found)
+            step = float((serving.plan.tokens_per_step if side else np.ones(1))[0])
+            waited = step * float(results[("ttft", "tpot")[side]][0]) - spent
+            rows += found
+            if abs(waited) > _ROUNDING * spent:
+                row = operator_row("waiting", _WAITED[side], "", 1.0, waited)
+                rows.append({**row, "bound": "overhead"})
     return operators_table(rows)

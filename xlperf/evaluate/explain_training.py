@@ -93,12 +93,19 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     passes = 2.0 + share * float(plan.recompute[0] == RECOMPUTE_FULL)
     rows: list[Row] = []
 
-    def add(name: str, collective: Collective, calls: float, share: float = 1.0) -> None:
-        time = share * float(collective.time[0])
-        if calls > 0 and time > 0:
-            size = float(collective.message_size[0])
-            row = operator_row("communication", name, collective.operation, calls, time, traffic=size, flop=0.0)
-            rows.append({**row, "bound": "network"})
+    def add(column: str, *calls: tuple[str, Collective, float]) -> None:
+        """Calls of one kind; what is exposed of all of them is shared out by their times."""
+        exposed = float(done.results[column][0])
+        whole = sum(often * float(collective.time[0]) for _, collective, often in calls)
+        for name, collective, often in calls:
+            time = float(collective.time[0])
+            if often > 0 and time > 0:
+                size = float(collective.message_size[0])
+                shown = exposed * (time / whole)
+                row = operator_row(
+                    "communication", name, collective.operation, often, time, shown, traffic=size, flop=0.0
+                )
+                rows.append({**row, "bound": "network"})
 
     shared = float(setting.model.shared_ffn_hidden_size[0] > 0)
     blocks = layers + float(counts["mlp"][0]) + mixtures * shared
@@ -109,53 +116,55 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     calls = batches * (passes * blocks + blocks_again + outside)
     split = float(plan.sequence_parallel[0]) > 0
     gathers = calls + batches * blocks  # twice in each backward pass
-    pairs = gathers * float(found.tensor_gather.time[0]) + calls * float(found.tensor_scatter.time[0])
-    whole_tensor = pairs if split else calls * float(found.tensor_reduce.time[0])
-    visible = float(done.results["time_tensor_parallel"][0]) / whole_tensor if whole_tensor > 0 else 0.0
     if split:
-        add("tensor-parallel gather", found.tensor_gather, gathers, visible)
-        add("tensor-parallel scatter", found.tensor_scatter, calls, visible)
+        gather, scatter = (
+            ("tensor-parallel gather", found.tensor_gather),
+            ("tensor-parallel scatter", found.tensor_scatter),
+        )
+        add("time_tensor_parallel", (*gather, gathers), (*scatter, calls))
     else:
-        add("tensor-parallel reduction", found.tensor_reduce, calls, visible)
-    slowdown = float(setting.constants["experts"]["exchange_slowdown"][0, 0])
-    exposed = float(done.results["time_expert_parallel"][0])
-    exposed -= exchanges * float(found.expert_gather.time[0] + found.expert_scatter.time[0])
-    whole_exchange = 2.0 * exchanges * float(found.expert_exchange.time[0])
-    if float(plan.expert_overlap[0]) > 0 and whole_exchange > 0:
-        slowdown = exposed / whole_exchange
-    add("expert exchange", found.expert_exchange, 2.0 * exchanges, slowdown)
-    add("expert gather", found.expert_gather, exchanges)
-    add("expert scatter", found.expert_scatter, exchanges)
-    context = float(done.results["time_context_parallel"][0])
-    if context > 0:
-        row = operator_row("communication", "context exchange not hidden", "point_to_point", 1.0, context)
-        rows.append({**row, "bound": "network"})
+        add("time_tensor_parallel", ("tensor-parallel reduction", found.tensor_reduce, calls))
+    slower = float(setting.constants["experts"]["exchange_slowdown"][0, 0])
+    exchange = found.expert_exchange._replace(time=slower * found.expert_exchange.time)
+    add(
+        "time_expert_parallel",
+        ("expert exchange", exchange, 2.0 * exchanges),
+        ("expert gather", found.expert_gather, exchanges),
+        ("expert scatter", found.expert_scatter, exchanges),
+    )
+    attended = batches * layers
+    turns = float(plan.context_parallel[0]) - 1.0
+    add(
+        "time_context_parallel",
+        ("context exchange of a ring", found.context_step, attended * turns * (passes + 1.0)),
+        ("context gathering", found.context_gather, attended * (passes + 1.0)),
+        ("context exchange of heads", found.context_exchange, attended * passes),
+    )
     transfers = batches * 2.0 * float(plan.virtual_pipeline[0]) * float(plan.pipeline_parallel[0] > 1)
-    whole_transfers = transfers * float(found.stage_transfer.time[0])
-    waited = float(done.results["time_pipeline_communication"][0])
-    add("stage transfer", found.stage_transfer, transfers, waited / whole_transfers if whole_transfers > 0 else 0.0)
+    add("time_pipeline_communication", ("stage transfer", found.stage_transfer, transfers))
     sharded = bool(plan.regathers[0])
     repeats = batches if sharded else 1.0
     whole = float(plan.zero_stage[0]) < 1
     reduce = found.group_reduce if whole else found.gradient_reduce
     expert_reduce = found.expert_group_reduce if whole else found.expert_gradient_reduce
     between = 0.0 if whole else 1.0
-    for name, collective, count in (
+    add(
+        "time_data_parallel",
         ("gradient reduction", reduce, repeats),
         ("expert gradient reduction", expert_reduce, repeats),
         ("gradient reduction between groups", found.group_reduce, between),
         ("expert gradient reduction between groups", found.expert_group_reduce, between),
         ("weight gathering", found.weight_gather, 2.0 * repeats if sharded else 1.0),
         ("expert weight gathering", found.expert_weight_gather, 2.0 * repeats if sharded else 1.0),
-    ):
-        add(name, collective, count)
+    )
     return rows
 
 
 def explain_training(plans: Table, catalog: Catalog) -> Table:
     """Operators of the first plan of a table on its critical stage.
 
-    Gradient reduction and weight gathering are listed whole, before any overlap; the other times are exposed ones.
+    The exposed times add up to the time of the step; what is exposed of the communication of one kind is shared out
+    over its calls by their times.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate.bands import band_ends, full_cache
 from xlperf.evaluate.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
-from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes
+from xlperf.evaluate.notes import add_notes, extrapolation_notes, gibibytes, rounded_down
 from xlperf.evaluate.pieces import in_pieces
 from xlperf.evaluate.pools import mode_rules, pool_plans, pool_rows
 from xlperf.evaluate.precisions import PRECISION_CODES
@@ -42,7 +42,6 @@ from xlperf.inference import (
 )
 from xlperf.inference.runs import first_of_run
 from xlperf.parallel.rules import Rule, broken_rules
-from xlperf.parallel.serving_memory import usable_memory
 from xlperf.parallel.serving_plan import (
     InferencePlan,
     attention_precision,
@@ -61,6 +60,7 @@ _LATENT = ("attention", "attention_latent")
 _LINEAR = ("linear_attention",)
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
 _UNSAID = (
+    "serving_memory",
     "engine_all_reduce",
     "serving_load",
     "serving_host",
@@ -73,7 +73,7 @@ _MODES = ("static", "continuous", "disaggregated")
 _RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
-_OF_SETTING = ("serving_software", "serving_load", "serving_host", "serving_attention", *_BANDS)
+_OF_SETTING = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         (plans.filled("expert_dispatch") == "nodes").astype(np.float64),
         plans.filled("two_batch_overlap"),
         plans.filled("graphs"),
+        plans.number("memory_fraction"),
         codes,
     )
     stored = np.array([PRECISION_CODES[word] for word in weights.tolist()], dtype=np.int64)[codes]
@@ -207,7 +208,10 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         joined.network,
         plan,
         launched_ahead({family: values for family, values in constants.items() if family not in _OF_SETTING}),
-        _host_times(constants["serving_software"], slowdown, constants["serving_host"]["launch_slowdown"]),
+        {
+            **_host_times(constants["serving_software"], slowdown, constants["serving_host"]["launch_slowdown"]),
+            **constants["serving_memory"],
+        },
         joined.reserved_memory,
         architecture,
     )
@@ -368,8 +372,8 @@ def _evaluate(
             *serving_rules(plan, serving.model),
             Rule(
                 np.isinf(results["ttft"]),
-                "request rate {} is more than the deployment can serve, about {}",
-                (stream.request_rate, np.round(results["max_request_rate"], 3)),
+                "request rate {} is more than the deployment can serve: at most {} requests/s",
+                (stream.request_rate, rounded_down(results["max_request_rate"])),
             ),
         ]
         illegal, reason = broken_rules(rules, len(plans))
@@ -382,16 +386,13 @@ def _evaluate(
     for code, word in enumerate(BOUNDS):
         bound[(codes == code) & ~illegal] = word
     capacity = results["memory_capacity"]
-    usable = usable_memory(
-        capacity, serving.reserved_memory, results["memory_weights"], serving.software["memory_fraction"][:, 0]
-    )
+    usable = results.pop("memory_usable")
     notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
     if prefilling is not None:
         prompt = replace(prefilling.serving.plan, output_length=np.ones(len(plans)))
         room = replace(prefilling.serving, plan=prompt).room()
-        used = room.memory["memory_weights"] + room.memory["memory_kv_cache"] + room.memory["memory_activations"]
-        lacking = ~illegal & (used > room.usable)
-        notes.append(_memory_note(lacking, "prefill pool: one prompt ", used, room.usable, room.capacity))
+        lacking = ~illegal & (room.used > room.usable)
+        notes.append(_memory_note(lacking, "prefill pool: one prompt ", room.used, room.usable, room.capacity))
         results["fits"] = np.where(lacking, 0.0, results["fits"])
     notes += [
         *(

@@ -24,6 +24,27 @@ def gibibytes(values: Array) -> Array:
     return np.asarray(np.round(values / 2.0**30, 1))
 
 
+def rounded_down(values: Array) -> Array:
+    """Limits for a sentence, rounded so that what it names is still within them.
+
+    >>> rounded_down(np.array([122.456, 0.0123456])).tolist()
+    [122.4, 0.01234]
+
+    Parameters
+    ----------
+    values : Array
+        Above 0, in any unit.
+
+    Returns
+    -------
+    Array
+        With four digits.
+    """
+    digits = 3.0 - np.floor(np.log10(np.where(values > 0.0, values, 1.0)))
+    scale = np.power(10.0, np.where(np.isfinite(digits), digits, 0.0))
+    return np.asarray(np.floor(values * scale) / scale)
+
+
 def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.ndarray) -> list[Rule]:
     """One note for the rows that use calibration fitted on other generations or software.
 

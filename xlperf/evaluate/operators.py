@@ -32,8 +32,10 @@ def operators_table(rows: list[Row]) -> Table:
     return Table("operators", columns)
 
 
-def operator_row(phase: str, name: str, family: str, calls: float, time: float, **numbers: float) -> Row:
-    """One operator; total time and arithmetic intensity follow from the rest.
+def operator_row(
+    phase: str, name: str, family: str, calls: float, time: float, exposed: float | None = None, **numbers: float
+) -> Row:
+    """One operator; total time, exposed time and arithmetic intensity follow from the rest.
 
     Parameters
     ----------
@@ -42,7 +44,9 @@ def operator_row(phase: str, name: str, family: str, calls: float, time: float, 
     calls : float
         Times per step or phase. [-]
     time : float
-        Time of one call. [s]
+        Time of one call in full. [s]
+    exposed : float, optional
+        Part of one call that nothing hides; all of it where it is not given. [s]
     **numbers : float
         Other number columns of ``operators``, in the units used inside.
 
@@ -54,6 +58,7 @@ def operator_row(phase: str, name: str, family: str, calls: float, time: float, 
     row: Row = {"phase": phase, "operator": name, "family": family, "calls": calls, "time": time}
     row.update(numbers)
     row["total_time"] = calls * time
+    row["exposed_time"] = calls * (time if exposed is None else exposed)
     traffic = numbers.get("traffic", np.nan)
     row["arithmetic_intensity"] = numbers.get("flop", np.nan) / traffic if traffic > 0 else np.nan
     return row

@@ -33,8 +33,9 @@ class Function:
 
     ``shape`` says what it returns: ``handle`` (a text that names a catalog), ``values`` (one value per plan, as a
     column), ``block`` (a header row and rows below it), ``words`` (one text per plan), ``equation`` (a number, or a
-    table where ranges are given), ``designs``, ``servers`` or ``devices`` (one value per design, server or device).
-    ``result`` is the result column that a function of shape ``values``, ``designs``, ``servers`` or ``devices`` shows.
+    table where ranges are given), ``designs``, ``servers``, ``devices`` or ``operations`` (one value per design,
+    server, device or operation). ``result`` is the result column that a function of one of these shapes, or of
+    ``values``, shows.
     """
 
     name: str
@@ -105,6 +106,16 @@ DEVICE = Argument(
 QUANTITY = Argument(
     "quantity",
     'What of it, by its name: "memory bandwidth", "thermal design power", "reason" ... as xlperf device shows.',
+)
+
+
+OPERATION = Argument(
+    "operation",
+    "A collective or kernel: two columns (name, value); or a table with its header row; or rows of values whose header "
+    "row is given as header. Columns as the options of xlperf time: operation, accelerator, size, group, m, n, k ...",
+)
+RATE = Argument(
+    "quantity", 'What of it, by its name: "bus bandwidth", "flop rate", "bound" ...; blank: the time.', optional=True
 )
 
 
@@ -219,6 +230,14 @@ def functions() -> dict[str, Function]:
             f"then one row per operator. {SPILL}",
             (PLAN, CATALOG, HEADER),
             "block",
+        ),
+        Function(
+            "XLPERF_TIME",
+            "Time of one collective or kernel by itself, as plans have it [us]; or its bandwidth, rate, bound or "
+            "calibration, in the unit of `xlperf time`.",
+            (OPERATION, RATE, CATALOG, HEADER),
+            "operations",
+            "time",
         ),
         Function(
             "XLPERF_FRONTIER",

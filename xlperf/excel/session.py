@@ -101,6 +101,12 @@ class Engine:
 
         return evaluate_devices(devices, catalog)
 
+    def evaluate_operations(self, operations: Table, catalog: Catalog) -> Table:
+        """Times of single collectives and kernels."""
+        from xlperf.evaluate.operations import evaluate_operations
+
+        return evaluate_operations(operations, catalog)
+
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
         from xlperf.evaluate import explain
@@ -180,6 +186,10 @@ class Session:
                 [cell]
                 for cell in self._designs(quantity, given["device"], given["catalog"], given["header"], "devices")
             ]
+        if function.shape == "operations":
+            quantity = _part(given["quantity"], "operations", "quantity") or function.result
+            own = given["operation"], given["catalog"], given["header"], "operations"
+            return [[cell] for cell in self._designs(quantity, *own)]
         if function.name == "XLPERF_CHECK":
             return self._check(given["plan"], given["catalog"], given["header"])
         plans = read_block(given.get("plan", given.get("plans")), given["header"])
@@ -259,6 +269,7 @@ class Session:
             "chiplets": self._engine.evaluate_designs,
             "servers": self._engine.evaluate_servers,
             "devices": self._engine.evaluate_devices,
+            "operations": self._engine.evaluate_operations,
         }[kind]
         outcome = self._outcomes.of(key, designs, lambda table: compute(table, content))
         cells = outcome.column(result)
@@ -339,6 +350,7 @@ class Session:
         return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
 
     def _frontier(self, plans: Plans, vary: Any, results: Any, catalog: Any) -> Block:
+        from xlperf.explore.candidates import with_auto
         from xlperf.explore.frontier import SHOWN, Frontier, told_apart
         from xlperf.explore.grid import read_values
 
@@ -346,8 +358,12 @@ class Session:
         if plans.kind != "inference":
             raise FunctionError("#VALUE!", "these are training plans; XLPERF_FRONTIER takes inference plans")
         lines = [] if vary == 0 else [row for row in block_of(vary) if not all(is_blank(cell) for cell in row)]
-        values = read_values(plans.kind, [(row[0], row[1:]) for row in lines], "vary")
-        table = read_plans_of(plans)
+        given = [[cell for cell in row[1:] if not is_blank(cell)] for row in lines]
+        auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for cells in given]
+        stated = [(row[0], cells) for row, cells, is_auto in zip(lines, given, auto, strict=True) if not is_auto]
+        values = read_values(plans.kind, stated, "vary")
+        headers = [str(row[0]) for row, is_auto in zip(lines, auto, strict=True) if is_auto]
+        table = with_auto(read_plans_of(plans), headers, "vary")
         found, reached = self._engine.frontier(table, content, values)
         if not len(found):
             raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")

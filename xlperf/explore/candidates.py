@@ -8,18 +8,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import AUTO_COLUMNS, split_header
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
+from xlperf.explore.counts import MOST_ACCELERATORS, STEPS, Counts, server_sizes, sold_counts, thinned
 from xlperf.explore.grid import MOST_PLANS, grid
-from xlperf.explore.loads import load_steps
+from xlperf.explore.loads import NUM_POINTS, load_steps
 from xlperf.explore.serving_space import cross_inference
-from xlperf.explore.space import Space, space_of
-from xlperf.explore.training_space import cross_training
+from xlperf.explore.space import Space, TooMany, space_of
+from xlperf.explore.training_space import cross_training, equal_chunks
+from xlperf.parallel.plan import PLACEHOLDERS
 
 MOST_CANDIDATES = MOST_PLANS
 """Plans that one plan with ``auto`` may stand for, unless more are allowed."""
+COUNTS_SHARE = 16
+"""Numbers of accelerators are tried in steps where all of them make more than this part of the plans allowed. [-]"""
 MAPPING: Mapping[str, tuple[str, ...]] = {
     "training": (
         "tensor_parallel",
@@ -48,10 +53,16 @@ class Candidates(NamedTuple):
         One row for each, in the order in which equal ones are preferred: at least one.
     searched : tuple of str
         Columns whose values were tried, in the order of the sheet.
+    counts : Counts, optional
+        Numbers of accelerators, where ``auto`` stands for them.
+    even : bool
+        Whether numbers of chunks of a stage were left out where chunks are not of one size, to have fewer plans.
     """
 
     plans: Table
     searched: tuple[str, ...]
+    counts: Counts | None = None
+    even: bool = False
 
 
 def searched_column(kind: str, header: str, place: str) -> str:
@@ -166,14 +177,18 @@ def candidates(
     catalog: Catalog,
     values: Mapping[str, np.ndarray] | None = None,
     most: int = MOST_CANDIDATES,
+    most_accelerators: float = MOST_ACCELERATORS,
+    counts: Array | None = None,
+    num_points: int = 1,
 ) -> Candidates:
     """All plans that one plan stands for: its ``auto`` cells and columns with stated values in every combination.
 
     ``auto`` stands for: degrees that divide the accelerators, and what they share out (heads, experts, widths of
-    experts, sequences); stages up to the layers; chunks of a stage that share the layers out evenly; micro batches
-    that divide the batch of a replica, or powers of two up to 64 where the global batch is blank; powers of two up to
-    16,384 accelerators; every word of a choice; requests in flight in up to 24 steps of equal ratio up to what memory
-    holds. What the rules of plans forbid by these columns alone is left out, and so is what makes the same plan again.
+    experts, sequences); stages up to the layers, and chunks of them; micro batches that divide the batch of a
+    replica, or powers of two up to 64 where the global batch is blank; the numbers of accelerators of
+    :func:`xlperf.explore.counts.sold_counts`, in steps where all make too many plans; every word of a choice;
+    requests in flight in up to 24 steps of equal ratio up to what memory holds. What the rules of plans forbid by
+    these columns alone is left out, and so is what makes the same plan again.
 
     Parameters
     ----------
@@ -185,6 +200,12 @@ def candidates(
         Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
     most : int
         Plans at the most.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
+    counts : array, optional
+        The only numbers of accelerators that ``auto`` stands for. [-]
+    num_points : int
+        Loads that each plan gets afterwards. [-]
 
     Returns
     -------
@@ -204,15 +225,82 @@ def candidates(
     auto = {name for name, mask in plan.auto.items() if mask.any()} - set(values)
     asked = {name: values.get(name) for name in known if (name in values or name in auto) and name not in _LOADS}
     plain = Table(plan.kind, plan.columns, plan.place)
-    base = grid(plain, {name: column for name, column in values.items() if name not in asked})
-    space = space_of(base, asked, catalog, most)
-    (cross_training if plan.kind == "training" else cross_inference)(space)
-    found = space.table() if len(space) else plain
+    base = grid(plain, {name: column for name, column in values.items() if name not in asked}, most)
     open_loads = [name for name in _LOADS if name in auto]
+    cross = cross_training if plan.kind == "training" else cross_inference
+    ladders = _ladders(base, catalog, most_accelerators, counts) if "num_accelerators" in auto else None
+    few = most // (COUNTS_SHARE * (NUM_POINTS if open_loads else num_points))
+    chunks = (True, False) if "virtual_pipeline" in auto else (True,)
+    attempts = [(step, uneven) for step in (STEPS if ladders else STEPS[-1:]) for uneven in chunks]
+    for step, uneven in attempts:
+        steps = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
+        last = (step, uneven) == attempts[-1]
+        space = space_of(base, asked, catalog, most if last else few, steps)
+        space.uneven = uneven
+        try:
+            cross(space)
+            break
+        except TooMany:
+            if last:
+                raise
+    space.most = most
+    tried = ladders.all._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
+    found = space.table() if len(space) else plain
     if open_loads and len(space):
         found = _loaded(found, catalog, open_loads[-1], space)
     order = plan.schema.by_name
-    return Candidates(found, tuple(name for name in order if name in auto or name in values))
+    searched = tuple(name for name in order if name in auto or name in values)
+    return Candidates(found, searched, tried, not space.uneven)
+
+
+def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
+    """Training plans with every number of chunks of a stage, but those that plans with equal chunks have.
+
+    Parameters
+    ----------
+    plans : Table
+        Training plans whose virtual pipeline was chosen among those with chunks of equal size.
+    catalog : Catalog
+        With the models.
+    searched : sequence of str
+        Columns that were tried.
+
+    Returns
+    -------
+    Table
+        One row for each plan and number of chunks; of plans that differ in that number alone the first counts.
+    """
+    names = [name for name in searched if name != "virtual_pipeline" and name in plans]
+    keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
+    first: dict[object, int] = {}
+    for row, key in enumerate(keys):
+        first.setdefault(tuple(None if value != value else value for value in key), row)
+    rows = np.array(list(first.values()))
+    models = catalog.rows("models", plans.text("model"), plans, "model")
+    layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
+    deepest = np.where(stages > 1.0, np.floor((layers + PLACEHOLDERS) / stages), 0.0)
+    index = np.repeat(np.arange(len(rows)), deepest.astype(np.int64))
+    chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
+    uneven = ~equal_chunks(chunks, stages[index], layers[index])
+    taken = plans.take(rows[index[uneven]])
+    return replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
+
+
+class _Ladders(NamedTuple):
+    """Numbers of accelerators of each row of a base, and of all rows."""
+
+    each: list[Array]
+    all: Counts
+
+
+def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> _Ladders:
+    units, totals = server_sizes(base, catalog)
+    known = {pair: sold_counts(*pair, most) for pair in zip(units.tolist(), totals.tolist(), strict=True)}
+    if only is not None:
+        known = {pair: counts[np.isin(counts, only)] for pair, counts in known.items()}
+    each = [known[pair] for pair in zip(units.tolist(), totals.tolist(), strict=True)]
+    sold = np.unique(np.concatenate(list(known.values())))
+    return _Ladders(each, Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan")))
 
 
 def _loaded(plans: Table, catalog: Catalog, load: str, space: Space) -> Table:
@@ -228,7 +316,14 @@ def _loaded(plans: Table, catalog: Catalog, load: str, space: Space) -> Table:
     return replace(taken, columns={**taken.columns, load: batches * replicas if load == "concurrency" else batches})
 
 
-def expanded(plans: Table, catalog: Catalog, without: Collection[str] = (), most: int = MOST_CANDIDATES) -> Table:
+def expanded(
+    plans: Table,
+    catalog: Catalog,
+    without: Collection[str] = (),
+    most: int = MOST_CANDIDATES,
+    most_accelerators: float = MOST_ACCELERATORS,
+    num_points: int = 1,
+) -> Table:
     """Plans with every row that says ``auto`` replaced by all plans that it stands for.
 
     Parameters
@@ -241,6 +336,10 @@ def expanded(plans: Table, catalog: Catalog, without: Collection[str] = (), most
         Columns whose ``auto`` is left blank.
     most : int
         Plans that a row may stand for.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
+    num_points : int
+        Loads that each plan gets afterwards. [-]
 
     Returns
     -------
@@ -260,7 +359,7 @@ def expanded(plans: Table, catalog: Catalog, without: Collection[str] = (), most
     faults: list[Fault] = []
     for row in range(len(plans)):
         try:
-            parts.append(candidates(plain.take([row]), catalog, most=most).plans)
+            parts.append(candidates(plain.take([row]), catalog, None, most, most_accelerators, None, num_points).plans)
         except InputError as error:
             faults += error.faults
     if faults:

@@ -18,6 +18,7 @@ from xlperf.errors import Fault, InputError
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.door import Progress
 from xlperf.explore.candidates import expanded
+from xlperf.explore.counts import MOST_ACCELERATORS
 from xlperf.explore.grid import MOST_PLANS, grid
 from xlperf.explore.loads import LOADS, NUM_POINTS, load_steps
 
@@ -33,7 +34,7 @@ class Frontier(NamedTuple):
     results: Table
 
 
-def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS) -> Table:
+def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS, most: int = MOST_PLANS) -> Table:
     """Every plan at several numbers of requests in flight, from one per replica to what its memory has room for.
 
     Where a plan has targets and one pool, the last is the largest number that keeps them.
@@ -46,6 +47,8 @@ def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS) -> Table
         What they refer to.
     num_points : int
         Loads of each plan at the most, in equal ratios. [-]
+    most : int
+        Plans with their loads at the most.
 
     Returns
     -------
@@ -54,8 +57,9 @@ def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS) -> Table
     """
     index, batches, copies = load_steps(plans, catalog, num_points)
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
-    if len(index) > MOST_PLANS:
-        raise InputError(Fault("", f"the grid has {len(index):,} plans with its loads, more than {MOST_PLANS:,}"))
+    if len(index) > most:
+        problem = f"the grid has {len(index):,} plans with its loads, more than {most:,} (--most of the commands)"
+        raise InputError(Fault("", problem))
     taken = Table(plans.kind, columns, plans.place, plans.auto).take(index)
     return replace(taken, columns={**taken.columns, "concurrency": batches * copies})
 
@@ -66,6 +70,8 @@ def points(
     values: Mapping[str, np.ndarray] | None = None,
     num_points: int = NUM_POINTS,
     progress: Progress | None = None,
+    most: int = MOST_PLANS,
+    most_accelerators: float = MOST_ACCELERATORS,
 ) -> Frontier:
     """Every plan of a grid at every load, in the order of the grid.
 
@@ -82,6 +88,10 @@ def points(
         Loads of each plan where they are chosen. [-]
     progress : callable, optional
         Called with the number of points of each block that is done.
+    most : int
+        Points at the most.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
 
     Returns
     -------
@@ -96,14 +106,14 @@ def points(
     if plans.kind != "inference":
         raise InputError(Fault("", f"these are {plans.kind} plans; a frontier needs inference plans"))
     values = values or {}
-    plans = table = expanded(plans, catalog, without={*LOADS, *values})
     given = [name for name in LOADS if name in values]
+    plans = table = expanded(plans, catalog, {*LOADS, *values}, most, most_accelerators, 1 if given else num_points)
     if given:  # a load of the grid takes the place of that of the plan
         blank = np.full(len(plans), np.nan)
         table = Table(plans.kind, {**plans.columns, **dict.fromkeys(LOADS, blank)}, plans.place, plans.auto)
-    table = grid(table, values)
+    table = grid(table, values, most)
     if not given:
-        table = loads(table, catalog, num_points)
+        table = loads(table, catalog, num_points, most)
     quiet = {name: np.full(len(table), np.nan) for name in _TARGETS}
     results = evaluate(replace(table, columns={**table.columns, **quiet}), catalog, progress)
     good = (results.number("fits") == 1.0) & np.isfinite(results.number("tokens_per_second_per_user"))
@@ -119,6 +129,8 @@ def frontier(
     values: Mapping[str, np.ndarray] | None = None,
     num_points: int = NUM_POINTS,
     progress: Progress | None = None,
+    most: int = MOST_PLANS,
+    most_accelerators: float = MOST_ACCELERATORS,
 ) -> Frontier:
     """The points of a grid of which no other gives each user as many tokens per second and an accelerator more.
 
@@ -136,6 +148,10 @@ def frontier(
         Loads of each plan where they are chosen. [-]
     progress : callable, optional
         Called with the number of points of each block that is done.
+    most : int
+        Points at the most.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
 
     Returns
     -------
@@ -148,7 +164,7 @@ def frontier(
     InputError
         As :func:`points`.
     """
-    every = points(plans, catalog, values, num_points, progress)
+    every = points(plans, catalog, values, num_points, progress, most, most_accelerators)
     rows = [group[unbeaten(every.results.take(group))] for group in _rivals(every.plans, catalog)]
     index = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
     return Frontier(every.plans.take(index), every.results.take(index))

@@ -76,7 +76,7 @@ def read_values(
     return values
 
 
-def grid(plans: Table, values: Mapping[str, np.ndarray]) -> Table:
+def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS) -> Table:
     """Every plan with every combination of the values, which replace what the plan has in these columns.
 
     Parameters
@@ -85,6 +85,8 @@ def grid(plans: Table, values: Mapping[str, np.ndarray]) -> Table:
         Training or inference plans.
     values : mapping of str to array
         Column -> values, in the units used inside.
+    most : int
+        Rows of the grid at the most.
 
     Returns
     -------
@@ -95,12 +97,13 @@ def grid(plans: Table, values: Mapping[str, np.ndarray]) -> Table:
     Raises
     ------
     InputError
-        Where the grid has more than :data:`MOST_PLANS` rows.
+        Where the grid has more rows than there may be.
     """
     sizes = [len(column) for column in values.values()]
     count = int(np.prod(sizes, dtype=np.float64))
-    if count * len(plans) > MOST_PLANS:
-        raise InputError(Fault("", f"the grid has {count * len(plans):,} plans, more than {MOST_PLANS:,}"))
+    if count * len(plans) > most:
+        problem = f"the grid has {count * len(plans):,} plans, more than {most:,} (--most of the commands)"
+        raise InputError(Fault("", problem))
     spread = plans.take(np.repeat(np.arange(len(plans)), count))
     columns = dict(spread.columns)
     each = count

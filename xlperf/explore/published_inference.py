@@ -27,6 +27,14 @@ _ENGINES = (
     ("deepseek", "deepseek"),
 )
 _MATCHED = ("source_id", "source", "model", "gpu", "notes")
+_OF_A_SERVICE = (
+    "polling_steps",
+    "gathering_steps",
+    "prefill_first",
+    "prefill_tokens",
+    "memory_fraction",
+    "output_variation",
+)
 _POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
 _FOUR_BITS = ("gpt-oss",)
 """Models whose experts are published in 4 bits and are served so whatever the precision around them."""
@@ -201,7 +209,7 @@ def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> N
     if waves and isinstance(requests, float):
         plan["run_requests"] = float(waves) * requests
         said.append(f"{waves} times as many requests as in flight, all of those sent at once at the start ({why})")
-    for column in ("polling_steps", "gathering_steps", "prefill_first", "prefill_tokens", "output_variation"):
+    for column in _OF_A_SERVICE:
         value, why = engine_default(engine, text, column)
         if column == "gathering_steps" and plan["data_parallel_attention"] == 1.0:
             continue

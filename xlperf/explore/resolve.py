@@ -16,6 +16,7 @@ from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.door import Progress
 from xlperf.explore.candidates import MOST_CANDIDATES, auto_faults
+from xlperf.explore.counts import MOST_ACCELERATORS
 from xlperf.explore.search import ILLEGAL, Search, search
 
 
@@ -39,7 +40,13 @@ def has_auto(plans: Table) -> bool:
     return any(mask.any() for mask in plans.auto.values())
 
 
-def resolve(plans: Table, catalog: Catalog, most: int = MOST_CANDIDATES, progress: Progress | None = None) -> Resolved:
+def resolve(
+    plans: Table,
+    catalog: Catalog,
+    most: int = MOST_CANDIDATES,
+    progress: Progress | None = None,
+    most_accelerators: float = MOST_ACCELERATORS,
+) -> Resolved:
     """Put the best value in the place of every ``auto``.
 
     Each row is searched by itself as :func:`xlperf.explore.search.search` does without an objective; rows that are
@@ -56,6 +63,8 @@ def resolve(plans: Table, catalog: Catalog, most: int = MOST_CANDIDATES, progres
         Plans that are tried for a row at the most.
     progress : callable, optional
         Called with 1 for each row that had an ``auto`` and is done.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
 
     Returns
     -------
@@ -78,7 +87,7 @@ def resolve(plans: Table, catalog: Catalog, most: int = MOST_CANDIDATES, progres
     for row in rows:
         one = plans.take([row])
         try:
-            found = _best(one, catalog, most)
+            found = _best(one, catalog, most, most_accelerators)
         except InputError as error:
             faults += error.faults
             continue
@@ -104,13 +113,13 @@ _MOST_KEPT = 1024
 _known: WeakKeyDictionary[Catalog, OrderedDict[object, Search]] = WeakKeyDictionary()
 
 
-def _best(one: Table, catalog: Catalog, most: int) -> Search:
+def _best(one: Table, catalog: Catalog, most: int, most_accelerators: float) -> Search:
     """The search of a plan; those of recent plans are kept with their catalog, whatever the plans are named."""
     values = tuple((name, str(column[0])) for name, column in one.columns.items() if name != "name")
-    key = one.kind, values, tuple(name for name, mask in one.auto.items() if mask[0]), most
+    key = one.kind, values, tuple(name for name, mask in one.auto.items() if mask[0]), most, most_accelerators
     kept = _known.setdefault(catalog, OrderedDict())
     if key not in kept:
-        kept[key] = search(one, catalog, most=most)
+        kept[key] = search(one, catalog, most=most, most_accelerators=most_accelerators)
     kept.move_to_end(key)
     while len(kept) > _MOST_KEPT:
         kept.popitem(last=False)
@@ -124,7 +133,11 @@ def _note(found: Search) -> str:
 
 
 def evaluate_resolved(
-    plans: Table, catalog: Catalog, most: int = MOST_CANDIDATES, progress: Progress | None = None
+    plans: Table,
+    catalog: Catalog,
+    most: int = MOST_CANDIDATES,
+    progress: Progress | None = None,
+    most_accelerators: float = MOST_ACCELERATORS,
 ) -> tuple[Table, Table]:
     """Plans with every ``auto`` chosen, and their results; the reasons say what was chosen among how many.
 
@@ -138,6 +151,8 @@ def evaluate_resolved(
         Plans that are tried for a row at the most.
     progress : callable, optional
         Called with the number of rows of each block that is done.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
 
     Returns
     -------
@@ -149,7 +164,7 @@ def evaluate_resolved(
     InputError
         As :func:`resolve` and :func:`xlperf.evaluate.evaluate`.
     """
-    resolved = resolve(plans, catalog, most)
+    resolved = resolve(plans, catalog, most, None, most_accelerators)
     results = evaluate(resolved.plans, catalog, progress)
     return resolved.plans, with_notes(results, resolved.notes)
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, unit_of
+from xlperf.catalog.schema import Column, split_header, unit_of
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.door import Progress
-from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidates
+from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidates, uneven_chunks
+from xlperf.explore.counts import MOST_ACCELERATORS, Counts
 from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
@@ -32,6 +33,11 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 }
 """Results that a table of a search shows beside its objective and limits."""
 BLOCK = 65_536
+REFINED = 256
+"""Best plans whose chunks of stages are all tried where equal ones were tried first. [-]"""
+_EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
+Lead = tuple[str, bool]
+"""A number column of plans of which less is better before the objective is looked at, or more where True."""
 
 
 @dataclass
@@ -52,6 +58,12 @@ class Search:
         What was made best.
     limits : tuple of Limit
         What had to be kept.
+    counts : Counts, optional
+        Numbers of accelerators that were tried, where ``auto`` stands for them.
+    lead : tuple of str and bool, optional
+        The column of the plans that came before the objective, and whether more of it is better.
+    note : str
+        What was left out, where all would have been too many.
     """
 
     plans: Table
@@ -64,6 +76,9 @@ class Search:
     searched: tuple[str, ...]
     objective: Objective
     limits: tuple[Limit, ...] = field(default=())
+    counts: Counts | None = None
+    lead: Lead | None = None
+    note: str = ""
 
     @property
     def found(self) -> bool:
@@ -77,11 +92,20 @@ class Search:
 
     @property
     def words(self) -> str:
-        """What was chosen and from how many, or why nothing was."""
+        """What was chosen and from how many, or why nothing was, and which numbers of accelerators were tried."""
+        return "; ".join(filter(None, [self._choice, self.counts.words if self.counts is not None else "", self.note]))
+
+    @property
+    def _choice(self) -> str:
         tried = f"{self.num_tried:,} plan{'s' if self.num_tried != 1 else ''} tried"
         if self.kind == GOOD:
             keep = f" with {self.kept_words}" if self.limits else ""
-            return f"{self.objective.words} of {self.num_good:,} that fit{keep}; {tried}, {self.num_legal:,} legal"
+            first = (
+                f"{'most' if self.lead[1] else 'least'} {self.lead[0].replace('_', ' ')}, then " if self.lead else ""
+            )
+            return (
+                f"{first}{self.objective.words} of {self.num_good:,} that fit{keep}; {tried}, {self.num_legal:,} legal"
+            )
         if self.kind == BEYOND_LIMITS:
             nearest = ", ".join(_shown(limit.column, self.results) for limit in self.limits)
             if not self.limits:
@@ -149,12 +173,15 @@ def search(
     top: int | None = 1,
     most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
+    most_accelerators: float = MOST_ACCELERATORS,
+    lead: Lead | None = None,
 ) -> Search:
     """The best of all plans that one plan stands for.
 
     Every plan is evaluated as any other. A plan that fits and keeps the limits and its own targets (of ttft and tpot)
     comes before one that does not; of these the one with the better objective, of equal ones that with less memory,
-    of these the first of the candidates: smaller degrees first.
+    of these the first of the candidates: smaller degrees first. Where the numbers of accelerators are too many to try
+    them all they are tried in steps, then all between the neighbours of the best.
 
     Parameters
     ----------
@@ -163,7 +190,8 @@ def search(
     catalog : Catalog
         What it refers to.
     objective : str
-        A result to make best; "": :func:`xlperf.explore.objectives.default_objective`.
+        A result to make best, or ``num accelerators`` for the fewest; "":
+        :func:`xlperf.explore.objectives.default_objective`.
     limits : sequence of Limit
         What results must keep beside the plan's own targets.
     values : mapping of str to array, optional
@@ -174,6 +202,10 @@ def search(
         Plans that are tried at the most.
     progress : callable, optional
         Called with the number of plans of each block that is done.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
+    lead : tuple of str and bool, optional
+        As for :func:`ranked`.
 
     Returns
     -------
@@ -185,10 +217,29 @@ def search(
     InputError
         As :func:`xlperf.explore.candidates.candidates` and :func:`xlperf.explore.objectives.objective_of`.
     """
-    tried = candidates(plan, catalog, values, most)
+    if split_header(objective)[0] == "num_accelerators":
+        objective, lead = "", ("num_accelerators", False)
+    tried = candidates(plan, catalog, values, most, most_accelerators)
     goal = objective_of(plan.kind, objective) if objective else default_objective(plan, tried.searched)
     bounds = (*limits, *own_targets(plan))
-    found = ranked(tried, catalog, goal, bounds, top, progress)
+
+    def best(tried: Candidates) -> Search:
+        if not tried.even:
+            return ranked(tried, catalog, goal, bounds, top, progress, lead)
+        found = ranked(tried, catalog, goal, bounds, top and max(top, REFINED), progress, lead)
+        more = uneven_chunks(found.plans.take(slice(REFINED)), catalog, tried.searched)
+        if len(more) and found.kind != ILLEGAL:
+            own = ranked(tried._replace(plans=more, counts=None), catalog, goal, bounds, top, progress, lead)
+            return _joined(found, own, top)
+        return found
+
+    found = best(tried)
+    while found.counts is not None:
+        near = found.counts.between(float(found.plans["num_accelerators"][0]))
+        if found.kind == ILLEGAL or not len(near):
+            break
+        more = candidates(plan, catalog, values, most, most_accelerators, near)
+        found = _joined(found, best(more), top)
 
     def place(_row: int, name: str) -> str:
         return plan.place(0, name)
@@ -227,7 +278,7 @@ def ranked(
     limits: Sequence[Limit] = (),
     top: int | None = 1,
     progress: Progress | None = None,
-    lead: tuple[str, bool] | None = None,
+    lead: Lead | None = None,
 ) -> Search:
     """The best of some plans.
 
@@ -261,10 +312,7 @@ def ranked(
     for start in range(0, len(plans), BLOCK):
         rows = np.arange(start, min(start + BLOCK, len(plans)))
         results = evaluate(quiet.take(rows) if len(plans) > BLOCK else quiet, catalog, progress)
-        own = _keys(results, objective, limits, rows)
-        if lead is not None:
-            first = plans.number(lead[0])[rows] * (-1.0 if lead[1] else 1.0)
-            own = own._replace(lead=np.where(own.kind == GOOD, first, 0.0))
+        own = _keys(plans.number(lead[0])[rows] if lead else None, results, objective, limits, rows, lead)
         counts += np.bincount(own.kind, minlength=4)
         order = own.order()
         kept = order[: max(int((own.kind == GOOD).sum()), 1) if top is None else max(top, 1)]
@@ -294,6 +342,31 @@ def ranked(
         searched=tried.searched,
         objective=objective,
         limits=tuple(limits),
+        counts=tried.counts,
+        lead=lead,
+        note=_EVEN if tried.even else "",
+    )
+
+
+def _joined(one: Search, other: Search, top: int | None) -> Search:
+    """The best of two searches with one objective; the second may be of further numbers of accelerators."""
+    plans, results = stacked([one.plans, other.plans]), stacked([one.results, other.results])
+    first = plans.number(one.lead[0]) if one.lead else None
+    keys = _keys(first, results, one.objective, one.limits, np.arange(len(plans)), one.lead)
+    good = int((keys.kind == GOOD).sum())
+    best = keys.order()[: max(min(good, len(plans) if top is None else top), 1)]
+    counts = one.counts.also(other.counts.tried) if one.counts and other.counts else one.counts
+    return replace(
+        one,
+        plans=plans.take(best),
+        results=results.take(best),
+        kind=int(keys.kind[best[0]]),
+        num_tried=one.num_tried + other.num_tried,
+        num_legal=one.num_legal + other.num_legal,
+        num_fit=one.num_fit + other.num_fit,
+        num_good=one.num_good + other.num_good,
+        counts=counts,
+        note=one.note or other.note,
     )
 
 
@@ -305,8 +378,15 @@ def _without_targets(plans: Table, needed: set[str]) -> Table:
     return replace(plans, columns={name: values for name, values in plans.columns.items() if name not in given})
 
 
-def _keys(results: Table, objective: Objective, limits: Sequence[Limit], rows: np.ndarray) -> _Keys:
-    """What rows are ordered by; their number is given."""
+def _keys(
+    first: Array | None,
+    results: Table,
+    objective: Objective,
+    limits: Sequence[Limit],
+    rows: np.ndarray,
+    lead: Lead | None,
+) -> _Keys:
+    """What rows are ordered by; their number is given, and the column that leads."""
     loss = objective.loss(results)
     memory = results.number("memory_reserved" if "memory_reserved" in results else "memory")
     legal = ~np.isnan(memory)
@@ -317,7 +397,8 @@ def _keys(results: Table, objective: Objective, limits: Sequence[Limit], rows: n
     bad = np.where(np.isnan(loss), np.inf, excess)
     kind = np.select([~legal, ~fits, bad > 0.0], [ILLEGAL, TOO_LARGE, BEYOND_LIMITS], GOOD)
     measure = np.select([kind == GOOD, kind == BEYOND_LIMITS, kind == TOO_LARGE], [loss, bad, memory], 0.0)
-    return _Keys(kind, np.zeros(len(results)), measure, np.nan_to_num(memory), rows)
+    ahead = np.zeros(len(results)) if first is None or lead is None else np.where(lead[1], -first, first)
+    return _Keys(kind, np.where(kind == GOOD, ahead, 0.0), measure, np.nan_to_num(memory), rows)
 
 
 def stacked(tables: Sequence[Table]) -> Table:

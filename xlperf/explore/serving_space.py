@@ -6,7 +6,7 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.catalog.schema import column
-from xlperf.explore.space import MOST_ACCELERATORS, Mask, Space, divides, divisors, powers_of_two
+from xlperf.explore.space import Mask, Space, Value, common_divisor, divides, divisors, powers_of_two
 
 POOL_PARTS = 16.0
 """Into how many parts accelerators are divided at least where the pools share them out. [-]"""
@@ -29,7 +29,7 @@ def cross_inference(space: Space) -> None:
         Where there are too many plans.
     """
     space.cross("mode", column("inference", "mode").choices, lambda _: space.all)
-    space.cross("num_accelerators", powers_of_two(MOST_ACCELERATORS["inference"]), lambda _: space.all)
+    space.cross_accelerators()
     _degrees(space, "")
     space.cross(
         "context_method",
@@ -71,67 +71,87 @@ def _ranks(space: Space, pool: str) -> Array:
     return np.asarray(np.prod([_known(space, pool, name) for name in _STAGE], axis=0))
 
 
-def _fits(space: Space, pool: str, ranks: Array) -> Mask:
-    """Where replicas of so many ranks fill the accelerators of a pool."""
+def _open_pools(space: Space) -> Mask:
+    """Where pools share the accelerators out in a way that is still to be chosen."""
+    chosen = "prefill_accelerators" in space.asked and "prefill_accelerators" not in space.found
+    return _pooled(space) & chosen
+
+
+def _accelerators(space: Space, pool: str) -> Array:
+    """Accelerators of a pool; all where there is one, or where the pools are still to be chosen."""
     total = space.number("num_accelerators")
-    pools = _pooled(space)
-    if "prefill_accelerators" in space.asked and "prefill_accelerators" not in space.found:
-        other = _ranks(space, "") if pool else 1.0
-        return np.where(pools, ranks + other <= total, divides(ranks, total))
     given = space.number("prefill_accelerators")
     prefill = np.where(np.isnan(given), np.floor(0.5 * total), given)
-    return np.asarray(divides(ranks, np.where(pools, prefill if pool else total - prefill, total)))
+    return np.where(_pooled(space) & ~_open_pools(space), prefill if pool else total - prefill, total)
+
+
+def _fits(space: Space, pool: str, ranks: Array) -> Mask:
+    """Where replicas of so many ranks fill the accelerators of a pool."""
+    total = _accelerators(space, pool)
+    other = _ranks(space, "") if pool else 1.0
+    return np.where(_open_pools(space), ranks + other <= total, divides(ranks, total))
 
 
 def _degrees(space: Space, pool: str) -> None:
     """Degrees of the decoding pool, or of the only one (``pool`` is blank), or of the prefill pool."""
-    total = space.number("num_accelerators")
-    sizes = divisors(*total.tolist())
-    if _pooled(space).any():  # a pool has another number of accelerators than the deployment
-        sizes = sorted({*sizes, *powers_of_two(float(total.max()))})
 
     def blank() -> Mask:
         return ~_pooled(space) if pool else ~space.all
 
-    def filled(value: float) -> Mask:
+    def filled(value: Value) -> Mask:
         return _fits(space, pool, value * _ranks(space, pool))
 
-    def pipeline(value: float) -> Mask:
+    def pipeline(value: Value) -> Mask:
         return filled(value) & np.asarray(value <= space.shape("num_layers"))
 
-    def context(value: float) -> Mask:
+    def context(value: Value) -> Mask:
         enough = 2.0 * value <= np.maximum(space.number("prompt_length"), 2.0)
         return filled(value) & enough
 
-    def attention(value: float) -> Mask:
+    def attention(value: Value) -> Mask:
         return divides(value, _known(space, pool, "tensor_parallel"))
 
-    def experts(value: float) -> Mask:
+    def experts(value: Value) -> Mask:
         number = np.maximum(space.shape("num_experts"), 1.0)
         return divides(value, number) & divides(value, _known(space, pool, "tensor_parallel"))
 
-    space.cross(f"{pool}tensor_parallel", sizes, filled, blank=blank)
-    space.cross(f"{pool}pipeline_parallel", sizes, pipeline, blank=blank)
-    space.cross(f"{pool}context_parallel", sizes, context, blank=blank)
-    space.cross(f"{pool}data_parallel_attention", sizes, attention, blank=blank)
+    def left() -> Array:
+        """What is left of the accelerators for a replica; of open pools all of them and, to tell, a half."""
+        total = _accelerators(space, pool)
+        return np.asarray(np.where(_open_pools(space), total + 0.5, total / _ranks(space, pool)))
+
+    space.cross_listed(f"{pool}tensor_parallel", left(), _sizes, filled, blank)
+    space.cross_listed(f"{pool}pipeline_parallel", left(), _sizes, pipeline, blank)
+    space.cross_listed(f"{pool}context_parallel", left(), _sizes, context, blank)
+    space.cross_listed(
+        f"{pool}data_parallel_attention", _known(space, pool, "tensor_parallel"), divisors, attention, blank
+    )
     heads = _known(space, pool, "tensor_parallel") / _known(space, pool, "data_parallel_attention")
     space.keep(divides(heads, space.shape("num_attention_heads")))
-    space.cross(f"{pool}expert_parallel", divisors(1.0, *space.shape("num_experts").tolist()), experts, blank=blank)
+    number = np.maximum(space.shape("num_experts"), 1.0)
+    groups = common_divisor(_known(space, pool, "tensor_parallel"), number)
+    space.cross_listed(f"{pool}expert_parallel", groups, divisors, experts, blank)
+
+
+def _sizes(left: float) -> list[float]:
+    """Degrees to try: divisors of what is left of the accelerators; of a half more also all powers of two."""
+    whole = float(np.floor(left))
+    return divisors(whole) if whole == left else sorted({*divisors(whole), *powers_of_two(whole)})
 
 
 def _pools(space: Space) -> None:
     """Degrees of the prefill pool and its accelerators."""
     _degrees(space, "prefill_")
-    total = space.number("num_accelerators")
-    steps = {float(2.0 ** np.floor(np.log2(max(count / POOL_PARTS, 1.0)))): count for count in sorted(set(total))}
-    domain = sorted({float(n) for step, count in steps.items() for n in np.arange(step, count, step)})
 
-    def shared(value: float) -> Mask:
+    def shared(value: Value) -> Mask:
         left = space.number("num_accelerators") - value
         return (left > 0.0) & divides(_ranks(space, "prefill_"), value) & divides(_ranks(space, ""), left)
 
-    def coarse(value: float) -> Mask:
-        parts = np.maximum(space.number("num_accelerators") / POOL_PARTS, 1.0)
-        return divides(2.0 ** np.floor(np.log2(parts)), value)
+    total = space.number("num_accelerators")
+    space.cross_listed("prefill_accelerators", total, _shares, shared, lambda: ~_pooled(space))
 
-    space.cross("prefill_accelerators", domain, shared, coarse, blank=lambda: ~_pooled(space))
+
+def _shares(total: float) -> list[float]:
+    """Accelerators of the prefill pool: in steps of a power of two, of which there are 16 to 32."""
+    step = 2.0 ** np.floor(np.log2(max(total / POOL_PARTS, 1.0)))
+    return [float(number) for number in np.arange(step, total, step)]

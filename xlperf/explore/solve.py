@@ -10,9 +10,10 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate.door import Progress
-from xlperf.explore.candidates import MOST_CANDIDATES, candidates
-from xlperf.explore.objectives import Limit, default_objective, objective_of
-from xlperf.explore.search import Search, own_targets, ranked, search
+from xlperf.explore.candidates import MOST_CANDIDATES
+from xlperf.explore.counts import MOST_ACCELERATORS
+from xlperf.explore.objectives import Limit
+from xlperf.explore.search import Search, search
 from xlperf.explore.vary import Varied, changed_catalog
 
 PRECISION = 1e-3
@@ -50,10 +51,13 @@ def solve_plan(
     objective: str = "",
     most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
+    most_accelerators: float = MOST_ACCELERATORS,
 ) -> Solution:
     """The least value of a column of a plan with which a plan fits and keeps its targets.
 
-    All values are tried, with everything that ``auto`` stands for; nothing is taken to rise or fall.
+    All values are tried, with everything that ``auto`` stands for, and nothing is taken to rise or fall; but for
+    numbers of accelerators that ``auto`` stands for where those are too many, as :func:`xlperf.explore.search.search`
+    says.
 
     Parameters
     ----------
@@ -75,21 +79,22 @@ def solve_plan(
         Plans that are tried at the most.
     progress : callable, optional
         Called with the number of plans of each block that is done.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
 
     Returns
     -------
     Solution
-        Exact for these values.
+        Exact for the values that were tried.
 
     Raises
     ------
     InputError
         As :func:`xlperf.explore.search.search`.
     """
-    tried = candidates(plan, catalog, {} if values is None else {name: values}, most)
-    goal = objective_of(plan.kind, objective) if objective else default_objective(plan, tried.searched)
-    limits = (*targets, *own_targets(plan))
-    found = ranked(tried, catalog, goal, limits, 1, progress, (name, largest))
+    stated = None if values is None else {name: values}
+    lead = name, largest
+    found = search(plan, catalog, objective, targets, stated, 1, most, progress, most_accelerators, lead)
     value = float(found.plans.number(name)[0]) if found.found else float("nan")
     return Solution(value, found)
 
@@ -103,6 +108,7 @@ def solve_catalog(
     objective: str = "",
     most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
+    most_accelerators: float = MOST_ACCELERATORS,
 ) -> Solution:
     """The least number in a catalog sheet with which a plan fits and keeps its targets.
 
@@ -127,6 +133,8 @@ def solve_catalog(
         Plans that are tried at the most.
     progress : callable, optional
         Called with the number of plans of each block that is done.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
 
     Returns
     -------
@@ -141,7 +149,9 @@ def solve_catalog(
 
     def best_at(value: float) -> Search:
         own = changed_catalog(catalog, plan, [(varied, value)])
-        return search(plan, own, objective, targets, top=1, most=most, progress=progress)
+        return search(
+            plan, own, objective, targets, top=1, most=most, progress=progress, most_accelerators=most_accelerators
+        )
 
     if not varied.ends:
         order = sorted(varied.values.tolist(), reverse=largest)

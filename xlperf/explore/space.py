@@ -16,11 +16,14 @@ from xlperf.errors import Fault, InputError
 from xlperf.evaluate.columns import catalog_arrays
 from xlperf.workload.model import Model
 
-MOST_ACCELERATORS = {"training": 16_384, "inference": 512}
-"""Accelerators that a search of their number goes up to, by kind of plan. [-]"""
+
+class TooMany(InputError):
+    """More combinations than there may be."""
+
 
 Mask = npt.NDArray[np.bool_]
 Legal = Callable[[Any], Mask]
+Value = Array | float
 
 
 def divisors(*counts: float) -> list[float]:
@@ -58,6 +61,17 @@ def divides(size: Array | float, number: Array | float) -> Mask:
     return np.asarray(np.mod(number, size) == 0.0)
 
 
+def common_divisor(one: Array, other: Array) -> Array:
+    """Largest whole number that divides two; that of what is no whole number is 1.
+
+    >>> common_divisor(np.array([12.0, 2.5]), np.array([8.0, 5.0])).tolist()
+    [4.0, 1.0]
+    """
+    whole = (one == np.floor(one)) & (other == np.floor(other)) & (one >= 1.0) & (other >= 1.0)
+    pair = (np.where(whole, values, 1.0).astype(np.int64) for values in (one, other))
+    return np.gcd(*pair).astype(np.float64)
+
+
 def powers_of_two(most: float) -> list[float]:
     """1, 2, 4 ... up to a number.
 
@@ -65,6 +79,9 @@ def powers_of_two(most: float) -> list[float]:
     [1.0, 2.0, 4.0, 8.0]
     """
     return [2.0**power for power in range(64) if 2.0**power <= most]
+
+
+_PIECE = 16_384
 
 
 @dataclass
@@ -83,6 +100,10 @@ class Space:
         Longest context of these models, NaN where it is not known. [-]
     most : int
         Combinations at the most.
+    counts : sequence of array
+        Numbers of accelerators that ``auto`` stands for, of each row of the base. [-]
+    uneven : bool
+        Whether chunks of a stage that do not share the layers out evenly are tried too.
     rows : array of int
         Which row of the base each combination has.
     found : dict of str to array
@@ -94,6 +115,8 @@ class Space:
     model: Model
     longest: Array
     most: int
+    counts: Sequence[Array] = ()
+    uneven: bool = True
     rows: np.ndarray = field(init=False)
     found: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
@@ -180,6 +203,67 @@ class Space:
         text = self.base.schema.by_name[name].is_text
         self.found[name] = np.array(values, dtype=object if text else np.float64)[which[order]]
 
+    def cross_listed(
+        self,
+        name: str,
+        number: Array,
+        listed: Callable[[float], Sequence[float]],
+        legal: Legal,
+        blank: Callable[[], Mask] | None = None,
+    ) -> None:
+        """Cross the combinations with values that follow from a number of each, if the column is searched.
+
+        As :meth:`cross`, but the values to try differ from one combination to the next and are few of many:
+        divisors of what is left of the accelerators.
+
+        Parameters
+        ----------
+        name : str
+            Column.
+        number : array
+            What the values of each combination follow from, (combinations,).
+        listed : callable
+            Values to try for such a number, in the order in which equal plans are preferred.
+        legal : callable
+            For values, one per combination: where they may stand.
+        blank : callable, optional
+            As for :meth:`cross`.
+        """
+        if name not in self.asked or self.asked[name] is not None:
+            self.cross(name, (), legal, blank=blank)
+            return
+        without = blank() if blank is not None else ~self.all
+        numbers, which = np.unique(np.where(without, -1.0, number), return_inverse=True)
+        lists = [[float("nan")] if one < 0.0 else listed(one) for one in numbers.tolist()]
+        sizes = np.array([len(values) for values in lists], dtype=np.int64)
+        starts = np.cumsum(sizes) - sizes
+        flat = np.array([value for values in lists for value in values])
+        kept, found, total = [], [], 0
+        whole, taken = self.rows, dict(self.found)
+        for start in range(0, len(whole), _PIECE):
+            own = which[start : start + _PIECE]
+            index = np.repeat(np.arange(start, start + len(own)), sizes[own])
+            first = np.repeat(np.cumsum(sizes[own]) - sizes[own], sizes[own])
+            values = flat[np.repeat(starts[own], sizes[own]) + np.arange(len(index)) - first]
+            self.rows, self.found = whole[index], {key: column[index] for key, column in taken.items()}
+            good = np.isnan(values) | legal(values)
+            kept.append(index[good])
+            found.append(values[good])
+            total += len(kept[-1])
+            self.count(total)
+        self.rows, self.found = whole, taken
+        self.keep(np.concatenate([*kept, np.zeros(0, dtype=np.int64)]))
+        self.found[name] = np.concatenate([*found, np.zeros(0)])
+
+    def cross_accelerators(self) -> None:
+        """Cross the combinations with numbers of accelerators: those that their machines are sold in."""
+        sold: dict[float, Mask] = {}
+        for row, counts in enumerate(self.counts):
+            for count in counts.tolist():
+                sold.setdefault(count, np.zeros(len(self.counts), dtype=bool))[row] = True
+        domain = sorted(sold)
+        self.cross("num_accelerators", domain, lambda _: self.all, lambda value: sold[value][self.rows])
+
     def count(self, number: int) -> None:
         """Refuse more combinations than there may be."""
         if number > self.most:
@@ -188,7 +272,7 @@ class Space:
                 f"more than {self.most:,} plans to try: write values for some of {words}, or allow more (--most of the "
                 "commands)"
             )
-            raise InputError(Fault(self.base.place(0, next(iter(self.asked), "")), problem))
+            raise TooMany(Fault(self.base.place(0, next(iter(self.asked), "")), problem))
 
     def keep(self, index: np.ndarray) -> None:
         """Some combinations, by mask or by number, in the order given."""
@@ -207,7 +291,9 @@ class Space:
         )
 
 
-def space_of(base: Table, asked: Mapping[str, np.ndarray | None], catalog: Catalog, most: int) -> Space:
+def space_of(
+    base: Table, asked: Mapping[str, np.ndarray | None], catalog: Catalog, most: int, counts: Sequence[Array] = ()
+) -> Space:
     """A space that has nothing but the rows of its base.
 
     Parameters
@@ -220,6 +306,8 @@ def space_of(base: Table, asked: Mapping[str, np.ndarray | None], catalog: Catal
         With the models.
     most : int
         Combinations at the most.
+    counts : sequence of array
+        Numbers of accelerators that ``auto`` stands for, of each row of the base. [-]
 
     Returns
     -------
@@ -233,6 +321,6 @@ def space_of(base: Table, asked: Mapping[str, np.ndarray | None], catalog: Catal
     """
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    space = Space(base, asked, Model(*arrays.model[:, rows]), arrays.max_sequence_length[rows], most)
+    space = Space(base, asked, Model(*arrays.model[:, rows]), arrays.max_sequence_length[rows], most, counts)
     space.count(len(base))
     return space

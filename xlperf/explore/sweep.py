@@ -14,6 +14,7 @@ from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate.door import Progress
 from xlperf.explore.candidates import MOST_CANDIDATES
+from xlperf.explore.counts import MOST_ACCELERATORS
 from xlperf.explore.grid import MOST_PLANS, grid
 from xlperf.explore.resolve import evaluate_resolved
 from xlperf.explore.search import stacked
@@ -43,6 +44,7 @@ def sweep(
     varied: Sequence[Varied] = (),
     most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
+    most_accelerators: float = MOST_ACCELERATORS,
 ) -> Sweep:
     """Evaluate every plan with every combination of values.
 
@@ -57,9 +59,11 @@ def sweep(
     varied : sequence of Varied
         Columns of the catalog, changed in the rows that the plans name.
     most : int
-        Plans that a row with ``auto`` may stand for.
+        Plans that a row with ``auto`` may stand for; where it is more than a million also those of the sweep.
     progress : callable, optional
         Called with the number of plans of each block that is done.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
 
     Returns
     -------
@@ -72,14 +76,15 @@ def sweep(
         Where there are more than a million, and as :func:`xlperf.explore.resolve.evaluate_resolved`.
     """
     points = combinations(varied)
-    table = grid(plans, values)
-    if len(points) * len(table) > MOST_PLANS:
-        problem = f"the sweep has {len(points) * len(table):,} plans, more than {MOST_PLANS:,}"
+    largest = max(most, MOST_PLANS)
+    table = grid(plans, values, largest)
+    if len(points) * len(table) > largest:
+        problem = f"the sweep has {len(points) * len(table):,} plans, more than {largest:,} (--most of the commands)"
         raise InputError(Fault("", problem))
     shown, reached = [], []
     for point in points:
         own = changed_catalog(catalog, table, point) if point else catalog
-        resolved, results = evaluate_resolved(table, own, most, progress)
+        resolved, results = evaluate_resolved(table, own, most, progress, most_accelerators)
         shown.append(resolved)
         reached.append(results)
     columns = [

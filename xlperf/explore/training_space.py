@@ -6,7 +6,7 @@ import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.catalog.schema import column
-from xlperf.explore.space import MOST_ACCELERATORS, Mask, Space, divides, divisors, powers_of_two
+from xlperf.explore.space import Mask, Space, Value, common_divisor, divides, divisors, powers_of_two
 from xlperf.parallel.plan import PLACEHOLDERS
 
 MOST_MICRO_BATCH = 64.0
@@ -31,7 +31,7 @@ def cross_training(space: Space) -> None:
     InputError
         Where there are too many plans.
     """
-    space.cross("num_accelerators", powers_of_two(MOST_ACCELERATORS["training"]), lambda _: space.all)
+    space.cross_accelerators()
     _ranks(space)
     _experts(space)
     _context(space)
@@ -43,6 +43,13 @@ def cross_training(space: Space) -> None:
         (0.0, 1.0, 2.0, 3.0),
         lambda stage: space.all if stage != 2.0 else ~space.above_one("pipeline_parallel"),
     )
+
+
+def equal_chunks(chunks: Value, stages: Array, layers: Array) -> Mask:
+    """Where chunks of stages have as many layers each, the embedding and the output projection counted or not."""
+    pieces = chunks * stages
+    whole = [divides(pieces, layers + more) for more in range(int(PLACEHOLDERS) + 1)]
+    return np.asarray((chunks == 1.0) | np.logical_or.reduce(whole))
 
 
 def _sequence_length(space: Space) -> Array:
@@ -66,45 +73,58 @@ def _replicas(space: Space) -> Array:
 
 def _ranks(space: Space) -> None:
     """Tensor, context, pipeline and data parallel: together they are the accelerators."""
-    sizes = divisors(*space.number("num_accelerators").tolist())
 
-    def fits(value: float) -> Mask:
+    def left() -> Array:
+        return np.asarray(space.number("num_accelerators") / _product(space))
+
+    def fits(value: Value) -> Mask:
         return divides(value * _product(space), space.number("num_accelerators"))
 
-    def tensor(value: float) -> Mask:
+    def tensor(value: Value) -> Mask:
         return fits(value) & divides(value, space.shape("num_attention_heads"))
 
-    def context(value: float) -> Mask:
+    def context(value: Value) -> Mask:
         return fits(value) & ((value == 1.0) | divides(2.0 * value, _sequence_length(space)))
 
-    def pipeline(value: float) -> Mask:
+    def pipeline(value: Value) -> Mask:
         return fits(value) & np.asarray(value <= space.shape("num_layers") + PLACEHOLDERS)
 
-    space.cross("tensor_parallel", sizes, tensor)
-    space.cross("context_parallel", sizes, context)
-    space.cross("pipeline_parallel", sizes, pipeline)
-    space.cross("data_parallel", sizes, fits)
+    heads = common_divisor(left(), space.shape("num_attention_heads"))
+    space.cross_listed("tensor_parallel", heads, divisors, tensor)
+    space.cross_listed("context_parallel", left(), divisors, context)
+    space.cross_listed("pipeline_parallel", left(), divisors, pipeline)
+    space.cross_listed("data_parallel", left(), divisors, fits)
     given = space.number("data_parallel")
     space.keep(np.isnan(given) | (_product(space) == space.number("num_accelerators")))
+    batch = space.number("global_batch_size")
+    pieces = _replicas(space) * np.nan_to_num(space.known("micro_batch_size"), nan=1.0)
+    shared = np.isnan(batch) | divides(pieces, np.nan_to_num(batch))
+    if {"num_accelerators", *_RANKS} & set(space.asked) and shared.any():  # else the evaluation says what is wrong
+        space.keep(shared)
 
 
 def _experts(space: Space) -> None:
     """Expert parallel and expert tensor parallel: within the ranks of a stage."""
 
-    def within(value: float, other: str) -> Mask:
-        ranks = space.known("tensor_parallel") * space.known("context_parallel") * _replicas(space)
-        return divides(value * space.known(other), ranks)
+    def ranks() -> Array:
+        return np.asarray(space.known("tensor_parallel") * space.known("context_parallel") * _replicas(space))
 
-    def dealt(value: float) -> Mask:
+    def within(value: Value, other: str) -> Mask:
+        return divides(value * space.known(other), ranks())
+
+    def dealt(value: Value) -> Mask:
         experts = np.maximum(space.shape("num_experts"), 1.0)
         return within(value, "expert_tensor_parallel") & divides(value, experts)
 
-    def split(value: float) -> Mask:
-        width = np.where(space.shape("num_experts") > 0.0, space.shape("expert_ffn_hidden_size"), 1.0)
-        return within(value, "expert_parallel") & divides(value, width)
+    def width() -> Array:
+        return np.where(space.shape("num_experts") > 0.0, space.shape("expert_ffn_hidden_size"), 1.0)
 
-    space.cross("expert_parallel", divisors(1.0, *space.shape("num_experts").tolist()), dealt)
-    space.cross("expert_tensor_parallel", divisors(*space.number("num_accelerators").tolist()), split)
+    def split(value: Value) -> Mask:
+        return within(value, "expert_parallel") & divides(value, width())
+
+    number = np.maximum(space.shape("num_experts"), 1.0)
+    space.cross_listed("expert_parallel", common_divisor(ranks(), number), divisors, dealt)
+    space.cross_listed("expert_tensor_parallel", common_divisor(ranks(), width()), divisors, split)
 
 
 def _context(space: Space) -> None:
@@ -138,19 +158,18 @@ def _context(space: Space) -> None:
 def _passes(space: Space) -> None:
     """Chunks of the stages, micro batch and schedule."""
 
-    def layers(more: float = 0.0) -> Array:
-        return np.asarray(space.shape("num_layers") + more)
-
-    def chunks(value: float) -> Mask:
+    def chunks(value: Value) -> Mask:
         stages = space.known("pipeline_parallel")
-        return np.asarray((value == 1.0) | ((stages > 1.0) & (value * stages <= layers(PLACEHOLDERS))))
+        return np.asarray(
+            (value == 1.0) | ((stages > 1.0) & (value * stages <= space.shape("num_layers") + PLACEHOLDERS))
+        )
 
-    def even(value: float) -> Mask:
-        pieces = value * space.known("pipeline_parallel")
-        return (value == 1.0) | divides(pieces, layers()) | divides(pieces, layers(PLACEHOLDERS))
+    def even(value: Value) -> Mask:
+        return chunks(value) & equal_chunks(value, space.known("pipeline_parallel"), space.shape("num_layers"))
 
-    most = 0.5 * (float(layers(PLACEHOLDERS).max()) if len(space) else 0.0)
-    space.cross("virtual_pipeline", [float(n) for n in range(1, int(most) + 1)], chunks, even)
+    stages = space.known("pipeline_parallel")
+    deepest = np.where(stages > 1.0, np.floor((space.shape("num_layers") + PLACEHOLDERS) / stages), 1.0)
+    space.cross_listed("virtual_pipeline", deepest, _up_to, chunks if space.uneven else even)
 
     batch = space.number("global_batch_size")
     open_batch = powers_of_two(MOST_MICRO_BATCH) if np.isnan(batch).any() else []
@@ -170,6 +189,10 @@ def _passes(space: Space) -> None:
         lambda value: _apart(space, str(value)),
     )
     space.keep(_scheduled(space, space.text("pipeline_schedule")))
+
+
+def _up_to(most: float) -> list[float]:
+    return [float(number) for number in range(1, max(int(most), 1) + 1)]
 
 
 def _micro_batches(space: Space) -> Array:

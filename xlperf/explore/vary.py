@@ -202,23 +202,28 @@ def _rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     if varied.sheet == "models":
         return catalog.rows("models", plans.text("model"), plans, "model")
     own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    given = plans.text("network")
+    if "prefill_accelerator" in plans:
+        other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+        apart = (other >= 0) & (plans.filled("mode") == "disaggregated")
+        own, given = np.concatenate([own, other[apart]]), np.concatenate([given, given[apart]])
     accelerators = catalog.tables["accelerators"]
     if varied.sheet == "accelerators":
         derived = np.flatnonzero(accelerators.text("device")[own] != "")
         if len(derived):
             row = int(derived[0])
-            problem = f'"{plans.text("accelerator")[row]}" follows from a device: its numbers are not its own'
-            raise InputError(Fault(plans.place(row, "accelerator"), problem))
-        return own
+            name = accelerators.text("accelerator")[own[row]]
+            problem = f'"{name}" follows from a device: its numbers are not its own'
+            raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
+        return np.unique(own)
     if varied.sheet == "prices":
         rows = catalog.price_rows[own]
         lacking = np.flatnonzero(rows < 0)
         if len(lacking):
             row = int(lacking[0])
-            problem = f'"{plans.text("accelerator")[row]}" has no row in the sheet prices'
-            raise InputError(Fault(plans.place(row, "accelerator"), problem))
-        return np.asarray(rows)
-    given = plans.text("network")
+            problem = f'"{accelerators.text("accelerator")[own[row]]}" has no row in the sheet prices'
+            raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
+        return np.unique(rows)
     names = np.where(given == "", accelerators.text("default_network")[own], given)
     tiers = [catalog.network_tiers(str(name)) for name in dict.fromkeys(names.tolist())]
     return np.concatenate(tiers)

@@ -93,6 +93,15 @@ class _Asked:
         return _Known(self.batches, times), asked
 
 
+def _slice(rows: np.ndarray) -> np.ndarray | slice:
+    """Rows as a slice, which copies nothing, where each follows the one before: else as they are.
+
+    Rows of several batches come back to the first plan: the first and the last of them do not tell.
+    """
+    follows = not np.count_nonzero(rows[1:] - rows[:-1] != 1)
+    return slice(int(rows[0]), int(rows[-1]) + 1) if follows else rows
+
+
 class HalfPasses:
     """Times of prefills and of steps of decoding of a block of plans, (rows,).
 
@@ -204,8 +213,7 @@ class HalfPasses:
         for start in range(0, len(rows), _PIECE):
             some = slice(start, start + _PIECE)
             chosen = rows[some]
-            whole = slice(int(chosen[0]), int(chosen[-1]) + 1)
-            served = self._serving.take(whole if whole.stop - whole.start == len(chosen) else chosen)
+            served = self._serving.take(_slice(chosen))
             ones = np.ones(len(chosen))
             served = served.with_batch(*((ones, values[some]) if phase == PREFILL else (values[some], ones)))
             work = served.work((phase,))

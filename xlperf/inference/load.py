@@ -7,7 +7,6 @@ requests that it decodes, between two of them that were computed operator by ope
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +15,7 @@ from xlperf.arrays import Array, array, divide, side_by_side
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
-_SECANTS, _HALVINGS = 16, 52
-_SAME = 1e-15
-_HALF = np.full(1, 0.5)
+_HALF, _ALL = np.full(1, 0.5), np.full(1, np.nan)
 
 
 class Service(NamedTuple):
@@ -27,9 +24,9 @@ class Service(NamedTuple):
     Attributes
     ----------
     prefill_time : Array
-        Time of a prefill: of the prompts that go together. [s]
+        Time of a pass of the prefill, all its prompts together. [s]
     prefill_share : Array
-        Time that a prompt takes of it. [s]
+        Time of the replica per prompt. [s]
     step_base : Array
         Time of a step of decoding without requests. [s]
     step_slope : Array
@@ -40,6 +37,8 @@ class Service(NamedTuple):
         Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
     turn_steps : Array, default a half
         Steps of decoding that pass before a request is taken up. [-]
+    interval : Array, default the whole pass
+        Time from the start of one pass of the prefill to that of the next one. [s]
     """
 
     prefill_time: Array
@@ -49,16 +48,21 @@ class Service(NamedTuple):
     steps: Array
     waiting_share: Array
     turn_steps: Array = _HALF
+    interval: Array = _ALL
 
     def step_time(self, running: Array) -> Array:
         """Time of a step with a number of requests. [s]"""
         return np.asarray(self.step_base + self.step_slope * running)
 
-    def open_state(self, rate: Array, prompt_variation: Array, places: Array) -> Steady:
+    def open_state(self, rate: Array, prompt_variation: Array, running: Array, least_share: Array) -> Steady:
         r"""Steady state with requests that arrive independently of each other.
 
-        .. math:: b = \frac{\lambda N t_0}{1 - \rho - \lambda N t_1}, \qquad \rho = \lambda t_p, \qquad
-            w = \frac{\rho\,t_p (1 + v^2)}{2 (1 - \rho)}
+        A request that finds a pass of the prefill in progress waits for the rest of it. As the load rises the prompts
+        that wait are batched, so that the wait grows without bound only near the rate at which passes are full, with a
+        time s of the replica per prompt. With passes of one prompt this is the formula of Pollaczek and Khinchin.
+
+        .. math:: w = \frac{1 + v^2}{2} \left(\min(\lambda t_p, 1)\,t_p +
+            \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} = \frac{N\,t(b)}{1 - \lambda s_p}
 
         Parameters
         ----------
@@ -66,8 +70,10 @@ class Service(NamedTuple):
             Requests lambda that arrive per second, (rows,). [request/s]
         prompt_variation : Array
             Coefficient of variation v of the prompts, (rows,). [-]
-        places : Array
-            Requests that the cache has room for, (rows,). [-]
+        running : Array
+            Requests b in flight that the rate leads to, infinite where it exceeds the capacity, (rows,). [-]
+        least_share : Array
+            Time per prompt of a full pass of the prefill, (rows,). [s]
 
         Returns
         -------
@@ -78,73 +84,19 @@ class Service(NamedTuple):
         ----------
         .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
         """
-        busy = rate * self.prefill_share
-        left = 1.0 - busy - rate * self.steps * self.step_slope
-        keeps = left > 0.0
-        running = np.where(keeps, rate * self.steps * self.step_base / np.where(keeps, left, 1.0), np.inf)
-        keeps = keeps & (running <= places)
-        running = np.where(keeps, running, np.inf)
-        free = np.where(keeps, 1.0 - busy, 1.0)
+        keeps = np.isfinite(running)
+        interval = np.where(np.isnan(self.interval), self.prefill_time, self.interval)
         spread = 1.0 + prompt_variation * prompt_variation
-        wait = np.where(keeps, 0.5 * busy * self.prefill_share * spread / free, np.inf)
-        step = self.step_base + self.step_slope * np.where(keeps, running, 1.0)
-        decode = np.where(keeps, self.steps * step / free, np.inf)
-        begun = np.where(self.steps > 0.0, np.minimum(running, 1.0) * self.turn_steps * step, 0.0)
+        full = np.where(keeps, rate * least_share, 0.0)
+        wait = np.minimum(rate * interval, 1.0) * interval + full * full / (1.0 - full) * least_share
+        wait = np.where(keeps, 0.5 * spread * wait, np.inf)
+        step = self.step_time(np.where(keeps, running, 1.0))
+        decode = np.where(keeps, self.steps * step / np.where(keeps, 1.0 - rate * self.prefill_share, 1.0), np.inf)
+        begun = np.where(
+            self.steps > 0.0, np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.steps) * step, 0.0
+        )
         first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
         return Steady(running, first, wait, decode, 0.0 * rate, rate + 0.0 * step)
-
-    def pooled_open_state(
-        self,
-        rate: Array,
-        prefill_replicas: Array,
-        decode_replicas: Array,
-        places: Array,
-        transfer: Array,
-        prompt_variation: Array,
-    ) -> Steady:
-        r"""Steady state of two pools with requests that arrive independently of each other.
-
-        .. math:: \rho = \frac{\lambda t_p}{n_p}, \qquad w = \frac{\rho\,t_p (1 + v^2)}{2 n_p (1 - \rho)}, \qquad
-            b = \frac{\lambda N t(b)}{n_d}
-
-        Parameters
-        ----------
-        rate : Array
-            Requests lambda that arrive per second, (rows,). [request/s]
-        prefill_replicas : Array
-            Replicas n_p that prefill, (rows,). [-]
-        decode_replicas : Array
-            Replicas n_d that decode, (rows,). [-]
-        places : Array
-            Requests that the cache of a decoding replica has room for, (rows,). [-]
-        transfer : Array
-            Time to send the cache of a prompt, (rows,). [s]
-        prompt_variation : Array
-            Coefficient of variation v of the prompts, (rows,). [-]
-
-        Returns
-        -------
-        Steady
-            Running requests of a decoding replica; the rate of all together, (rows,); infinite where a pool cannot keep
-            up.
-
-        References
-        ----------
-        .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
-        """
-        load = rate * self.prefill_share / prefill_replicas
-        work = rate * self.steps
-        left = decode_replicas - work * self.step_slope
-        keeps = (load < 1.0) & (left > 0.0)
-        running = np.where(keeps, work * self.step_base / np.where(keeps, left, 1.0), np.inf)
-        keeps = keeps & (running <= places)
-        running = np.where(keeps, running, np.inf)
-        spread = 1.0 + prompt_variation * prompt_variation
-        free = np.where(keeps, 1.0 - load, 1.0)
-        wait = np.where(keeps, 0.5 * load * self.prefill_share * spread / (prefill_replicas * free), np.inf)
-        step = self.step_time(np.maximum(np.where(keeps, running, 1.0), 1.0))
-        decode = np.where(keeps, self.steps * step, np.inf)
-        return Steady(running, self.prefill_time + wait + transfer, wait, decode, 0.0 * rate, rate + 0.0 * step)
 
 
 class Steady(NamedTuple):
@@ -209,14 +161,15 @@ def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) 
 def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     r"""Steady state with a constant number of requests in flight: each that ends is followed by a new one.
 
-    In the time of one request every other request of the replica is prefilled once, and the request is decoded.
+    In the time of one request every other request of the replica is prefilled once, and the request is decoded. A
+    request that finds others running waits w steps until it is taken up; with a full cache one is always waiting.
 
-    .. math:: T = r\,t_p + N\,t(b), \qquad X = \frac{r}{T}, \qquad r = \min(c, c_{max})
+    .. math:: T = r\,s + (N + w)\,t(r), \qquad X = \frac{r}{T}, \qquad r = \min(c, c_{max})
 
     Parameters
     ----------
     service : Service
-        Times of a replica, (rows,).
+        Times of a replica with so many requests, (rows,).
     requests : Array
         Requests c in flight, (rows,). [-]
     places : Array
@@ -233,133 +186,20 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
        doi:10.1287/opre.9.3.383.
     """
     active = np.maximum(np.minimum(requests, places), 1.0)
-    share = service.waiting_share
-    wait = 0.5 * share * np.maximum(active * service.prefill_share - service.prefill_time, 0.0)
-    prefills = active * service.prefill_share
-    # Half a step until a turn is part of the steps; what an engine holds requests back for comes on top.
-    held = np.where(active > 1.0, (1.0 - share) * (service.turn_steps - 0.5), 0.0)
-    step = service.step_time(active)
-    cycle = prefills + (service.steps + held) * step
-    begun = np.minimum((service.prefill_time + wait + held * step) / cycle, 1.0)
-    running = np.maximum(active * (1.0 - (1.0 - share) * begun), 1.0)
-    step = service.step_time(running)
-    own = np.minimum(service.prefill_time, prefills)
-    # With a single request in flight nothing interrupts it: the cycle is its own prefill and its steps.
-    cycle = prefills + (service.steps + held) * step
-    turn = np.where(active > 1.0, (1.0 - share) * service.turn_steps * step, 0.0)
-    first = np.minimum(np.maximum(own, service.prefill_share) + wait + np.where(service.steps > 0.0, turn, 0.0), cycle)
+    burst = service.waiting_share
+    prefills, step = active * service.prefill_share, service.step_time(active)
+    # Where nothing is decoded, a prompt waits for all others.
+    others = np.maximum(prefills - service.prefill_time, 0.0)
+    wait = np.where(service.steps > 0.0, 0.5 * burst, 1.0) * others
+    decodes = (service.steps > 0.0) & (requests <= places)
+    # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
+    turn = np.minimum(service.turn_steps, service.steps) * np.minimum(active - 1.0, 1.0)
+    held = np.where(decodes, (1.0 - burst) * turn, 0.0) * step
+    cycle = prefills + service.steps * step + held
+    first = service.prefill_time + wait + held
+    running = np.maximum(active * (1.0 - (1.0 - burst) * np.minimum(first / cycle, 1.0)), 1.0)
     queue = np.maximum(requests - active, 0.0) * (cycle / active)
     return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)
-
-
-def _decoding(
-    rate: Array, steps: Array, base: Array, slope: Array, replicas: Array, room: Array
-) -> tuple[Array, Array]:
-    """Requests that a replica decodes at a rate of all together, and how long one takes."""
-    work = rate * steps
-    left = np.maximum(replicas - work * slope, 1e-12)
-    running = np.minimum(np.maximum(work * base / left, 1.0), room)
-    return running, steps * (base + slope * running)
-
-
-def _reached(rate: Array, columns: Array) -> Array:
-    """Rate at which the requests in flight fill both pools, while decoding takes what it does at another rate.
-
-    The wait for a prefill grows with the rate X as X / (C - X) up to that of all requests: a quadratic equation.
-    """
-    requests, capacity, around, longest, offered, *decoding, most = columns
-    known = around + _decoding(rate, *decoding)[1]
-    half = 0.5 * (known * capacity - requests)
-    root = requests * capacity / (half + requests + np.sqrt(half * half + offered))
-    return np.asarray(np.minimum(np.maximum(root, requests / (known + longest)), most))
-
-
-def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
-    """Where a falling function of x is x, between 0 and ``most``: by secants, at last by halves.
-
-    Each plan ends by itself, so that its number does not depend on the others.
-    """
-    found = equation(most, columns)
-    rows = np.flatnonzero(found < most)
-    columns, before, rate = columns.take(rows, axis=1), most[rows], found[rows]
-    gap_before, low, high = rate - before, 0.0 * before, before
-    for turn in range(_SECANTS + _HALVINGS):
-        if not len(rows):
-            break
-        gap = equation(rate, columns) - rate
-        low, high = np.where(gap > 0.0, rate, low), np.where(gap > 0.0, high, rate)
-        tried = 0.5 * (low + high)
-        if turn < _SECANTS:
-            secant = rate - gap * divide(rate - before, gap - gap_before)
-            tried = np.where((secant >= low) & (secant <= high), secant, tried)
-        done = ~(np.abs(gap) > _SAME * rate) | (tried == rate)
-        found[rows] = np.where(done, rate, tried)
-        left = np.flatnonzero(~done)
-        rows, columns = rows[left], columns.take(left, axis=1)
-        before, rate, gap_before, low, high = rate[left], tried[left], gap[left], low[left], high[left]
-    return found
-
-
-def pooled_state(
-    service: Service, requests: Array, prefill_replicas: Array, decode_replicas: Array, places: Array, transfer: Array
-) -> Steady:
-    r"""Steady state of two pools: prompts are prefilled in one, their caches sent to the other and decoded there.
-
-    The rate X is the one at which the requests in flight fill both pools.
-
-    .. math:: c = X \left(t_{first}(X) + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d}
-
-    Parameters
-    ----------
-    service : Service
-        Times of a replica of each pool, (rows,).
-    requests : Array
-        Requests c in flight, (rows,). [-]
-    prefill_replicas : Array
-        Replicas that prefill, (rows,). [-]
-    decode_replicas : Array
-        Replicas n_d that decode, (rows,). [-]
-    places : Array
-        Requests that the cache of a decoding replica has room for, (rows,). [-]
-    transfer : Array
-        Time to send the cache of a prompt, (rows,). [s]
-
-    Returns
-    -------
-    Steady
-        Running requests of a decoding replica; the rate of all together, (rows,).
-
-    References
-    ----------
-    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
-       serving", OSDI 2024, arXiv:2401.09670.
-    """
-    room = np.maximum(places, 1.0)
-    capacity = prefill_replicas / service.prefill_share
-    decoding = np.where(
-        service.steps > 0.0,
-        divide(decode_replicas * room, service.steps * service.step_time(room), np.inf),
-        np.inf,
-    )
-    most = np.minimum(capacity, decoding)
-
-    burst = 0.5 * service.waiting_share * np.maximum(requests / prefill_replicas - 1.0, 0.0) * service.prefill_share
-    share = 0.5 * service.prefill_share / prefill_replicas
-    around, longest = service.prefill_time + burst + transfer, requests / capacity
-    offered = share * requests * capacity
-    steps, base, slope = service.steps, service.step_base, service.step_slope
-    columns = np.broadcast_arrays(
-        requests, capacity, around, longest, offered, steps, base, slope, decode_replicas, room, most
-    )
-    flat = np.stack(columns).reshape(len(columns), -1)
-    rate = _root(flat, _reached, flat[-1]).reshape(columns[-1].shape)
-    load = np.minimum(rate / capacity, 1.0)
-    wait = 0.5 * service.prefill_share * load / np.maximum(1.0 - load, 1e-9) / prefill_replicas
-    wait = np.minimum(wait, longest) + burst
-    running, decode = _decoding(rate, steps, base, slope, decode_replicas, room)
-    first = service.prefill_time + wait + transfer
-    queue = np.maximum(requests / rate - first - decode, 0.0)
-    return Steady(running, first, wait, decode, queue, rate)
 
 
 def spread_quantiles(

@@ -6,147 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array, array
-from xlperf.inference.arrivals import turn
+from xlperf.arrays import Array
+from xlperf.inference.demand import UNBOUNDED, Cycle, demand_of, half_of
 from xlperf.inference.halves import HalfPasses
-from xlperf.inference.load import (
-    Service,
-    Steady,
-    closed_state,
-    spread_quantiles,
-    step_line,
-)
+from xlperf.inference.load import Service, Steady, closed_state, spread_quantiles
+from xlperf.inference.replicas import Replicas
 from xlperf.inference.results import Room, batch_results
 from xlperf.inference.runs import first_of_run, run_rate, run_state, staying_together
 from xlperf.inference.serving import Serving, Stream
 from xlperf.parallel.serving_plan import InferencePlan
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
-MOST_OPEN = 256.0
-
-
-class Demand(NamedTuple):
-    """What requests ask of a replica, whatever its batch, (rows,).
-
-    Attributes
-    ----------
-    steps : Array
-        Steps of decoding that a request takes. [-]
-    tokens_per_step : Array
-        Tokens that a step yields. [-]
-    most_prompts : Array
-        Prompts that a pass of the prefill takes, 1 or more. [-]
-    stages : Array
-        Stages that prompts follow each other through. [-]
-    waiting_share : Array
-        Share of the requests in flight that come together. [-]
-    copies : Array
-        Copies of the attention layers. [-]
-    polling_steps : Array
-        Steps from one look at the requests that have come to the next. [-]
-    gathering_steps : Array
-        Steps that a prompt waits at most for prompts for the other copies. [-]
-    """
-
-    steps: Array
-    tokens_per_step: Array
-    most_prompts: Array
-    stages: Array
-    waiting_share: Array
-    copies: Array
-    polling_steps: Array
-    gathering_steps: Array
-
-    def take(self, rows: np.ndarray) -> Demand:
-        """That of some of the plans."""
-        return Demand(*(values[rows] for values in self))
-
-    def prompts(self, requests: Array) -> Array:
-        """Prompts that are prefilled together, whole: those that come until they are taken up, or in a burst. [-]"""
-        window, _ = self._turn(requests)
-        coming = requests * np.maximum(np.minimum(window / np.maximum(self.steps, 1.0), 1.0), self.waiting_share)
-        return np.asarray(np.maximum(np.minimum(np.floor(coming), self.most_prompts), 1.0))
-
-    def _turn(self, requests: Array) -> tuple[Array, Array]:
-        return turn(self.copies, requests, self.steps, self.polling_steps, self.gathering_steps)
-
-    def service(self, batch: Array, step: Array, half: Array, prefill: Array, share: Array) -> Service:
-        """What a replica needs for a request, from its times with a batch.
-
-        Parameters
-        ----------
-        batch : Array
-            Requests that are decoded together. [-]
-        step : Array
-            Time of a step with them. [s]
-        half : Array
-            Time of a step with half of them, as :func:`half_of` has it. [s]
-        prefill : Array
-            Time of a prefill. [s]
-        share : Array
-            Time that a prompt takes of it. [s]
-
-        Returns
-        -------
-        Service
-            Its times: a step is linear in the requests that it decodes.
-        """
-        per_token = step / self.tokens_per_step
-        step = np.where(self.steps > 0.0, per_token * self.tokens_per_step, half)
-        line, (_, wait) = step_line(batch, step, half_of(batch), half), self._turn(batch)
-        return Service(prefill, share, *line, self.steps, self.waiting_share, wait)
-
-    def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
-        """Time that a prompt takes of a prefill, where prompts follow each other through the stages. [s]"""
-        return np.asarray(prefill / (prompts * np.maximum(np.minimum(self.stages, batch), 1.0)))
-
-
-def demand_of(plan: InferencePlan, prefilling: InferencePlan, stream: Stream) -> Demand:
-    """What requests ask of the replicas of plans.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Of the replicas that decode, (rows,).
-    prefilling : InferencePlan
-        Of those that prefill, (rows,).
-    stream : Stream
-        Requests, (rows,).
-
-    Returns
-    -------
-    Demand
-        Steps, prompts and stages, (rows,).
-    """
-    taken = np.maximum(np.floor(prefilling.prefill_tokens / prefilling.own_tokens), 1.0)
-    return Demand(
-        np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step,
-        plan.tokens_per_step,
-        prefilling.attention_replicas * taken,
-        prefilling.pipeline_parallel,
-        stream.waiting_share,
-        plan.attention_replicas,
-        stream.polling_steps,
-        stream.gathering_steps,
-    )
-
-
-def half_of(batch: Array) -> Array:
-    r"""The smaller batch that the time of a step with one more request is found from.
-
-    .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
-
-    Parameters
-    ----------
-    batch : Array
-        Requests, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Half of them, whole, 1 or more, (rows,). [-]
-    """
-    return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))
 
 
 class Operation(NamedTuple):
@@ -162,8 +32,8 @@ class Operation(NamedTuple):
         Of that batch as a static one.
     places : Array
         Requests that the cache has room for, 1 or more. [-]
-    filled : Service
-        Times of a replica that decodes as many.
+    capacity : Array
+        Requests per second that a replica serves with a full cache. [request/s]
     running : Serving
         The plan at the batch that it decodes.
     room : Room
@@ -176,7 +46,7 @@ class Operation(NamedTuple):
     steady: Steady
     results: dict[str, Array]
     places: Array
-    filled: Service
+    capacity: Array
     running: Serving
     room: Room
     halves: HalfPasses
@@ -202,45 +72,43 @@ def operating(serving: Serving, stream: Stream) -> Operation:
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(stream.request_rate)
     # A plan that has room for no request keeps its numbers.
-    places, limit = np.maximum(room.places, 1.0), np.where(room.places >= 1.0, room.places, np.inf)
+    places = np.maximum(room.places, 1.0)
     requests = np.maximum(plan.num_requests / replicas, 1.0)
-    active = np.minimum(np.ceil(requests), places)
-    rate = stream.request_rate / replicas
+    active, ends = np.minimum(requests, places), ~np.isnan(stream.run_requests)
+    rate, state = stream.request_rate / replicas, None
     if arriving.any():
-        guess = np.where(arriving, np.minimum(places, MOST_OPEN), active)
-        prompts = demand.prompts(guess)
-        (step, half), (prefill,) = halves.times(np.stack([guess, half_of(guess)]), prompts[None])
-        service = demand.service(guess, step, half, prefill, demand.shared(guess, prompts, prefill))
-        found = service.open_state(np.where(arriving, rate, 0.0), stream.prompt_variation, limit).running
-        found = np.where(np.isfinite(found), np.ceil(found), places)
-        active = np.where(arriving, np.clip(found, 2.0, np.maximum(places, 2.0)), active)
-    prompts, most = demand.prompts(active), demand.prompts(places)
-    batches = np.stack([active, half_of(active), places])
-    ends = not np.isnan(stream.run_requests).all()
-    burst = np.maximum(np.minimum(active, demand.most_prompts), 1.0)
-    asked = [prompts, most, burst] if ends else [prompts, most]
-    (step, half, full), (prefill, filling, *bursting) = halves.times(batches, np.stack(asked), detailed=True)
-    service = demand.service(active, step, half, prefill, demand.shared(active, prompts, prefill))
-    steady = closed_state(service, requests, places)
-    for whole in bursting:
-        share, one = demand.shared(active, burst, whole), np.ones_like(whole)
-        early = service._replace(prefill_time=whole, prefill_share=share, waiting_share=one)
+        rows, most = np.flatnonzero(arriving), np.where(room.places >= 1.0, places, UNBOUNDED)
+        every = Replicas(halves, demand, most)
+        state = (every if len(rows) == len(rate) else every.take(rows)).at_rate(rate[rows]).placed(rows, len(rate))
+        active = np.where(
+            arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, most), active
+        )
+    batch, prompts = np.ceil(active), np.floor(demand.prompts(active))
+    # Only a run that ends needs a step with another batch.
+    burst = np.maximum(np.minimum(batch, demand.most_prompts), 1.0)
+    asked = [prompts, *([burst] if ends.any() else [])]
+    # Capacity and times at a rate are known already.
+    most = np.where(arriving, active, places)
+    cycles, steps, passes = Replicas(halves, demand, most).cycles(
+        np.stack([active, most]), [batch, np.where(ends, half_of(active), batch)], asked, True
+    )
+    cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
+    service = demand.service(active, cycle, np.where(ends, steps[1], cycle.step))
+    steady, capacity = closed_state(service, requests, places), places / (demand.steps * full.step + full.prefills)
+    if ends.any():
+        share, one = demand.shared(active, burst, passes[1]), np.ones_like(burst)
+        early = service._replace(prefill_time=passes[1], prefill_share=share, waiting_share=one)
         first = first_of_run(stream.run_requests / replicas, requests)
         together = staying_together(service.steps, stream.prefill_first, plan.output_variation)
         steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
-    if arriving.any():
-        opened = service.open_state(rate, stream.prompt_variation, limit)
+    if state is not None:
+        service, capacity = state.service(service, demand.stages), np.where(arriving, state.capacity, capacity)
+        opened = service.open_state(rate, stream.prompt_variation, state.running, state.least_share)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
-    filled = service._replace(
-        prefill_time=filling,
-        prefill_share=demand.shared(places, most, filling),
-        step_base=full,
-        step_slope=0.0 * full,
-    )
-    running = halves.step(active)
-    loaded = serving.with_batch(active, prompts)
-    results = batch_results(loaded.plan, room.with_batch(loaded.plan), prefill, running.parts, running.bound)
-    return Operation(service, steady, results, places, filled, loaded, room, halves)
+    running = halves.step(batch)
+    loaded = serving.with_batch(batch, prompts)
+    results = batch_results(loaded.plan, room.with_batch(loaded.plan), passes[0], running.parts, running.bound)
+    return Operation(service, steady, results, places, capacity, loaded, room, halves)
 
 
 def loaded_results(serving: Serving, stream: Stream, operation: Operation) -> dict[str, Array]:
@@ -261,14 +129,17 @@ def loaded_results(serving: Serving, stream: Stream, operation: Operation) -> di
         Columns of inference_results, (rows,), with quantiles, queueing and running requests.
     """
     service, steady, places = operation.service, operation.steady, operation.places
-    replicas = np.maximum(serving.plan.num_replicas, 1.0)
-    best = np.maximum(closed_state(operation.filled, places, places).rate, steady.rate) * replicas
+    replicas, arriving = np.maximum(serving.plan.num_replicas, 1.0), ~np.isnan(stream.request_rate)
+    best = np.where(arriving, operation.capacity, np.maximum(operation.capacity, steady.rate)) * replicas
     rate = steady.rate
     if not np.isnan(stream.run_requests).all():
         offered = np.maximum(serving.plan.num_requests / replicas, 1.0)
-        rate = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
+        of_run = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
+        rate = np.where(arriving, rate, of_run)
+    # With fewer requests than replicas the others are idle.
+    busy = np.where(arriving, replicas, np.minimum(replicas, serving.plan.num_requests))
     one = np.ones_like(replicas)
-    return streamed(serving.plan, stream, service, steady, operation.results, best, rate * replicas, one, one)
+    return streamed(serving.plan, stream, service, steady, operation.results, best, rate * busy, one, one)
 
 
 def streamed(

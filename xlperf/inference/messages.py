@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.arrays import Array, array, beside, side_by_side
+from xlperf.arrays import Array, Numeric, array, beside, side_by_side
 from xlperf.network.collectives import collective_time, quick_all_reduce_time
 from xlperf.network.tiers import Network
 from xlperf.parallel.serving_plan import InferencePlan
@@ -78,16 +78,18 @@ def _context_messages(
 ) -> tuple[Array, Array]:  # fmt: skip
     """What the ranks that share prompts exchange in one layer, (rows, 2): bytes and time, behind nothing.
 
-    In a pass of the prefill keys and values of all tokens so far, own ones and those of the cache, visit every rank.
+    In a pass of the prefill keys and values that its chunks of prompts attend to, own ones and those of the cache,
+    visit every rank.
     In a step of decoding each rank has attended to its part of the caches; outputs are added up, weighted by the
     sums of their softmaxes.
     """
     group, apart = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
-    seen = plan.prompt_length - 0.5 * plan.new_tokens * (passes - 1.0) / passes
+    seen = plan.chunk_context
     near = np.minimum(seen, model.window) if np.any(model.num_local_layers > 0.0) else seen
     local = model.num_local_layers / model.num_layers
     elements = cache_elements(model, plan.attention_parallel, latent)
-    held = (prompts * elements * plan.attention_size * ((1.0 - local) * seen + local * near))[:, None]
+    chunks = prompts * plan.chunks / passes
+    held = (chunks * elements * plan.attention_size * ((1.0 - local) * seen + local * near))[:, None]
     block = held / group
     turn = collective_time("point_to_point", block, group, apart, network, kernels["point_to_point"])
     gathered = collective_time("all_gather", held, group, apart, network, kernels["all_gather"])
@@ -97,6 +99,46 @@ def _context_messages(
     outputs = (decoded * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
     decode = collective_time("all_reduce", outputs, group, apart, network, kernels["all_reduce"])
     return beside(held, outputs), beside(prefill, decode)
+
+
+def engine_all_reduce_time(
+    message_size: Numeric,
+    group_size: Numeric,
+    stride: Numeric,
+    network: Network,
+    kernels: Mapping[str, Mapping[str, Array]],
+) -> Array:
+    r"""Time of an all-reduce of a serving engine: of its library or, inside the innermost tier, its own if faster.
+
+    .. math:: t = \min(t_{library}, t_{engine})
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds, (rows, operators). [B]
+    group_size : numeric
+        Ranks of the group; with 1 the time is 0, (rows, operators). [-]
+    stride : numeric
+        Distance of neighbouring ranks; an engine has kernels of its own for neighbours, (rows, operators). [-]
+    network : Network
+        Tiers, innermost first, (rows, tiers).
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants of the families all_reduce and engine_all_reduce, (rows, 1).
+
+    Returns
+    -------
+    time : numeric
+        From the first rank's call to the last one's end, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+    """
+    found = collective_time("all_reduce", message_size, group_size, stride, network, kernels["all_reduce"])
+    quick = quick_all_reduce_time(message_size, group_size, network, kernels["engine_all_reduce"])
+    inside = (array(group_size) <= network.size[:, :1]) & (array(stride) == 1.0)
+    return np.where(inside, np.minimum(found, quick), found)
 
 
 def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel: Array) -> Array:
@@ -186,10 +228,7 @@ def serving_messages(
         reduces = reduces * (0.5 * model.num_blocks)
     exchanges = np.zeros_like(reduces)
     if np.any(ranks != 1.0):
-        found = collective_time("all_reduce", hidden, group, 1.0, network, kernels["all_reduce"])
-        quick = quick_all_reduce_time(hidden, group, network, kernels["engine_all_reduce"])
-        inside = group <= network.size[:, :1]
-        times[..., ALL_REDUCE] = np.where(inside, np.minimum(found, quick), found)
+        times[..., ALL_REDUCE] = engine_all_reduce_time(hidden, group, 1.0, network, kernels)
         times[..., GATHERING] = collective_time("all_gather", logits, ranks, 1.0, network, kernels["all_gather"])
     if np.any(stages != 1.0):
         times[..., TRANSFER] = collective_time(

@@ -9,12 +9,19 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.arrays import Array, divide
-from xlperf.inference.halves import HalfPasses
-from xlperf.inference.load import Service, Steady, pooled_state
-from xlperf.inference.loaded import MOST_OPEN, Demand, demand_of, half_of, streamed
+from xlperf.inference.demand import UNBOUNDED, Demand, bounded_rise, demand_of, half_of, octave
+from xlperf.inference.halves import HalfPasses, Times
+from xlperf.inference.load import Service, Steady, step_line
+from xlperf.inference.loaded import streamed
+from xlperf.inference.pool_load import Curve, PoolTimes, pooled_open_state, pooled_state
 from xlperf.inference.results import Room, batch_results
 from xlperf.inference.serving import Serving, Stream
 from xlperf.network.collectives import collective_time
+
+_MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
+"""Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
+_FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
+"""First guess: requests that a replica decodes where they arrive at a rate, else a share of those in flight. [-]"""
 
 
 class PoolLoad(NamedTuple):
@@ -56,17 +63,16 @@ class PoolLoad(NamedTuple):
         """That of some of the plans."""
         return PoolLoad(self.halves.take(rows), self.demand.take(rows), *(values[rows] for values in self[2:]))
 
-    def state(self, service: Service, requests: Array) -> Steady:
-        """Both pools together, with a constant number of requests in flight or with requests that arrive."""
-        closed = pooled_state(service, requests, self.prefillers, self.decoders, self.places, self.transfer)
+    def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
+        """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
+        closed = pooled_state(times, requests)
         arriving = ~np.isnan(self.request_rate)
         if not arriving.any():
             return closed
-        rate = np.where(arriving, self.request_rate, 0.0)
-        opened = service.pooled_open_state(
-            rate, self.prefillers, self.decoders, self.limit, self.transfer, self.prompt_variation
-        )
-        return Steady(*(np.where(arriving, *pair) for pair in zip(opened, closed, strict=True)))
+        rate = np.where(arriving, self.request_rate, 0.0) + 0.0 * requests
+        opened = pooled_open_state(times, rate, self.prompt_variation)
+        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened[0], closed[0], strict=True)))
+        return steady, np.where(arriving, opened[1], closed[1])
 
 
 class Pools(NamedTuple):
@@ -102,7 +108,9 @@ class PoolState(NamedTuple):
     batch : Array
         Requests that a replica decodes together. [-]
     prompts : Array
-        Prompts that a replica prefills together. [-]
+        Prompts of a pass of the prefill, rounded down. [-]
+    prefill : Array
+        Time of a pass with as many. [s]
     best : Array
         Requests per second that both pools can take. [request/s]
     """
@@ -111,6 +119,7 @@ class PoolState(NamedTuple):
     steady: Steady
     batch: Array
     prompts: Array
+    prefill: Array
     best: Array
 
 
@@ -149,21 +158,73 @@ def pools_of(both: Serving, decoding: Serving, prefilling: Serving, stream: Stre
 
 
 def _transfer_time(prefilling: Serving, decoding: Serving, memory: Mapping[str, Array]) -> Array:
-    """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it, (rows,). [s]"""
+    """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it, (rows,). [s]
+
+    The prefix that all prompts have in common is there already.
+    """
     plan, other = prefilling.plan, decoding.plan
-    context = other.prompt_length + other.running_output
+    context = other.new_tokens + other.running_output
     one = memory["kv_cache_size"]
     if decoding.architecture.linear_attention:
         # The state of linear attention is sent whole, however long the prompt, and without those of drafts.
         state = memory["state_size"]
-        one = one - state + state * (context / other.prompt_length) / (1.0 + other.draft_tokens)
-    one = one * (other.prompt_length / context) * other.pipeline_parallel
+        one = one - state + state * (context / other.new_tokens) / (1.0 + other.draft_tokens)
+    one = one * (other.new_tokens / context) * other.pipeline_parallel
     # Each rank of a copy of the attention sends or receives its part at the same time.
     mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
     size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
     apart, pair = plan.replica_ranks[:, None], np.full_like(size, 2.0)
     constants = prefilling.kernels["point_to_point"]
     return collective_time("point_to_point", size, pair, apart, prefilling.network, constants)[:, 0]
+
+
+class _Ends(NamedTuple):
+    """Times of two pools with the smallest and the largest batches, (rows,), and requests and capacity of a replica."""
+
+    alone: Array
+    filled: Array
+    last: Array
+    places: Array
+    decoded: Array
+
+
+def _sides(load: PoolLoad, running: Array, prompts: Array, places: Array) -> Array:
+    """Batches and prompts on both sides of a state, (4, number, rows): powers of two, up to what there is room for."""
+    return np.stack([*octave(running, places), *octave(prompts, load.demand.most_prompts)])
+
+
+def _settled(
+    load: PoolLoad, ends: _Ends, requests: Array, sides: Array, times: Times, turn: int
+) -> tuple[Array, Array, Array, Array]:
+    """State (6, number, rows), prompts of a pass, and times of a step and of a pass, (number, rows).
+
+    Times are linear between powers of two. Where the state is not between those that were taken they are moved.
+    """
+    demand, number = load.demand, len(requests)
+    step, prefill = times.steps[:number], times.prefills[:number]
+    most, same = demand.most_prompts, 0.0 * requests
+    steps = np.stack([step, bounded_rise(sides[0], sides[1], step, times.steps[number:]), ends.last + same])
+    passes = np.stack([prefill, bounded_rise(sides[2], sides[3], prefill, times.prefills[number:]), ends.filled + same])
+    found = PoolTimes(
+        Curve.through(np.stack([*sides[2:], most + same]), passes), ends.alone, ends.filled, most, demand.stages,
+        demand.waiting_share, load.prefillers, Curve.through(np.stack([*sides[:2], ends.places + same]), steps),
+        demand.steps, load.decoders, ends.places, ends.decoded, load.transfer,
+    )  # fmt: skip
+    steady, prompts = load.state(found, requests)
+    running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
+    # Below its batches the line is only a guess: a state far below is approached in steps.
+    near = np.maximum(running, _DOWN_RUNNING * sides[0]), np.maximum(prompts, _DOWN_PROMPTS * sides[2])
+    moved = _sides(load, np.maximum(near[0], 1.0), np.maximum(near[1], 1.0), ends.places)
+    results = np.stack(steady), prompts, found.step_times.time(running), found.pass_times.time(prompts)
+    rows = np.flatnonzero((moved != sides).any(axis=(0, 1)) & ~np.isnan(moved).any(axis=(0, 1)))
+    if not len(rows) or not turn:
+        return results
+    some, moved = load.take(rows), moved[..., rows]
+    times = some.halves.times(np.concatenate(moved[:2]), np.concatenate(moved[2:]))
+    ends = _Ends(*(values[rows] for values in ends))
+    for whole, part in zip(results, _settled(some, ends, requests[:, rows], moved, times, turn - 1), strict=True):
+        whole[..., rows] = part
+    return results
 
 
 def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolState:
@@ -183,33 +244,38 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     PoolState
         Times, state and capacity, in the shape of the requests.
     """
-    halves, demand, arriving = load.halves, load.demand, ~np.isnan(load.request_rate)
-    shape, number = requests.shape, requests.size // len(load.places)
-    batch = np.minimum(np.ceil(np.maximum(requests / load.decoders, 1.0)), load.places)
-    if arriving.any():
-        batch = np.where(arriving, np.minimum(load.places, MOST_OPEN), batch)
-        requests = np.where(arriving, load.prefillers, requests)
-    prompts = demand.prompts(requests / load.prefillers)
-    steps, prefills = halves.times(
-        _stacked(batch, half_of(batch), load.places), _stacked(prompts, demand.most_prompts), detailed
+    demand, arriving, shape = load.demand, ~np.isnan(load.request_rate), requests.shape
+    requests = requests.reshape(-1, shape[-1])
+    number, places = len(requests), np.where(arriving & np.isinf(load.limit), UNBOUNDED, load.places)
+    most, one = demand.most_prompts, np.ones_like(places)
+    knot, _ = demand.whole_batches(places, places)
+    guess = np.where(arriving, _FIRST_OPEN, _SHARE_RUNNING * requests / load.decoders)
+    burst = np.clip(np.where(arriving, 0.0, demand.waiting_share * requests / load.prefillers), 1.0, most)
+    sides = _sides(load, np.clip(guess, 1.0, places), burst, places)
+    known = load.halves.times(
+        np.stack([*sides[0], *sides[1], knot, places]), np.stack([*sides[2], *sides[3], one, most])
     )
-    prefill, step, half = (times.reshape(shape) for times in (prefills[:-1], steps[:number], steps[number:-1]))
-    share = demand.shared(requests, prompts, prefill)
-    service = demand.service(batch, step, half, prefill, share)
-    steady, first = load.state(service, requests), batch
-    batch = np.maximum(np.minimum(np.ceil(steady.running), load.places), 1.0)
-    if not np.array_equal(batch, first):
-        later, _ = halves.times(_stacked(batch, half_of(batch)), _stacked(prompts)[:0], detailed)
-        service = demand.service(batch, later[:number].reshape(shape), later[number:].reshape(shape), prefill, share)
-        steady = load.state(service, requests)
-    sent = load.prefillers * demand.most_prompts * demand.stages / prefills[-1]
-    decoded = divide(load.decoders * load.places, service.steps * steps[-1], np.inf)
-    return PoolState(service, steady, batch, prompts, np.maximum(np.minimum(sent, decoded), steady.rate))
-
-
-def _stacked(*values: Array) -> Array:
-    """Arrays (rows,) and (number, rows) one above the other."""
-    return np.concatenate([each.reshape(-1, each.shape[-1]) for each in values])
+    alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
+    last = bounded_rise(knot, places, *known.steps[-2:])
+    decoded = divide(load.decoders * places, demand.steps * last, np.inf)
+    ends, times = _Ends(alone, filled, last, places, decoded), Times(known.steps[:-2], known.prefills[:-2])
+    values, prompts, step, prefill = _settled(load, ends, requests, sides, times, _MOST_MOVES)
+    steady = Steady(*values)
+    running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, places)
+    batch, fewer = np.ceil(running), np.floor(prompts)
+    half = np.where(arriving, half_of(batch), batch)
+    steps, passes = load.halves.times(np.concatenate([batch, half]), fewer, detailed)
+    line = step, 0.0 * step
+    if arriving.any():
+        line = step_line(running, step, half, np.where(arriving, np.minimum(steps[number:], step), step))
+    share = prefill / (prompts * demand.stages)
+    service = Service(prefill, share, *line, *(value + 0.0 * share for value in (demand.steps, demand.waiting_share)))
+    capacity = np.minimum(load.prefillers * most * demand.stages / filled, decoded) + 0.0 * share
+    states = (
+        Service(*(value.reshape(shape) for value in service[:6])),
+        Steady(*(value.reshape(shape) for value in steady)),
+    )
+    return PoolState(*states, *(value.reshape(shape) for value in (batch, fewer, passes, capacity)))
 
 
 def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, Array]:
@@ -230,12 +296,11 @@ def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, A
         Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool.
     """
     plan, other = pools.decoding.plan, pools.prefilling.plan
-    service, steady, batch, _, best = pool_state(pools.load, requests, detailed=True)
+    service, steady, batch, _, prefill, best = pool_state(pools.load, requests, detailed=True)
     running = pools.load.halves.step(batch)
     loaded = replace(plan, batch_size=running.batch)
-    results = batch_results(loaded, pools.room.with_batch(loaded), service.prefill_time, running.parts, running.bound)
+    results = batch_results(loaded, pools.room.with_batch(loaded), prefill, running.parts, running.bound)
     whole = replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
     found = streamed(whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
-    share = other.num_accelerators / whole.num_accelerators
-    return {**found, "prefill_share": share, "prefill_time": service.prefill_time}
+    return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}

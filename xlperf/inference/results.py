@@ -14,7 +14,13 @@ from xlperf.inference.products import wide_attention
 from xlperf.inference.recurrent import state_size
 from xlperf.inference.work import ATTENTION, COMMUNICATION, FIXED, MATRIX, VECTOR, phase_times, serving_work
 from xlperf.network.tiers import Network
-from xlperf.parallel.serving_memory import largest_batch, prefill_working_set, serving_weights_size, usable_memory
+from xlperf.parallel.serving_memory import (
+    cache_budget,
+    largest_batch,
+    prefill_working_set,
+    serving_weights_size,
+    usable_memory,
+)
 from xlperf.parallel.serving_plan import InferencePlan
 from xlperf.workload.linear import (
     linear_attention_parameters,
@@ -33,7 +39,16 @@ from xlperf.workload.transformer import (
 )
 
 _LOGIT_SIZE = 4.0
-_OF_ONE_SEQUENCE = ("kv_cache_size", "working_set_size", "most_sequences")
+_OF_ONE_SEQUENCE = ("kv_cache_size", "prefix_cache_size", "working_set_size", "most_sequences")
+_OF_ENGINE = (
+    "memory_fraction",
+    "of_free_memory",
+    "activations_included",
+    "driver_memory",
+    "reserve",
+    "reserve_per_token",
+    "reserve_per_rank",
+)
 _QUANTILES = ("median", "ninetieth", "ninety_ninth")
 
 
@@ -104,9 +119,8 @@ def _layer_small_parameters(model: Model, plan: InferencePlan, architecture: Arc
     return np.asarray(attended * found + (1.0 - attended) * without - norms + share * own)
 
 
-def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
-    """Tokens that one sequence at its longest keeps on one of the ranks that share it, mean over the layers."""
-    context = plan.prompt_length + plan.running_output
+def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array) -> Array:
+    """Tokens of a context that one of the ranks that share it keeps, mean over the layers."""
     if not architecture.local_attention and architecture.linear_attention:
         return np.asarray(model.num_attention_layers / model.num_layers * np.ceil(context / plan.context_parallel))
     if not architecture.local_attention:
@@ -131,8 +145,9 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
     Returns
     -------
     dict of str to Array
-        memory_weights, memory_kv_cache, memory_activations; and of one sequence kv_cache_size, the state_size of linear
-        attention in it and working_set_size, and most_sequences that one pass of the prefill takes. [B]
+        memory_weights, memory_kv_cache, memory_activations; and of one sequence at its longest kv_cache_size beside the
+        prefix that all share, the state_size of linear attention in it and working_set_size; the prefix_cache_size of
+        a copy of the attention layers, and most_sequences that one pass of the prefill takes. [B]
     """
     ranks, stages, replicas = plan.attention_parallel, plan.pipeline_parallel, plan.attention_replicas
     # Layers to draft with stand beside those of a stage: weights and a cache of their own.
@@ -144,11 +159,14 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
     narrow, wide = _layer_weights_size(model, plan, architecture)
     weights = serving_weights_size(layers, narrow, small + wide, tables, plan.weight_size, plan.activation_size, ranks)
     elements = cache_elements(model, ranks, architecture.latent_attention)
-    cache = layers * elements * _cache_tokens(model, plan, architecture) * plan.kv_size
+    token_size, own_context = layers * elements, plan.new_tokens + plan.running_output
+    cache = token_size * _cache_tokens(model, plan, architecture, own_context) * plan.kv_size
+    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens) * plan.kv_size
     state = 0.0 * cache
     if architecture.linear_attention:
         state = layers * linear_share(model) * state_size(model, plan)
         cache = cache + state
+        prefix = prefix + np.where(plan.prefix_tokens > 0.0, state, 0.0)
     projected = (model.num_attention_heads + 2.0 * model.num_query_groups) * model.head_size
     attended = model.num_attention_heads * model.head_size
     if architecture.latent_attention:
@@ -184,23 +202,26 @@ def serving_memory(model: Model, plan: InferencePlan, architecture: Architecture
     most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
     return {
         "memory_weights": weights,
-        **_batch_memory(plan, cache, working_set, most),
+        **_batch_memory(plan, cache, prefix, working_set, most),
         "kv_cache_size": cache,
+        "prefix_cache_size": prefix,
         "state_size": state,
         "working_set_size": working_set,
         "most_sequences": most,
     }
 
 
-def _batch_memory(plan: InferencePlan, cache: Array, working_set: Array, most: Array) -> dict[str, Array]:
-    """Cache and activations of the batch of a plan, from those of one sequence. [B]"""
+def _batch_memory(
+    plan: InferencePlan, cache: Array, prefix: Array, working_set: Array, most: Array
+) -> dict[str, Array]:
+    """Cache and activations of the batch of a plan, from those of one sequence and of the prefix that all share. [B]"""
     own = np.ceil(plan.batch_size / plan.attention_replicas)
     prefilled = np.minimum(np.ceil(plan.micro_batch_size / plan.attention_replicas), most)
-    return {"memory_kv_cache": own * cache, "memory_activations": prefilled * working_set}
+    return {"memory_kv_cache": own * cache + prefix, "memory_activations": prefilled * working_set}
 
 
 class Room(NamedTuple):
-    """Memory of a replica, (rows,): as :func:`serving_memory` has it, and how much of what the accelerator has is used.
+    """Memory of a replica and how much of it the engine takes, (rows,).
 
     Attributes
     ----------
@@ -208,16 +229,33 @@ class Room(NamedTuple):
         As :func:`serving_memory` has it. [B]
     capacity : Array
         Memory of an accelerator. [B]
-    usable : Array
-        Of that, what the engine may use. [B]
+    reserved : Array
+        Of that, what the driver keeps. [B]
+    budget : Array
+        What the engine leaves for the cache, as :func:`xlperf.parallel.serving_memory.cache_budget` has it. [B]
+    activation_share : Array
+        Share of the activations that is taken off it. [-]
     places : Array
         Requests that there is room for, whole; 0 where not one fits. [-]
     """
 
     memory: Mapping[str, Array]
     capacity: Array
-    usable: Array
+    reserved: Array
+    budget: Array
+    activation_share: Array
     places: Array
+
+    @property
+    def usable(self) -> Array:
+        """Memory that weights, cache and activations of the batch may take. [B]"""
+        held = self.memory["memory_weights"], self.memory["memory_activations"]
+        return usable_memory(self.capacity, self.reserved, *held, self.budget, self.activation_share)
+
+    @property
+    def used(self) -> Array:
+        """Memory that weights, cache and activations of the batch take. [B]"""
+        return np.asarray(sum(self.memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations")))
 
     def with_batch(self, plan: InferencePlan) -> Room:
         """The same with the batch of a plan that is otherwise the same."""
@@ -244,7 +282,7 @@ def room_of(
     plan : InferencePlan
         Degrees, lengths, batch, (rows,).
     software : mapping of str to Array
-        Constants (rows, 1) of the family serving_software.
+        Constants (rows, 1) of the families serving_software and serving_memory.
     reserved_memory : Array
         Memory that the driver keeps from the engine, (rows,). [B]
     architecture : Architecture, default DENSE
@@ -256,36 +294,41 @@ def room_of(
         Weights, cache and activations, what is usable, and the largest batch.
     """
     memory = serving_memory(model, plan, architecture)
-    capacity = device.memory_capacity[:, 0]
-    usable = usable_memory(capacity, reserved_memory, memory["memory_weights"], software["memory_fraction"][:, 0])
-    return Room(memory, capacity, usable, most_requests(plan, memory, usable))
+    capacity, weights = device.memory_capacity[:, 0], memory["memory_weights"]
+    engine = {name: software[name][:, 0] for name in _OF_ENGINE}
+    outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens
+    outside = outside + engine["reserve_per_rank"] * plan.replica_ranks
+    shown = capacity - engine["driver_memory"]
+    default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
+    share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
+    budget = cache_budget(shown, capacity - reserved_memory, weights, share, engine["of_free_memory"])
+    covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
+    room = Room(memory, capacity, reserved_memory, budget, covered, 0.0 * capacity)
+    return room._replace(places=most_requests(plan, room))
 
 
-def most_requests(plan: InferencePlan, memory: Mapping[str, Array], usable_memory: Array) -> Array:
-    """Largest batch of a replica that fits.
+def most_requests(plan: InferencePlan, room: Room) -> Array:
+    """Largest batch of a replica that fits what the engine takes, and the memory of the accelerator.
 
     Parameters
     ----------
     plan : InferencePlan
         Degrees, (rows,).
-    memory : mapping of str to Array
-        As :func:`serving_memory` has it. [B]
-    usable_memory : Array
-        Memory that the engine may use, (rows,). [B]
+    room : Room
+        Memory of the replica, (rows,).
 
     Returns
     -------
     Array
         Whole number; 0 where not one sequence fits. [-]
     """
-    found = largest_batch(
-        usable_memory - memory["memory_weights"],
-        memory["kv_cache_size"],
-        memory["working_set_size"],
-        memory["most_sequences"],
-        plan.pipeline_parallel,
-    )
-    return np.asarray(found * plan.attention_replicas)
+    memory = room.memory
+    cache, prefix, working_set, most = (memory[name] for name in _OF_ONE_SEQUENCE)
+    limits = (room.budget, room.activation_share), (room.capacity - room.reserved - memory["memory_weights"], 1.0)
+    found = [
+        largest_batch(free - prefix, cache, share * working_set, most, plan.pipeline_parallel) for free, share in limits
+    ]
+    return np.asarray(np.minimum(*found) * plan.attention_replicas)
 
 
 def serving_results(
@@ -319,7 +362,7 @@ def serving_results(
     kernels : mapping of str to mapping of str to Array
         Calibration constants (rows, 1), as for :func:`xlperf.inference.serving_work`.
     software : mapping of str to Array
-        Constants (rows, 1) of the family serving_software.
+        Constants (rows, 1) of the families serving_software and serving_memory.
     reserved_memory : Array
         Memory that the driver keeps from the engine, (rows,). [B]
     architecture : Architecture, default DENSE
@@ -329,7 +372,8 @@ def serving_results(
     -------
     dict of str to Array
         Columns of inference_results by name, (rows,); ``fits`` is 1 or 0, ``bound`` a position in
-        :data:`xlperf.inference.BOUNDS`, NaN without a step of decoding.
+        :data:`xlperf.inference.BOUNDS`, NaN without a step of decoding. Beside them ``memory_usable``, what the engine
+        may use.
     """
     work = serving_work(model, device, attention_device, wide_device, network, plan, kernels, software, architecture)
     parts = phase_times(work)
@@ -367,7 +411,7 @@ def batch_results(plan: InferencePlan, room: Room, prefill: Array, parts: Array,
     decodes = steps > 0.0
     rate = plan.num_requests * plan.output_length / latency
     weights, cache, activations = (room.memory[f"memory_{part}"] for part in ("weights", "kv_cache", "activations"))
-    used = weights + cache + activations
+    used, usable = room.used, room.usable
     per_token = np.where(decodes, step, np.nan)
     return {
         "ttft": prefill,
@@ -382,7 +426,8 @@ def batch_results(plan: InferencePlan, room: Room, prefill: Array, parts: Array,
         "memory_activations": activations,
         "memory_capacity": room.capacity,
         "max_batch_size": room.places,
-        "fits": np.where(np.isnan(used + room.usable), np.nan, used <= room.usable),
+        "memory_usable": usable,
+        "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
         "bound": np.where(decodes, bound, np.nan),
         "prefill_time": prefill,
         "decode_time": decode,

@@ -7,10 +7,11 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from xlperf.arrays import Array
+from xlperf.inference.demand import Demand, demand_of, half_of
 from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Steady, closed_state, largest_within
-from xlperf.inference.loaded import Demand, demand_of, half_of
 from xlperf.inference.pooled import PoolLoad, Pools, pool_state
+from xlperf.inference.replicas import Replicas
 from xlperf.inference.results import Room
 from xlperf.inference.serving import Serving, Stream
 
@@ -67,10 +68,9 @@ class _Replicas(NamedTuple):
         return _Replicas(self.halves.take(rows), self.demand.take(rows), self.targets.take(rows), self.places[rows])
 
     def attempt(self, requests: Array) -> _Trial:
-        demand, number, prompts = self.demand, len(requests), self.demand.prompts(requests)
-        steps, prefill = self.halves.times(np.concatenate([requests, half_of(requests)]), prompts)
-        share = demand.shared(requests, prompts, prefill)
-        service = demand.service(requests, steps[:number], steps[number:], prefill, share)
+        demand = self.demand
+        found = Replicas(self.halves, demand, self.places).cycles(requests, list(half_of(requests)))
+        service = demand.service(requests, found.cycle, found.steps)
         steady = closed_state(service, requests, requests)
         first, token, tokens = self.targets
         guess = largest_within(service, self.places, tokens, first, token)

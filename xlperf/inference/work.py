@@ -11,6 +11,7 @@ from xlperf.arrays import Array, beside, divide, side_by_side, total
 from xlperf.hardware.device import Device
 from xlperf.hardware.kernels import attention_time, decode_attention_time, vector_time
 from xlperf.hardware.roofline import visible_pairs
+from xlperf.inference.batching import Batching, batching_of, serving_shape
 from xlperf.inference.messages import (
     ALL_REDUCE,
     CONTEXT,
@@ -33,7 +34,6 @@ from xlperf.workload.serving import (
     ONCE_GEMMS,
     ONCE_VECTORS,
     PREFILL,
-    ServingShape,
     attention_calls,
     cache_elements,
     linear_share,
@@ -43,7 +43,7 @@ from xlperf.workload.serving import (
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 
-_VECTOR_FLOP = 2.0
+VECTOR_FLOP = 2.0
 _LOGIT_SIZE = 4.0
 
 
@@ -84,8 +84,8 @@ class ServingWork(NamedTuple):
     message_size : Array
         All-reduce, gathering of logits, transfer to the next stage, exchange of tokens between experts, and of keys
         and values or outputs between the ranks that share prompts, (rows, 2, 5). [B]
-    message_time : Array
-        Their times, (rows, 2, 5); of keys and values what attention does not hide. [s]
+    message_time, message_alone : Array
+        Their times, (rows, 2, 5): what is exposed, and in full. [s]
     message_calls : Array
         All-reduces, exchanges with experts and between ranks that share prompts, of one layer, (rows, 3). [-]
     layer_overhead : Array
@@ -120,6 +120,7 @@ class ServingWork(NamedTuple):
     attention_calls: Array
     message_size: Array
     message_time: Array
+    message_alone: Array
     message_calls: Array
     layer_overhead: Array
     layer_launches: Array
@@ -130,75 +131,11 @@ class ServingWork(NamedTuple):
     parts: Array
 
 
-class _Batching(NamedTuple):
-    """How the batch of a replica is cut, (rows,).
-
-    Attributes
-    ----------
-    micro_batches : Array
-        Parts that follow each other through the stages. [-]
-    rounds : Array
-        Parts that are prefilled one after the other. [-]
-    prompts : Array
-        Sequences of one part that are prefilled together. [-]
-    passes : Array
-        Passes that their prefill takes. [-]
-    sequences : Array
-        Sequences of one part that are decoded together. [-]
-    prefill_halves : Array
-        2 where passes are halves of one, of which one computes while the other is sent to experts, else 1. [-]
-    decode_halves : Array
-        The same of the sequences of a step. [-]
-    """
-
-    micro_batches: Array
-    rounds: Array
-    prompts: Array
-    passes: Array
-    sequences: Array
-    prefill_halves: Array
-    decode_halves: Array
-
-
-def _batching(plan: InferencePlan) -> _Batching:
-    """The whole batch is prefilled at once where a plan does not say how many prompts go together."""
-    apart = plan.prompts_together > 0.0
-    prompts = np.where(apart, plan.prompts_together, plan.micro_batch_size)
-    passes = np.ceil(np.ceil(prompts / plan.attention_replicas) * plan.own_tokens / plan.prefill_tokens)
-    rounds = np.where(apart, 1.0, plan.num_micro_batches)
-    if not np.any(plan.two_batches > 0.0):
-        one = np.ones_like(passes)
-        return _Batching(plan.num_micro_batches, rounds, prompts, passes, plan.micro_batch_size, one, one)
-    # A token or a sequence cannot be cut in two.
-    cut = (plan.two_batches > 0.0) & (plan.attention_replicas > 1.0)
-    halves = np.where(cut & (plan.own_tokens * prompts >= 2.0 * plan.attention_replicas), 2.0, 1.0)
-    parts = np.where(cut & (plan.micro_batch_size >= 2.0 * plan.attention_replicas), 2.0, 1.0)
-    sequences = np.ceil(plan.micro_batch_size / parts)
-    return _Batching(plan.num_micro_batches, rounds, prompts, passes * halves, sequences, halves, parts)
-
-
-def _shape(plan: InferencePlan, batching: _Batching) -> ServingShape:
-    replicas, drafted = plan.attention_replicas, 1.0 + plan.draft_tokens
-    prompts, sequences = np.ceil(batching.prompts / replicas), np.ceil(batching.sequences / replicas)
-    new = plan.own_tokens / batching.passes
-    return ServingShape(
-        prefill_tokens=prompts * new,
-        decode_tokens=sequences * drafted,
-        prefill_routed=batching.prompts * new,
-        decode_routed=batching.sequences * drafted,
-        prefill_sampled=np.ceil(prompts / batching.passes),
-        attention_parallel=plan.attention_parallel,
-        expert_parallel=plan.expert_parallel,
-        expert_tensor_parallel=plan.expert_tensor_parallel,
-        prefill_expanded=prompts * (new * plan.context_parallel + (plan.prompt_length - plan.new_tokens)),
-    )
-
-
 def _attention(
     model: Model,
     device: Device,
     plan: InferencePlan,
-    batching: _Batching,
+    batching: Batching,
     kernels: Mapping[str, Mapping[str, Array]],
     architecture: Architecture,
     phases: tuple[int, ...],
@@ -215,9 +152,10 @@ def _attention(
     ranks, latent = plan.attention_parallel, architecture.latent_attention
     heads = np.ceil(model.num_attention_heads / ranks)[:, None]
     groups = np.ceil(model.num_query_groups / ranks)[:, None]
-    prompts = np.ceil(batching.prompts / plan.attention_replicas)[:, None]
+    # Kernels of one part after the other, each over all its prompts.
+    prompts, passes = ((values / batching.rounds)[:, None] for values in (batching.own_prompts, batching.passes))
     sequences = np.ceil(batching.sequences / plan.attention_replicas)[:, None]
-    prompt, new, passes = plan.prompt_length[:, None], plan.new_tokens[:, None], batching.passes[:, None]
+    prompt, new = plan.prompt_length[:, None], plan.new_tokens[:, None]
     size, cache_size = plan.attention_size[:, None], plan.kv_size[:, None]
     drafted = (1.0 + plan.draft_tokens)[:, None]
     head_size = model.head_size[:, None]
@@ -250,7 +188,7 @@ def _attention(
         reach = np.where(chunked > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
     kinds: list[tuple[Array, Array, Array]] = []
-    linear = LinearBatch(prompts[:, 0], batching.passes, sequences[:, 0]) if architecture.linear_attention else None
+    linear = LinearBatch(prompts[:, 0], passes[:, 0], sequences[:, 0]) if architecture.linear_attention else None
     for (batch, queries, keys, causal), more in zip(shapes if PREFILL in phases else (), spread_of, strict=False):
         span = attention_time(
             device, kernels["attention"], batch, heads, groups, queries, keys, head_size, causal, size
@@ -320,8 +258,8 @@ def serving_work(
     ServingWork
         Times of one call each, and how often each is called.
     """
-    batching = _batching(plan)
-    shape = _shape(plan, batching)
+    batching = batching_of(plan)
+    shape = serving_shape(plan, batching)
     if architecture.experts:
         shape = shape._replace(favoured_share=kernels["serving_experts"]["favoured_share"][:, 0])
     activation = plan.activation_size
@@ -331,13 +269,13 @@ def serving_work(
     output_size = activation[:, None]
     logit_size = np.full_like(activation, _LOGIT_SIZE)
     vectors = serving_vectors(model, shape, architecture, activation, logit_size, phases)
-    vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (_VECTOR_FLOP / output_size))
+    vector = vector_time(device, kernels["vector"], vectors.traffic, vectors.traffic * (VECTOR_FLOP / output_size))
     attention = _attention(model, attention_device, plan, batching, kernels, architecture, phases)
     kind_calls = attention_calls(model, architecture, phases)
-    prompts = np.ceil(batching.prompts / plan.attention_replicas)
     message_size, message_time, message_calls = serving_messages(
-        model, network, plan, shape, kernels, architecture, prompts, batching.passes, phases
+        model, network, plan, shape, kernels, architecture, batching.own_prompts, batching.passes, phases
     )
+    message_alone = message_time.copy()
     if PREFILL in phases and np.any(plan.context_parallel > 1.0):
         each = attention[-1] * kind_calls
         hiding = total(each[:, : each.shape[1] // len(phases)])
@@ -367,14 +305,12 @@ def serving_work(
         kind_calls,
         message_size,
         message_time,
+        message_alone,
         message_calls,
         layer_overhead,
         0.0 * served,
         prefill * software["prefill_overhead_time"] + served * each_served,
-        served,
-        served,
-        served,
-        served,
+        *[served] * 4,
     )
     launched = _kernels(work)
     if architecture.latent_attention:
@@ -395,7 +331,7 @@ def serving_work(
     return work._replace(layers=layers, passes=passes, transfers=transfers)
 
 
-def _overlapped(work: ServingWork, batching: _Batching, phases: tuple[int, ...], share: Array) -> ServingWork:
+def _overlapped(work: ServingWork, batching: Batching, phases: tuple[int, ...], share: Array) -> ServingWork:
     """Exchanges with experts as far as the other half of the batch computes for a shorter time than they take.
 
     In the prefill they take a share of the multiprocessors from what is computed meanwhile; in decoding the network's
@@ -451,7 +387,7 @@ def _parts(work: ServingWork) -> Array:
 
 
 def _critical_path(
-    work: ServingWork, model: Model, plan: InferencePlan, batching: _Batching, phases: tuple[int, ...]
+    work: ServingWork, model: Model, plan: InferencePlan, batching: Batching, phases: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
     """Layers, passes and transfers (rows, phases) on the critical path of the prefill and of a step of decoding."""
     stages, layers, turns = plan.pipeline_parallel, model.num_layers, batching.micro_batches
@@ -459,7 +395,7 @@ def _critical_path(
     linked = np.minimum(stages - 1.0, 1.0)
     found = []
     if PREFILL in phases:
-        more = batching.rounds * batching.passes - 1.0
+        more = batching.passes - 1.0
         found.append((layers + more * fullest, 1.0 + more, stages - 1.0 + more * linked))
     if DECODING in phases:
         each = total(work.parts[:, -1])

@@ -6,15 +6,64 @@ import numpy as np
 
 from xlperf.arrays import Array, Numeric, array, divide
 
-__all__ = ["largest_batch", "prefill_working_set", "serving_weights_size", "usable_memory"]
+__all__ = ["cache_budget", "largest_batch", "prefill_working_set", "serving_weights_size", "usable_memory"]
+
+
+def cache_budget(
+    shown_memory: Numeric,
+    free_memory: Numeric,
+    weights_size: Numeric,
+    memory_fraction: Numeric,
+    of_free_memory: Numeric,
+) -> Array:
+    r"""Bytes that an engine leaves for the cache and for the activations that its share covers.
+
+    An engine takes a share of the whole memory, weights included, or of what weights leave.
+
+    .. math:: B = f M - S_w \quad \text{or} \quad B = f \left(M_0 - S_w\right)
+
+    Parameters
+    ----------
+    shown_memory : numeric
+        Memory M of the accelerator that the driver shows. [B]
+    free_memory : numeric
+        Memory M_0 that is free before weights are loaded. [B]
+    weights_size : numeric
+        Weights S_w of one rank. [B]
+    memory_fraction : numeric
+        Share f that the engine takes. [-]
+    of_free_memory : numeric
+        1 where it is a share of what weights leave, 0 where it is one of the whole memory. [-]
+
+    Returns
+    -------
+    size : numeric
+        Cache and covered activations together may take this; below 0 where weights alone are too large. [B]
+
+    References
+    ----------
+    .. [1] vLLM documentation, CacheConfig, gpu_memory_utilization.
+    .. [2] NVIDIA, TensorRT-LLM documentation, KvCacheConfig, free_gpu_memory_fraction.
+
+    >>> cache_budget(80.0, 79.0, 70.0, 0.9, [0.0, 1.0]).tolist()
+    [2.0, 8.1]
+    """
+    weights, share = array(weights_size), array(memory_fraction)
+    whole, free = share * array(shown_memory) - weights, share * (array(free_memory) - weights)
+    return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole) + 0.0 * (free + whole + array(of_free_memory)))
 
 
 def usable_memory(
-    memory_capacity: Numeric, reserved_memory: Numeric, weights_size: Numeric, memory_fraction: Numeric
+    memory_capacity: Numeric,
+    reserved_memory: Numeric,
+    weights_size: Numeric,
+    activations_size: Numeric,
+    cache_budget: Numeric,
+    activation_share: Numeric,
 ) -> Array:
-    r"""Bytes that an engine may use: its weights, and a share of what they leave for the cache.
+    r"""Bytes that weights, cache and activations together may take.
 
-    .. math:: M = S_w + f \left(C - R - S_w\right)
+    .. math:: M = \min\left(S_w + S_a + B - s S_a,\ C - R\right)
 
     Parameters
     ----------
@@ -24,20 +73,25 @@ def usable_memory(
         Memory R that the driver keeps. [B]
     weights_size : numeric
         Weights S_w of one rank. [B]
-    memory_fraction : numeric
-        Share f of the memory beside the weights. [-]
+    activations_size : numeric
+        Activations S_a of a pass of the prefill. [B]
+    cache_budget : numeric
+        Bytes B that the engine leaves for the cache, as :func:`cache_budget` has them. [B]
+    activation_share : numeric
+        Share s of the activations that is taken off them. [-]
 
     Returns
     -------
     size : numeric
-        Weights, cache and working set together may take this. [B]
+        Weights, cache and activations together may take this. [B]
 
     References
     ----------
-    .. [1] NVIDIA, TensorRT-LLM documentation, KvCacheConfig, free_gpu_memory_fraction.
+    .. [1] NVIDIA, TensorRT-LLM documentation, "Memory usage of TensorRT-LLM".
     """
-    weights = array(weights_size)
-    return np.asarray(weights + array(memory_fraction) * (array(memory_capacity) - array(reserved_memory) - weights))
+    activations = array(activations_size)
+    covered = array(weights_size) + activations + array(cache_budget) - array(activation_share) * activations
+    return np.asarray(np.minimum(covered, array(memory_capacity) - array(reserved_memory)))
 
 
 def serving_weights_size(

@@ -101,6 +101,8 @@ class InferencePlan:
         1 where each batch is cut in two and one half computes while the other is sent to experts, 0 where not. [-]
     graphs : Array
         1 where a step of decoding is launched as a whole, 0 where the host launches each kernel. [-]
+    memory_fraction : Array
+        Share of the memory that the engine takes; NaN: the engine's default. [-]
     """
 
     num_accelerators: Array
@@ -131,6 +133,7 @@ class InferencePlan:
     by_node: Array = field(default_factory=_none)
     two_batches: Array = field(default_factory=_none)
     graphs: Array = field(default_factory=_one)
+    memory_fraction: Array = field(default_factory=lambda: np.full((), np.nan))
 
     @cached_property
     def attention_parallel(self) -> Array:
@@ -148,6 +151,11 @@ class InferencePlan:
         return np.asarray(np.maximum(self.prompt_length * (1.0 - self.prefix_hit_rate), 1.0))
 
     @cached_property
+    def prefix_tokens(self) -> Array:
+        """Tokens of a prompt that are in the cache already: a prefix that all requests have in common. [-]"""
+        return np.asarray(self.prompt_length - self.new_tokens)
+
+    @cached_property
     def tokens_per_step(self) -> Array:
         """Tokens that a sequence gains in a step of decoding, expected: the step's own and those accepted. [-]"""
         return accepted_tokens(self.draft_tokens, self.acceptance_rate)
@@ -156,6 +164,19 @@ class InferencePlan:
     def own_tokens(self) -> Array:
         """New tokens of a prompt on each of the ranks that share it. [-]"""
         return np.asarray(self.new_tokens / self.context_parallel)
+
+    @cached_property
+    def chunks(self) -> Array:
+        """Chunks that a prompt is prefilled in, mean: full passes, whose rest the next prompt fills. [-]"""
+        return np.asarray(np.maximum(self.own_tokens / self.prefill_tokens, 1.0))
+
+    @cached_property
+    def chunk_context(self) -> Array:
+        r"""Keys that a chunk attends to at its end, the cache and those so far: mean over k equal chunks of a prompt.
+
+        .. math:: \bar s = \frac{1}{k} \sum_{i=1}^{k} \left(s - n + \frac{i n}{k}\right) = s - \frac{n (k - 1)}{2 k}
+        """
+        return np.asarray(self.prompt_length - 0.5 * self.new_tokens * (1.0 - 1.0 / self.chunks))
 
     @cached_property
     def running_output(self) -> Array:
@@ -367,6 +388,7 @@ def inference_plan(
     by_node: Numeric = 0.0,
     two_batches: Numeric = 0.0,
     graphs: Numeric = 1.0,
+    memory_fraction: Numeric = np.nan,
     named: np.ndarray | None = None,
 ) -> InferencePlan:
     """Resolve the columns of inference plans into what the equations need.
@@ -421,6 +443,8 @@ def inference_plan(
         1 where one half of a batch computes while the other is sent, 0 where not. [-]
     graphs : numeric, default 1
         1 where a step of decoding is launched as a whole, 0 where kernel by kernel. [-]
+    memory_fraction : numeric, default NaN
+        Share of the memory that the engine takes; NaN: the engine's default. [-]
     named : np.ndarray, optional
         Which of the names of precisions each row has, where :func:`distinct_names` has found them already; default:
         there is one for each row.
@@ -471,4 +495,5 @@ def inference_plan(
         by_node=array(by_node) + 0.0 * batch,
         two_batches=array(two_batches) + 0.0 * batch,
         graphs=array(graphs) + 0.0 * batch,
+        memory_fraction=array(memory_fraction) + 0.0 * batch,
     )

@@ -70,9 +70,9 @@ class ServingShape(NamedTuple):
         Ranks that share the experts. [-]
     expert_tensor_parallel : Array
         Ranks that share each expert. [-]
-    prefill_expanded : Array
-        Tokens whose compressed keys and values a pass of the prefill expands: those of all ranks that share the
-        prompts. [-]
+    prefill_context : Array
+        Keys that the chunks of prompts in a pass of the prefill attend to, cached, of earlier chunks and their own:
+        latent attention expands them all; those of all ranks that share the prompts. [-]
     favoured_share : Array, default 1
         Share of the experts that routers prefer, as in :func:`experts_hit`. [-]
     """
@@ -85,7 +85,7 @@ class ServingShape(NamedTuple):
     attention_parallel: Array
     expert_parallel: Array
     expert_tensor_parallel: Array
-    prefill_expanded: Array
+    prefill_context: Array
     favoured_share: Array = _ALL
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
@@ -278,7 +278,7 @@ def serving_gemms(
     calls = []
     for phase in phases:
         tokens, routed, sampled = shape.of(phase)
-        parts.append(_attention_gemms(model, tokens, tokens if phase else shape.prefill_expanded, ranks, latent))
+        parts.append(_attention_gemms(model, tokens, tokens if phase else shape.prefill_context, ranks, latent))
         if architecture.linear_attention:
             parts.append(_linear_gemms(model, tokens, ranks))
         parts.append(mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"))

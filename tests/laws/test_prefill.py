@@ -1,0 +1,73 @@
+"""Prefill of a batch: linear in the prompts at most, and no slower for what is in the cache already.
+
+What bends these laws is the quantisation of products into tiles and waves, and the number of passes that stages of a
+pipeline have to share: a little, and for few plans.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from serving_plans import columns_of
+
+from xlperf.arrays import Array
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.plans import table_from_columns, table_from_rows
+from xlperf.catalog.table import nowhere
+from xlperf.evaluate import evaluate
+
+NUMBER = 400
+BATCHES = (1, 4, 16, 64, 256, 1024)
+STATIC = ("prefill_accelerator", "prefill_accelerators", "prefill_tensor_parallel", "request_rate", "concurrency",
+          "run_requests", "polling_steps", "gathering_steps", "prefill_first", "prompt_variation", "output_variation",
+          "ttft_target", "tpot_target")  # fmt: skip
+
+
+@cache
+def columns() -> dict[str, np.ndarray]:
+    drawn = {name: values for name, values in columns_of(NUMBER, seed=5).items() if name not in STATIC}
+    return {**drawn, "mode": np.full(NUMBER, "static", dtype=object)}
+
+
+def prefill_time(batch: float, **changed: float) -> Array:
+    given = {name: np.full(NUMBER, value) for name, value in {"batch_size": float(batch), **changed}.items()}
+    return evaluate(table_from_columns("inference", {**columns(), **given}, nowhere), load_catalog())["prefill_time"]
+
+
+def test_prefill_is_linear_in_the_batch_at_most() -> None:
+    times = [prefill_time(batch) for batch in BATCHES]
+    for before, after, small, large in zip(times[:-1], times[1:], BATCHES[:-1], BATCHES[1:], strict=True):
+        growth = after / before / (large / small)
+        legal = ~np.isnan(growth)
+        assert legal.sum() > 0.8 * NUMBER
+        assert growth[legal].max() < 1.2
+        assert np.mean(growth[legal] > 1.02) < 0.03
+        assert (after >= before * (1.0 - 1e-12))[legal].all()
+
+
+@pytest.mark.parametrize("batch", [1, 16, 256])
+def test_hits_in_the_cache_never_slow_a_prefill(batch: int) -> None:
+    none = prefill_time(batch, prefix_hit_rate=0.0)
+    legal = ~np.isnan(none)
+    for rate, most in ((0.02, 1.1), (0.1, 1.005), (0.5, 1.005), (0.9, 1.0), (1.0, 1.0)):
+        assert (prefill_time(batch, prefix_hit_rate=rate) / none)[legal].max() <= most
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 16, "tensor parallel": 8,
+         "context parallel": 2, "prompt length": 16000},
+        {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "num accelerators": 8, "tensor parallel": 8,
+         "prompt length": 8000, "prefix hit rate": 0.5, "precision": "fp8"},
+        {"model": "Qwen2.5-72B", "accelerator": "H100-SXM-80GB", "num accelerators": 8, "tensor parallel": 4,
+         "pipeline parallel": 2, "prompt length": 30000},
+    ],
+)  # fmt: skip
+def test_a_saturated_prefill_is_proportional_to_the_batch(plan: dict[str, object]) -> None:
+    rows = [{**plan, "output length": 100, "batch size": batch} for batch in (8, 16, 64, 256)]
+    table = table_from_rows("inference", list(rows[0]), [list(row.values()) for row in rows])
+    times = evaluate(table, load_catalog())["prefill_time"]
+    assert times / times[0] == pytest.approx([1.0, 2.0, 8.0, 32.0], rel=0.08)

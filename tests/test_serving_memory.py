@@ -1,0 +1,157 @@
+"""Memory that serving engines take: shares of all of it or of what weights leave, and prefixes that are held once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf.arrays import Array
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+from xlperf.excel.build import table_of
+from xlperf.parallel.serving_memory import cache_budget, usable_memory
+
+GIB = 2.0**30
+ONE_H100 = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 1, "precision": "fp8",
+            "prompt length": 99, "output length": 1}  # fmt: skip
+TOKEN = 80 * 2 * 8 * 128
+"""Elements that a token of Llama 3.1 70B leaves in the cache. [-]"""
+
+
+def results(*rows: dict[str, Any], **everywhere: Any) -> Table:
+    full = [{**row, **everywhere} for row in rows]
+    header = list(dict.fromkeys(name for row in full for name in row))
+    return evaluate(
+        table_from_rows("inference", header, [[row.get(name, "") for name in header] for row in full]), load_catalog()
+    )
+
+
+def places(*rows: dict[str, Any], **everywhere: Any) -> Array:
+    return results(*rows, **everywhere).number("max_batch_size")
+
+
+def test_a_share_of_all_memory_and_of_what_weights_leave() -> None:
+    weights = np.array([0.0, 90.0, 120.0])
+    assert cache_budget(100.0, 96.0, weights, 0.5, 0.0).tolist() == [50.0, -40.0, -70.0]
+    assert cache_budget(100.0, 96.0, weights, 0.5, 1.0).tolist() == [48.0, 3.0, -12.0]
+    # Activations inside the share, beside it, and beyond what the accelerator has.
+    assert usable_memory(100.0, 4.0, 60.0, 10.0, 20.0, [1.0, 0.0, 0.0]).tolist() == [80.0, 90.0, 90.0]
+    assert usable_memory(100.0, 4.0, 60.0, 30.0, 20.0, 0.0).tolist() == 96.0
+
+
+def test_vllm_on_one_h100_has_room_for_about_14000_tokens_of_70b_in_fp8() -> None:
+    """70.6 GB of weights in 0.9 of 79.1 GiB, and 1.5 GiB of activations: the rest is 160 KiB a token."""
+    tokens = places({**ONE_H100, "software": "vllm"})[0] * 100
+    assert tokens == pytest.approx(14_000, rel=0.1)
+
+
+def test_engines_by_hand() -> None:
+    """With activations too small to matter: 71.2, 79.6 and 78.6 GiB, and weights of 67.7."""
+    found = results(
+        *({**ONE_H100, "software": name, "prefill tokens": 128} for name in ("vllm", "sglang", "nim", "turbomind"))
+    )
+    weights, activations = found.number("memory_weights")[0], found.number("memory_activations")
+    capacity = found.number("memory_capacity")[0]
+    shown, free = capacity - 0.5 * GIB, capacity - 1.0 * GIB - weights
+    by_hand = [
+        0.9 * shown - weights - activations[0],
+        shown - (1.0 + 0.125 + 128 * 1.5 / 1024.0) * GIB - weights,
+        0.9 * (free - activations[2]),
+        0.8 * free,
+    ]
+    np.testing.assert_array_equal(found.number("max_batch_size"), np.floor(np.array(by_hand) / (100 * TOKEN)))
+
+
+def test_a_plan_may_give_the_share() -> None:
+    given = places(*({**ONE_H100, "software": name} for name in ("vllm", "tensorrt-llm")), **{"memory fraction": 0.9})
+    blank = places(*({**ONE_H100, "software": name} for name in ("vllm", "tensorrt-llm")))
+    np.testing.assert_array_equal(given, blank)
+    shares = [places({**ONE_H100, "software": "vllm"}, **{"memory fraction": share})[0] for share in (0.8, 0.9, 0.95)]
+    assert shares[0] == 0.0 < shares[1] < shares[2]
+    # SGLang keeps 13.3 GiB for activations unless told otherwise: these weights do not fit beside them.
+    assert places({**ONE_H100, "software": "sglang"})[0] == 0.0
+    assert places({**ONE_H100, "software": "sglang"}, **{"memory fraction": 0.95})[0] > 0.0
+
+
+@pytest.mark.parametrize("software", ["vllm", "sglang", "tensorrt-llm", "nim", "turbomind", "lmdeploy", "another"])
+@pytest.mark.parametrize("prompt", [500, 20_000])
+def test_the_largest_batch_fits_and_one_more_does_not(software: str, prompt: int) -> None:
+    plan = {**ONE_H100, "software": software, "num accelerators": 4, "tensor parallel": 2, "pipeline parallel": 2,
+            "prompt length": prompt, "output length": 200}  # fmt: skip
+    most = places(plan)[0]
+    assert most >= 1.0
+    found = results({**plan, "batch size": most}, {**plan, "batch size": most + 1})
+    assert found.number("fits").tolist() == [1.0, 0.0]
+    assert "the engine may use" in str(found.text("reason")[1])
+    loaded = results({**plan, "mode": "continuous", "concurrency": 10 * most})
+    assert loaded.number("running_batch")[0] <= most
+    assert loaded.number("fits")[0] == 1.0
+
+
+def test_a_larger_share_never_has_less_room() -> None:
+    for software in ("vllm", "sglang", "tensorrt-llm", "turbomind"):
+        plan = {**ONE_H100, "software": software, "accelerator": "H200-SXM-141GB", "mode": "continuous",
+                "concurrency": 5000, "output length": 500}  # fmt: skip
+        found = results(*({**plan, "memory fraction": share} for share in (0.6, 0.7, 0.8, 0.9, 1.0)))
+        assert (np.diff(found.number("max_batch_size")) > 0.0).all()
+        assert (np.diff(found.number("tokens_per_second")) > 0.0).all()
+
+
+def test_an_older_calibration_sheet_may_have_the_share_under_its_old_family() -> None:
+    catalog = load_catalog()
+    row = {"calibration": "own", "family": "serving_software", "software": "our-engine", "constant": "memory_fraction",
+           "value": 0.5, "unit": "-"}  # fmt: skip
+    own = catalog.with_tables([table_of("calibration", [row])])
+    plan = table_from_rows("inference", [*ONE_H100, "software"], [[*ONE_H100.values(), "our-engine"]])
+    assert 0.0 < evaluate(plan, own)["max_batch_size"][0] < 0.6 * evaluate(plan, catalog)["max_batch_size"][0]
+
+
+SHARED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "num accelerators": 8, "tensor parallel": 8,
+          "prompt length": 10_000, "output length": 1000, "batch size": 20, "kv precision": "bf16"}  # fmt: skip
+
+
+def test_a_prefix_that_requests_share_is_held_once() -> None:
+    found = results(SHARED, {**SHARED, "prefix hit rate": 0.75})
+    cache, token = found.number("memory_kv_cache"), 2.0 * TOKEN / 8
+    assert cache.tolist() == [20 * 11_000 * token, (20 * (2500 + 1000) + 7500) * token]
+    # Attention reads the prefix for every request all the same.
+    assert found.number("time_attention")[0] == found.number("time_attention")[1]
+    free = found.number("max_batch_size") * np.array([11_000, 3500])
+    assert free[0] - 7500 == pytest.approx(free[1], abs=11_000)
+
+
+def test_each_copy_of_the_attention_layers_holds_the_prefix() -> None:
+    plan = {**SHARED, "model": "DeepSeek-V3", "precision": "fp8", "prefix hit rate": 0.5}
+    token = 61 * 576 * 2.0
+    for copies in (1, 8):
+        cache = results({**plan, "data parallel attention": copies}).number("memory_kv_cache")[0]
+        assert cache == (math.ceil(20 / copies) * (5000 + 1000) + 5000) * token
+
+
+def test_hits_leave_more_room_and_never_less_throughput() -> None:
+    plan = {**SHARED, "batch size": "", "mode": "continuous", "concurrency": 3000}
+    found = results(*({**plan, "prefix hit rate": rate} for rate in (0.0, 0.2, 0.5, 0.9)))
+    assert (np.diff(found.number("max_batch_size")) > 0.0).all()
+    assert (np.diff(found.number("tokens_per_second")) > 0.0).all()
+
+
+def test_pools_send_what_the_decoding_pool_does_not_hold() -> None:
+    plan = {**SHARED, "batch size": "", "mode": "disaggregated", "num accelerators": 16, "concurrency": 1,
+            "output length": 500, "prompt length": 30_000}  # fmt: skip
+    found = results(*({**plan, "prefix hit rate": rate} for rate in (0.0, 0.5, 0.9)))
+    waits = found.number("ttft") - found.number("prefill_time")
+    assert waits[0] > waits[1] > waits[2] > 0.0
+
+
+def test_a_prefill_pool_has_to_hold_its_weights_and_a_prompt() -> None:
+    plan = {**SHARED, "batch size": "", "precision": "bf16", "mode": "disaggregated", "num accelerators": 9,
+            "concurrency": 8, "prefill accelerators": 1, "prefill tensor parallel": 1}  # fmt: skip
+    found = results({**plan, "prefill accelerator": "H100-SXM-80GB"}, {**plan, "prefill accelerator": "MI300X"})
+    assert found.number("fits").tolist() == [0.0, 1.0]
+    assert "prefill pool: one prompt needs" in str(found.text("reason")[0])
+    assert np.isfinite(found.number("ttft")).all()
