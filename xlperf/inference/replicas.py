@@ -124,7 +124,8 @@ class Replicas(NamedTuple):
         demand, number = self.demand, len(requests)
         lower, upper = demand.whole_batches(requests, self.places)
         sides = np.concatenate([lower, upper])
-        mean = demand.prompts(sides)
+        # Of a whole batch only the step of the smaller one is asked for.
+        mean = demand.prompts(np.concatenate([np.where(requests == upper, upper, lower), upper]))
         steps, passes = self.halves.times(
             np.concatenate([*(each[None] for each in batches), sides]),
             np.concatenate([*(each[None] for each in prompts), *split_passes(mean)]),
