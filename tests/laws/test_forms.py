@@ -52,7 +52,7 @@ def as_csv(path: Path, block: Block) -> Path:
 
 
 def as_parquet(path: Path, block: Block) -> Path:
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     columns = {}

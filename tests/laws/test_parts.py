@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from laws.random_plans import MODES
 from laws.samples import SERVING, hold, plans_of, results_of, shipped, tokens_per_step
+
 from xlperf.arrays import Array
 from xlperf.catalog.table import Table
 from xlperf.evaluate import explain

@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-
 from laws.random_plans import MODES, is_legal, kind_of, legal_plans
 from laws.samples import plans_of, results_of
+
 from xlperf.catalog.schema import table_schema
 
 
