@@ -50,9 +50,17 @@ def memories(catalog: Catalog, rows: list[Row]) -> list[np.ndarray]:
 
 
 def test_sharding_more_needs_no_more_memory(catalog: Catalog, trained: list[Row]) -> None:
-    """Of fewer than 8 layers ZeRO-3 gathers so large a share at a time that it saves nothing: left out."""
+    """Of fewer than 8 layers ZeRO-3 gathers so large a share at a time that it saves nothing: left out. So are frozen
+    weights that are kept in FP8 or FP4 alone (primary): ZeRO-3 shards 16-bit ones, which few ranks do not make up for.
+    """
     layers = dict(zip(catalog.tables["models"]["model"], catalog.tables["models"]["num_layers"], strict=True))
-    rows = [row for row in trained if row["pipeline_parallel"] == 1 and layers[row["model"]] >= 8]
+    rows = [
+        row
+        for row in trained
+        if row["pipeline_parallel"] == 1
+        and layers[row["model"]] >= 8
+        and not (row.get("adapter_rank") and row.get("quantized_copies") == "primary")
+    ]
     assert len(rows) > 100
     found = memories(catalog, rows)
     for before, after in pairwise(found):
@@ -102,7 +110,8 @@ def test_flash_attention_is_never_slower_and_needs_no_more_memory(catalog: Catal
 def test_the_copies_of_dualpipe_share_optimizer_states(catalog: Catalog, trained: list[Row]) -> None:
     rows = [
         {**row, "pipeline_schedule": "dualpipe", "virtual_pipeline": None, "zero_group_size": None, "zero_stage": 1,
-         "stage_dealing": None, "last_stage_layers": None, "global_batch_size": row["global_batch_size"] * 8}
+         "stage_dealing": None, "first_stage_layers": None, "last_stage_layers": None,
+         "global_batch_size": row["global_batch_size"] * 8}
         for row in trained if row["pipeline_parallel"] > 1
     ]  # fmt: skip
     one = [{**row, "pipeline_schedule": "1f1b"} for row in rows]
@@ -150,8 +159,9 @@ def test_the_bound_of_an_operator_is_what_helps_most(catalog: Catalog, mode: str
         saved = {}
         for name, other in others.items():
             changed = explain(plans, other)
-            assert changed.text("operator")[kernels].tolist() == table.text("operator")[kernels].tolist()
             saved[name] = (time - changed.number("time"))[kernels] if len(changed) == len(table) else None
+            if saved[name] is not None:
+                assert changed.text("operator")[kernels].tolist() == table.text("operator")[kernels].tolist()
         if any(values is None for values in saved.values()):
             continue  # a wait of the host came or went
         named, all_time = bound[kernels], time[kernels]
