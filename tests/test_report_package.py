@@ -225,10 +225,10 @@ def test_paths_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_may_not_be_written_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refused(*_: object, **__: object) -> tuple[int, str]:
+    def refused(*_: object) -> Path:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", refused)
+    monkeypatch.setattr("xlperf.files._new_part", refused)
     with pytest.raises(InputError) as caught:
         samples.write(tmp_path / "report.xlsx")
     assert "cannot be written (permission denied)" in str(caught.value)
