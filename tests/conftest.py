@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +29,13 @@ class Outcome:
     code: int
     out: str
     err: str
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    """Rows of a CSV file by the names of their columns, which headers write with spaces and the unit."""
+    from xlperf.catalog.schema import split_header
+
+    return [{split_header(name)[0]: value for name, value in row.items()} for row in csv.DictReader(io.StringIO(text))]
 
 
 @pytest.fixture

@@ -120,7 +120,8 @@ def test_a_renamed_sheet_is_named_wherever_it_is_left_out(
     book.save(path)
     line = f"study.xlsx [{new}]: the sheet is not read; if {old} is meant, give it that name\n"
     found = command("evaluate", path, "--sheet", "inference", "-o", tmp_path / "out.csv")
-    assert (found.code, found.err) == (0, f"note: {line}" if said else "")
+    written = f"{tmp_path / 'out.csv'}: 54 inference plans\n"
+    assert (found.code, found.out, found.err) == (0, "", (f"note: {line}" if said else "") + written)
     assert (line.replace("the sheet", "doubtful: the sheet").strip() in command("check", path).out) is said
 
 

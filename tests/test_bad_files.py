@@ -124,8 +124,8 @@ def test_sizes_in_the_headers_of_a_package_are_not_believed(tmp_path: Path) -> N
 def test_bytes_are_counted_over_all_parts(tmp_path: Path) -> None:
     path = _bomb(tmp_path / "bomb.xlsx", 2 * 2**20)
     with Package(path, total_limit=3 * 2**20) as package:
-        package.read("xl/workbook.xml")
-        assert "unpacks to more than" in refused(package.read, "xl/workbook.xml")
+        assert sum(map(len, package.chunks("xl/workbook.xml"))) > 2**20
+        assert "unpacks to more than" in refused(lambda part: list(package.chunks(part)), "xl/workbook.xml")
 
 
 def _bomb(path: Path, size: int) -> Path:
@@ -140,7 +140,6 @@ def _bomb(path: Path, size: int) -> Path:
 @pytest.mark.parametrize(
     ("part", "old", "new"),
     [
-        ("xl/worksheets/sheet1.xml", b"<v>989</v>", b"<v>98x9</v>"),
         ("xl/worksheets/sheet1.xml", b'r="C2"', b'r="$$2"'),
         ("xl/worksheets/sheet1.xml", b"</sheetData>", b""),
         ("xl/worksheets/sheet1.xml", b'<row r="2"', b'<row r="9999999"'),

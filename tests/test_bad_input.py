@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ CELLS: list[tuple[str, Any, str]] = [
     ("accelerators!E2", True, f"{BANDWIDTH}, got TRUE"),
     ("accelerators!E2", "3.35", f'{BANDWIDTH}, got the text "3.35"; enter it as a number'),
     ("accelerators!E2", "inf", f'{BANDWIDTH}, got "inf"'),
-    ("accelerators!E2", datetime.date(2024, 5, 1), f"{BANDWIDTH}, got the date 2024-05-01"),
     ("accelerators!E2", "#N/A", f"{BANDWIDTH}, got the error #N/A"),
     ("accelerators!E2", "#REF!", f"{BANDWIDTH}, got the error #REF!"),
     (
@@ -268,7 +266,7 @@ def test_cells_without_a_place_are_named_by_row_and_column() -> None:
         "row 2, accelerator: accelerator must be text, got the error #REF!",
         "row 2, num accelerators: num accelerators must be a whole number of at least 1, got -1",
         "row 3, model: model is missing",
-        "row 3, num accelerators: num accelerators must be a whole number of at least 1, got " + f'"1{"0" * 59}"',
+        "row 3, num accelerators: num accelerators must be a whole number of at least 1, got " + f'"1{"0" * 56}..."',
     ]
 
 

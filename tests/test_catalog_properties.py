@@ -74,7 +74,7 @@ def test_a_unit_of_another_dimension_is_refused(data: st.DataObject) -> None:
     symbol = data.draw(st.sampled_from([s for s, unit in UNITS.items() if unit.dimension != unit_of(column).dimension]))
     parsed = parse_header(column.table, [f"{column.name} ({symbol})"])
     assert parsed.fields == ()
-    assert any(f"cannot be in {symbol}; known: " in problem for _, problem, _ in parsed.faults)
+    assert any(f"cannot be in {symbol}; known: " in fault.problem for fault in parsed.faults)
 
 
 @given(st.lists(HEADERS, max_size=6), st.lists(st.lists(CELLS, max_size=7), max_size=4), st.sampled_from(PLAN_TABLES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import pty
 import re
@@ -18,7 +17,7 @@ import openpyxl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from conftest import Outcome
+from conftest import Outcome, csv_rows
 
 from xlperf import load_catalog, read_plans
 from xlperf.catalog.schema import results_of, table_schema, unit_of
@@ -46,7 +45,7 @@ def plans(tmp_path: Path) -> Path:
 
 
 def _rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
+    return csv_rows(text)
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))
@@ -58,9 +57,9 @@ def test_help_teaches_by_example(command: Command, name: str) -> None:
 
 def test_report_is_made_of_the_shipped_workbook(process: Command, tmp_path: Path) -> None:
     done = process("report")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("report.xlsx: ")
-    assert done.out.count("\n") == 1
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith("report.xlsx: ")
+    assert done.err.count("\n") == 1
     names = openpyxl.load_workbook(tmp_path / "report.xlsx", read_only=True).sheetnames
     assert len(names) >= 5
     assert [path.name for path in tmp_path.iterdir()] == ["report.xlsx"]
@@ -69,10 +68,12 @@ def test_report_is_made_of_the_shipped_workbook(process: Command, tmp_path: Path
 def test_csv_holds_plans_first_and_every_bit_of_the_results(command: Command, plans: Path, tmp_path: Path) -> None:
     output = tmp_path / "results.csv"
     done = command("evaluate", plans, "-o", output)
-    assert (done.code, done.out, done.err) == (0, f"{output}: 4 training plans\n", "")
-    rows = _rows(output.read_text(encoding="utf-8"))
-    given = [word.replace(" ", "_") for word in HEADER.split(",")]
-    assert list(rows[0]) == [*given, *(column.name for column in results_of("training").columns)]
+    assert (done.code, done.out, done.err) == (0, "", f"{output}: 4 training plans\n")
+    text = output.read_text(encoding="utf-8")
+    rows = _rows(text)
+    assert text.splitlines()[0].split(",") == [
+        *HEADER.split(","), *(column.header for column in results_of("training").columns)
+    ]  # fmt: skip
     (table,) = read_plans(plans)
     results = evaluate(table, load_catalog())
     for column in results_of("training").columns:
@@ -93,11 +94,11 @@ def test_parquet_and_workbook_hold_what_csv_holds(command: Command, plans: Path,
     assert command("evaluate", plans, "-o", tmp_path / "results.xlsx").code == 0
     rows = _rows(text)
     parquet = pa.parquet.read_table(tmp_path / "results.parquet")
-    assert parquet.column_names == list(rows[0])
+    assert parquet.column_names == text.splitlines()[0].split(",")
     assert pa.types.is_dictionary(parquet.schema.field("model").type)
-    assert parquet.schema.field("memory").metadata == {b"unit": b"GiB"}
+    assert parquet.schema.field("memory (GiB)").metadata == {b"unit": b"GiB"}
     assert parquet.column("fits").to_pylist() == [True, True, False, None]
-    assert parquet.column("step_time").to_pylist() == [
+    assert parquet.column("step time (s)").to_pylist() == [
         float(row["step_time"]) if row["step_time"] else None for row in rows
     ]
     sheet = openpyxl.load_workbook(tmp_path / "results.xlsx")["training"]
@@ -279,7 +280,7 @@ def test_calibrate_shows_the_constants_in_use(command: Command, tmp_path: Path) 
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.splitlines()[0].split()[:3] == ["family", "generation", "precision"]
     assert len(shown.out.splitlines()) == len(constants) + 2
-    assert command("calibrate", "-o", tmp_path / "constants.csv").out.endswith(f": {len(constants):,} constants\n")
+    assert command("calibrate", "-o", tmp_path / "constants.csv").err.endswith(f": {len(constants):,} constants\n")
     rows = _rows((tmp_path / "constants.csv").read_text(encoding="utf-8"))
     assert [float(row["value"]) for row in rows] == constants["value"].tolist()
     refused = command("calibrate", "--date", "2026-01-01")
@@ -406,10 +407,10 @@ def test_full_disk_is_one_line(plans: Path) -> None:
 
 
 def test_folder_without_permission_is_one_line(command: Command, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise PermissionError(13, "Permission denied", "/somewhere/.out-x.csv")
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied", "/somewhere/.xlperf-0.part.csv")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("xlperf.files._new_part", refuse)
     monkeypatch.chdir(plans.parent)
     done = command("evaluate", plans, "-o", "out.csv")
     assert (done.code, done.err) == (2, "out.csv: permission denied\n")
@@ -460,8 +461,8 @@ def test_progress_is_shown_on_a_terminal_only(plans: Path) -> None:
     os.close(terminal)
     shown = os.read(main, 10_000).decode()
     os.close(main)
-    assert (done.returncode, done.stdout) == (0, b"out.csv: 4 training plans\n")
-    assert "4 training plans" in shown
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert shown.endswith("out.csv: 4 training plans\r\n")
     assert "100%" in shown
 
 

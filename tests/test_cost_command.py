@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
-from conftest import Outcome
+from conftest import Outcome, csv_rows
 from cost_samples import COST_ROWS, DESIGN, NODE
 from device_samples import without_technology
 
@@ -45,8 +43,8 @@ def _write(path: Path, *rows: str, header: str = HEADER) -> Path:
 def test_designs_to_csv(command: Command, study: Path, tmp_path: Path) -> None:
     designs = _write(tmp_path / "designs.csv", GOOD, "two,organic,5 nm,1,800,,1000000")
     done = command("cost", designs, "-o", tmp_path / "results.csv", "--catalog", study)
-    assert (done.code, done.out.strip()) == (0, f"{tmp_path / 'results.csv'}: 2 designs")
-    rows = list(csv.DictReader((tmp_path / "results.csv").open(encoding="utf-8")))
+    assert (done.code, done.err.strip()) == (0, f"{tmp_path / 'results.csv'}: 2 designs")
+    rows = csv_rows((tmp_path / "results.csv").read_text(encoding="utf-8"))
     given = ["chiplet", "package", "node", "num_dies", "module_area", "link_area_share", "volume"]
     assert list(rows[0]) == [*given, *(column.name for column in results_of("chiplets").columns)]
     table = read_designs(designs)
@@ -69,7 +67,7 @@ def test_cases_and_placed_dies_change_the_cost(command: Command, study: Path, tm
     def module(*options: str) -> float:
         done = command("cost", designs, "--catalog", other, *options)
         assert done.code == 0, done.err
-        return float(next(csv.DictReader(io.StringIO(done.out)))["module_cost"])
+        return float(csv_rows(done.out)[0]["module_cost"])
 
     assert module("--case", "low") < module() < module("--case", "high")
     assert module("--placed") != module()
@@ -91,7 +89,7 @@ def test_servers(command: Command, tmp_path: Path) -> None:
     path = _write(tmp_path / "servers.csv", "HGX,25000,45000,10.2,0.08", header=header)
     done = command("cost", path)
     assert done.code == 0, done.err
-    row = next(csv.DictReader(io.StringIO(done.out)))
+    row = csv_rows(done.out)[0]
     expected = evaluate_servers(read_designs(path))["cost_rate"][0] * 3600.0
     assert float(row["cost_rate"]) == pytest.approx(expected, rel=1e-15)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Outcome
+from conftest import Outcome, csv_rows
 from cost_samples import COST_ROWS, DESIGN, NODE, PACKAGE, SERVER
 from device_samples import without_technology
 
@@ -94,14 +92,14 @@ def test_tornado_command(command: Command, tmp_path: Path) -> None:
     )
     done = command("cost", study, "--tornado", "unit cost")
     assert done.code == 0, done.err
-    rows = list(csv.DictReader(io.StringIO(done.out)))
+    rows = csv_rows(done.out)
     assert {row["result"] for row in rows} == {"unit cost (USD)"}
     done = command("cost", study, "--sheet", "servers", "--tornado", "", "-o", tmp_path / "hour.xlsx")
-    assert (done.code, done.out.strip()) == (0, f"{tmp_path / 'hour.xlsx'}: 1 server")
+    assert (done.code, done.err.strip()) == (0, f"{tmp_path / 'hour.xlsx'}: 1 server")
     done = command("cost", study, "--tornado", "", "--case", "low")
     assert (done.code, len(done.err.splitlines())) == (2, 1)
     high = command("cost", study, "--sheet", "servers", "--case", "high")
-    assert float(next(csv.DictReader(io.StringIO(high.out)))["cost_rate"]) > 0.0
+    assert float(csv_rows(high.out)[0]["cost_rate"]) > 0.0
 
 
 def test_shipped_ranges_hold_their_base_values() -> None:

@@ -119,7 +119,7 @@ def test_readers_leave_results_out(tables: dict[str, Table], built: bytes, tmp_p
     assert (tmp_path / "again.csv").read_text() == (tmp_path / "out.csv").read_text()
     header = (tmp_path / "out.csv").read_text().splitlines()[0].split(",")
     assert len(header) == len(set(header))
-    assert "board_cost" in header
+    assert "board cost (USD)" in header
     good.write_text("chiplet,package,node,module area (mm2),unit price\nA,CoWoS-S,5 nm,400,1\n")
     refused: Outcome = command("cost", good)
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)

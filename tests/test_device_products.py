@@ -139,7 +139,7 @@ def test_compare_command(tmp_path: Path, command: Callable[..., Any]) -> None:
     bad.write_text(f"{header}\nmine,7 nm,Ampere SM,HBM3,NVLink 3,826,108,A100-SXM4-80GB\n", encoding="utf-8")
     done = command("device", good, "--compare")
     assert done.code == 0
-    assert done.out.splitlines()[0] == "device,accelerator,quantity,derived,stated,difference"
+    assert done.out.splitlines()[0] == "device,accelerator,quantity,derived,stated,difference (%)"
     assert any(line.startswith("mine,A100-SXM4-80GB,thermal design power (W),") for line in done.out.splitlines())
     assert command("device", bad, "--compare").code == 1
 

@@ -164,7 +164,9 @@ def test_an_edited_cell_of_the_workbook_moves_the_result(
     first, second = (command("evaluate", plans, "--catalog", path) for path in (study, edited))
     assert first.code == second.code == 0
     names = first.out.splitlines()[0].split(",")
-    before, after = (float(done.out.splitlines()[1].split(",")[names.index("step_time")]) for done in (first, second))
+    before, after = (
+        float(done.out.splitlines()[1].split(",")[names.index("step time (s)")]) for done in (first, second)
+    )
     assert after > 1.05 * before
 
 
@@ -193,7 +195,9 @@ def test_device_command(study: Path, tmp_path: Path, command: Callable[..., Any]
     lines = shown.out.splitlines()
     assert len(lines) == 1 + len(technology_tables()["devices"])
     names = lines[0].split(",")
-    assert len(names) == len(set(names)) and {"memory_bandwidth", "thermal_design_power", "reason"} <= set(names)
+    assert len(names) == len(set(names)) and {"memory bandwidth (TB/s)", "thermal design power (W)", "reason"} <= set(
+        names
+    )
     done = command("device", study, "-o", tmp_path / "out.xlsx")
     assert done.code == 0 and openpyxl.load_workbook(tmp_path / "out.xlsx")["devices"].max_row == len(lines)
     rows = tmp_path / "devices.csv"

@@ -16,7 +16,6 @@ from xlperf.hardware.kernels import (
     attention_backward_time,
     attention_time,
     decode_attention_time,
-    gemm_bound,
     gemm_parts,
     gemm_time,
     vector_time,
@@ -131,12 +130,14 @@ def test_a_product_that_leaves_units_idle_is_not_held_back_by_power() -> None:
     assert gemm_time(device(), warm, *partly).item() == gemm_time(device(), cold, *partly).item()
 
 
-def test_what_limits_a_product() -> None:
-    m = np.array([[8192.0, 16.0, 1.0]])
-    size = np.array([[8192.0, 8192.0, 8.0]])
-    bound = gemm_bound(device(), constants("gemm"), m, size, size, 1.0, 2.0, 2.0)
-    assert [roofline.BOUNDS[int(code)] for code in bound[0]] == ["compute", "memory", "overhead"]
-    assert np.isnan(gemm_bound(device(), constants("gemm"), np.nan, 8.0, 8.0, 1.0, 2.0, 2.0)).all()
+def test_savings_are_those_of_half_the_time_of_one_part() -> None:
+    compute, memory = np.array([8.0, 1.0, 3.0, 4.0]), np.array([2.0, 6.0, 2.0, 4.0])
+    for share in (0.0, 0.25, 1.0):
+        units, transfers = roofline.relaxed_savings(compute, memory, share)
+        whole = roofline.blended_time(compute, memory, share)
+        assert units.tolist() == (whole - roofline.blended_time(compute / 2, memory, share)).tolist()
+        assert transfers.tolist() == (whole - roofline.blended_time(compute, memory / 2, share)).tolist()
+    assert np.argmax(roofline.relaxed_savings(8.0, 2.0)) == 0 and np.argmax(roofline.relaxed_savings(1.0, 6.0)) == 1
 
 
 @pytest.mark.parametrize(("causal", "pairs"), [(0.0, 12.0), (1.0, 9.0)])

@@ -202,7 +202,7 @@ def test_the_command_crosses_values_and_writes_files(command: Command, tmp_path:
     assert len(shown.out.splitlines()) == 3 + 12
     path = tmp_path / "out.csv"
     assert command("time", "gemm", "--accelerator", H100, *("-m", 64, "-n", 64, "-k", 64), "-o", path).code == 0
-    assert "bus_bandwidth" in path.read_text(encoding="utf-8").splitlines()[0]
+    assert "bus bandwidth (GB/s)" in path.read_text(encoding="utf-8").splitlines()[0]
 
 
 def test_cells_show_the_same(catalog: Catalog) -> None:

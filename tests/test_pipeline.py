@@ -11,6 +11,7 @@ from training_samples import results
 from xlperf.catalog.catalog import Catalog
 from xlperf.parallel.pipeline import (
     dualpipe_bubble_time,
+    exposed_transfer_time,
     first_stage_layers,
     in_flight_micro_batches,
     last_stage_layers,
@@ -88,18 +89,18 @@ def test_narayanan_2021_interleaving_and_gpipe(catalog: Catalog) -> None:
     assert idle[0] / 5 <= idle[2] < idle[0] / 4
 
 
-@given(st.integers(1, 200), stages, st.integers(1, 8))
-def test_stages_hold_all_layers_and_ends_no_more_than_the_middle(layers: int, count: int, chunks: int) -> None:
-    full = stage_layers(layers, count, chunks)
-    first, last = first_stage_layers(layers, count, chunks), last_stage_layers(layers, count, chunks)
+@given(st.integers(1, 200), stages)
+def test_stages_hold_all_layers_and_ends_no_more_than_the_middle(layers: int, count: int) -> None:
+    full = stage_layers(layers, count)
+    first, last = first_stage_layers(layers, count), last_stage_layers(layers, count)
     assert first <= full and last <= full
     assert first + last + (count - 2) * full >= layers
-    assert full * count - layers < count * chunks
+    assert full * count - layers < count
 
 
 def test_llama_3_has_one_layer_fewer_at_both_ends() -> None:
     """arXiv:2407.21783, 3.3.2: 126 layers on 16 stages."""
-    assert (first_stage_layers(126, 16, 1), stage_layers(126, 16, 1), last_stage_layers(126, 16, 1)) == (7, 8, 7)
+    assert (first_stage_layers(126, 16), stage_layers(126, 16), last_stage_layers(126, 16)) == (7, 8, 7)
 
 
 @given(st.integers(1, 500), stages, st.integers(1, 8), st.integers(0, 1))
@@ -182,3 +183,42 @@ def test_uneven_rows_are_the_same_together_and_alone(catalog: Catalog) -> None:
     for row, plan in enumerate(plans):
         for name, values in results(catalog, plan).items():
             assert repr(values[0]) == repr(many[name][row]), (name, row)
+
+
+@given(st.floats(0.0, 1.0), passes, passes, st.integers(1, 64), stages, st.integers(1, 8))
+def test_overlapped_transfers_hide_behind_a_chunk_of_the_other_direction(
+    each: float, forward: float, backward: float, rounds: int, count: int, chunks: int
+) -> None:
+    """Megatron-LM schedules.py: sends of the steady state run beside the other pass; warm-up and cool-down wait."""
+    batches = rounds * count
+    batched = exposed_transfer_time(each, forward, backward, batches, count, chunks, 0.0)
+    assert batched == pytest.approx(2.0 * batches * chunks * each)
+    hidden = exposed_transfer_time(each, forward, backward, batches, count, chunks, 1.0)
+    ends = 2.0 * min((chunks - 1) * count, batches * chunks) * each
+    assert ends <= hidden * (1 + 1e-12) and hidden <= batched * (1 + 1e-12)
+    if each <= min(forward, backward) / chunks:
+        assert hidden == pytest.approx(ends)
+    assert exposed_transfer_time(each, forward, backward, batches, 1, chunks, 1.0) == 0.0
+    slower = exposed_transfer_time(1.5 * each, forward, backward, batches, count, chunks, 1.0)
+    assert hidden <= slower
+    faster = exposed_transfer_time(each, forward / 2, backward / 2, batches, count, chunks, 1.0)
+    assert hidden <= faster <= hidden + batches * (forward + backward) / 2 + 1e-9
+
+
+def test_interleaving_of_gpt_175b_gains_4_to_10_percent(catalog: Catalog) -> None:
+    """arXiv:2104.04473, 5.3.2: interleaving gains up to 10 % on 175B; chunks that differ in size keep stages even."""
+    plan = {"model": "GPT3-175B", "accelerator": "H100-SXM-80GB", "num_accelerators": 64, "tensor_parallel": 8}
+    plan |= {"pipeline_parallel": 8, "global_batch_size": 64, "sequence_length": 2048}
+    found = results(catalog, *({**plan, "virtual_pipeline": count} for count in (1, 2, 3, 5, 6, 10, 12)))
+    gains = found["step_time"][0] / found["step_time"][1:]
+    assert np.all(np.diff(gains) > 0) and gains[0] > 1.04 and gains[-1] < 1.11
+    assert np.all(found["time_forward"] == found["time_forward"][0])
+
+
+def test_transfers_are_waited_for_where_the_stack_does_not_overlap(catalog: Catalog) -> None:
+    plan = {**DENSE, "global_batch_size": 128, "virtual_pipeline": 5}
+    ways = [plan, {**plan, "pipeline_overlap": "no"}, {**plan, "virtual_pipeline": 1}]
+    ways.append({**ways[2], "pipeline_overlap": "no"})
+    hidden, batched, plain, same = results(catalog, *ways)["time_pipeline_communication"]
+    assert batched == pytest.approx(5 * plain) and same == plain
+    assert hidden == pytest.approx(plain * (4 * 8) / 64)  # warm-up and cool-down

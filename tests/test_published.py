@@ -60,7 +60,7 @@ def test_workbook_gives_the_rows_of_the_csv(tmp_path: Path, training: Published,
 @pytest.mark.parametrize(
     ("text", "faults"),
     [
-        ("", ["x.csv: is empty; a header row with row_id, model, gpu, n_gpus ... is meant"]),
+        ("", ["x.csv: is empty; a header row and rows of values are meant"]),
         ("row_id,model,gpu\na,b,c\n", ["x.csv [header]: has no column n_gpus"]),
         (
             "row_id,model,gpu,n_gpus,iter_time\na,b,c,8,1\n",
@@ -74,7 +74,7 @@ def test_workbook_gives_the_rows_of_the_csv(tmp_path: Path, training: Published,
                 'x.csv [line 2, sp]: sp must be True or False, got "maybe"',
             ],
         ),
-        ("row_id,model,gpu,n_gpus\na,b,c,8,9\n", ["x.csv [line 2]: has 5 values, the header has 4"]),
+        ("row_id,model,gpu,n_gpus\na,b,c,8,9\n", ["x.csv [line 2]: has 5 values, the header has 4 columns"]),
         (
             "row_id,model,gpu,n_gpus\na,b,c,8\na,b,c,8\n,b,c,8\n",
             [

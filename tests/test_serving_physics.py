@@ -304,24 +304,30 @@ def test_a_step_reads_more_experts_with_more_tokens_up_to_all(catalog: Catalog) 
     "accelerator", ["A100-SXM4-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "MI300X"]
 )
 @pytest.mark.parametrize("model", ["Llama2-7B", "Llama2-13B", *ARCHITECTURES])
-def test_decoding_one_sequence_is_bound_by_memory_everywhere(catalog: Catalog, accelerator: str, model: str) -> None:
-    table = explain(plans({"model": model, "accelerator": accelerator, "batch_size": 1}), catalog)
+def test_large_products_of_one_sequence_are_bound_by_memory(catalog: Catalog, accelerator: str, model: str) -> None:
+    """Small ones take longer than their bytes: a faster memory would not help them."""
+    row = {"model": model, "accelerator": accelerator, "tensor_parallel": 1, "num_accelerators": 1, "batch_size": 1}
+    table = explain(plans(row), catalog)
     products = (table.text("phase") == "decode") & (table.text("family") == "gemm")
     assert products.sum() >= 5
-    assert set(table.text("bound")[products].tolist()) == {"memory"}
+    machines = catalog.tables["accelerators"]
+    bandwidth = dict(zip(machines["accelerator"], machines["memory_bandwidth"], strict=True))[accelerator]
+    near = products & (table.number("traffic") / (bandwidth * table.number("time")) > 0.75)
+    assert near.any()
+    assert set(table.text("bound")[near].tolist()) == {"memory"}
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "bound"),
-    [("A100-SXM4-80GB", "compute"), ("H100-SXM-80GB", "memory"), ("H200-SXM-141GB", "memory"),
-     ("B200-SXM-180GB", "memory")],
+    ("accelerator", "bounds"),
+    [("A100-SXM4-80GB", {"compute"}), ("H100-SXM-80GB", {"compute", "memory"}), ("H200-SXM-141GB", {"compute"}),
+     ("B200-SXM-180GB", {"memory"})],
 )  # fmt: skip
-def test_prefill_of_200_tokens_is_bound_by_arithmetic_on_a100_and_by_memory_after_it(
-    catalog: Catalog, accelerator: str, bound: str
+def test_prefill_of_200_tokens_is_bound_by_arithmetic_on_a100_and_by_memory_on_b200(
+    catalog: Catalog, accelerator: str, bounds: set[str]
 ) -> None:
     """The paper's prompts: products of Llama 2 13B do 180 to 190 FLOP per byte, the ridges are 153, 295, 206 and 281.
 
-    Of H200 the ridge is below the largest of the products; the others wait for memory.
+    Tiles pad 200 rows to 256, which moves the ridge: on H100 arithmetic and traffic take about equally long.
     """
     row = {"model": "Llama2-13B", "accelerator": accelerator, "tensor_parallel": 1, "num_accelerators": 1,
            "prompt_length": 200, "output_length": 200, "batch_size": 1, "precision": "fp16"}  # fmt: skip
@@ -331,7 +337,7 @@ def test_prefill_of_200_tokens_is_bound_by_arithmetic_on_a100_and_by_memory_afte
     intensity = table.number("arithmetic_intensity")[products]
     for m, n, k, found in zip(*(table.number(name)[products] for name in "mnk"), intensity, strict=True):
         assert found == pytest.approx(2 * m * n * k / (2.0 * (m * k + n * k + m * n)))
-    assert set(table.text("bound")[products].tolist()) == {bound}
+    assert set(table.text("bound")[products].tolist()) == bounds
 
 
 @EVERY

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import csv_rows
 from openpyxl import load_workbook
 
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -246,7 +246,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def test_sweep_writes_every_point(files: tuple[Path, Path], tmp_path: Path, command: Command) -> None:
     lines = ("--vary", "tensor parallel=1,2,4", "--vary", "accelerators.memory bandwidth=2,4")
     done = command("sweep", files[0], *lines, "-o", "-")
-    rows = list(csv.DictReader(io.StringIO(done.out)))
+    rows = csv_rows(done.out)
     assert (done.code, len(rows)) == (0, 6)
     assert [row["accelerators.memory_bandwidth"] for row in rows] == ["2"] * 3 + ["4"] * 3
     book = tmp_path / "grid.xlsx"
@@ -263,7 +263,7 @@ def test_sweep_writes_every_point(files: tuple[Path, Path], tmp_path: Path, comm
 
 def test_solve_says_the_answer(files: tuple[Path, Path], command: Command) -> None:
     done = command("solve", files[1], "--vary", "num accelerators=1..16", "--target", "tpot<=20", "-o", "-")
-    rows = list(csv.DictReader(io.StringIO(done.out)))
+    rows = csv_rows(done.out)
     assert done.code == 0
     assert done.err.startswith(
         f"s: num accelerators {rows[0]['num_accelerators']} is the least with tpot <= 20 ms; tensor"

@@ -133,7 +133,7 @@ def test_decode_waits_for_memory_everywhere_and_prefill_turns_on_faster_machines
     prefill = next(row for row in bounds.rows if row[0] == "prefill: mlp up")
     words = dict(zip(machines, prefill[1:], strict=True))
     assert words["Llama 2 13B on A100-SXM4-80GB"] == "compute"
-    assert words["Llama 2 13B on H100-SXM-80GB"] == "memory"
+    assert words["Llama 2 13B on B200-SXM-180GB"] == "memory"
 
 
 def test_a_larger_ridge_asks_for_a_larger_batch() -> None:

@@ -260,5 +260,5 @@ def test_a_pipeline_keeps_gathered_weights_and_whole_gradients(catalog: Catalog)
     base = {**DENSE, "tensor_parallel": 1, "pipeline_parallel": 4}
     found = results(catalog, *({**base, "zero_stage": stage} for stage in (1, 3)))
     assert found["memory_weights"][1] > found["memory_weights"][0]
-    assert found["memory_gradients"][1] > found["memory_gradients"][0]
+    assert found["memory_gradients"][1] == found["memory_gradients"][0]  # each is freed as it is scattered
     assert found["time_data_parallel"][1] == pytest.approx(found["time_data_parallel"][0], rel=0.5)

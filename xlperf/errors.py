@@ -6,23 +6,45 @@ Bad input is reported in one line per fault: where it stands, what was found, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+MOST_FAULTS_SHOWN = 50
 
 
 class XlperfError(Exception):
     """Base of every error that xlperf raises on purpose."""
 
 
+Hint = Callable[[], str]
+"""What would do, in words; computed when it is shown, as a search for similar names takes milliseconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with the input: ``place: problem``."""
+    """One thing that is wrong with the input: ``place: problem``.
+
+    Attributes
+    ----------
+    place, problem : str
+        Where it stands, and what was found.
+    hint : callable, optional
+        What would do.
+    """
 
     place: str
     problem: str
+    hint: Hint | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.problem}" if self.place else self.problem
+        words = f"{self.problem}; {self.hint()}" if self.hint is not None else self.problem
+        return printable(f"{self.place}: {words}" if self.place else words)
+
+    @property
+    def brief(self) -> str:
+        """The fault without its hint."""
+        return printable(f"{self.place}: {self.problem}" if self.place else self.problem)
 
 
 class InputError(XlperfError):
@@ -37,9 +59,14 @@ class InputError(XlperfError):
     def __init__(self, faults: Sequence[Fault] | Fault) -> None:
         given = (faults,) if isinstance(faults, Fault) else faults
         self.faults: tuple[Fault, ...] = tuple(dict.fromkeys(given))
-        super().__init__("\n".join(str(fault) for fault in self.faults))
+        super().__init__(self.faults)
 
-    def lines(self, most: int = 50) -> list[str]:
+    def __str__(self) -> str:
+        """A line per fault; hints for as many as a command shows."""
+        rest = self.faults[MOST_FAULTS_SHOWN:]
+        return "\n".join([*map(str, self.faults[:MOST_FAULTS_SHOWN]), *(fault.brief for fault in rest)])
+
+    def lines(self, most: int = MOST_FAULTS_SHOWN) -> list[str]:
         """A line per fault; beyond ``most`` a last line says how many more there are.
 
         >>> InputError([Fault("a", "x"), Fault("b", "x"), Fault("c", "x")]).lines(2)
@@ -54,16 +81,29 @@ class HostError(XlperfError):
     """A spreadsheet host (LibreOffice, Excel, the worker) could not do what was asked."""
 
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Controls C0 and C1 but the tab, line and paragraph separators, marks that turn the direction of writing
+# round, byte order marks, invisible tags, halves of characters: none of them is what it seems on a terminal.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+_SHORT = {"\n": "\\n", "\r": "\\r"}
 
 
 def printable(text: str) -> str:
-    r"""A text for a terminal: control characters, which could move its cursor or retitle it, are written out.
+    r"""A text as one line for a terminal or a message; what could move a cursor or hide other text is written out.
 
-    >>> printable("plan\x1b[2J")
-    'plan\\x1b[2J'
+    >>> printable("plan\x1b[2J"), printable("a\nb\u202e")
+    ('plan\\x1b[2J', 'a\\nb\\u202e')
     """
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if found[0] in _SHORT:
+        return _SHORT[found[0]]
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
@@ -89,9 +129,13 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     >>> nearest("H100", ["A100", "H100-SXM-80GB", "DGX-H100"])
     'did you mean H100-SXM-80GB, DGX-H100, A100?'
     """
+    return _nearest(name, tuple(known), count)
+
+
+@lru_cache(maxsize=4096)
+def _nearest(name: str, names: tuple[str, ...], count: int) -> str:
     import difflib
 
-    names = list(known)
     folded: dict[str, str] = {}
     for candidate in names:
         folded.setdefault(candidate.casefold(), candidate)
@@ -102,7 +146,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     close = list(dict.fromkeys([*close, *(folded[key] for key in alike)]))[:count]
     if close:
         return f"did you mean {', '.join(_quoted(close))}?"
-    shown = ", ".join(_quoted(names[:8]))
+    shown = ", ".join(_quoted(list(names[:8])))
     return f"known: {shown}{', ...' if len(names) > 8 else ''}" if names else "none is known"
 
 

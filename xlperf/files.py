@@ -1,15 +1,31 @@
-"""Files that are replaced whole: a reader sees the old one or the new one, never half of one."""
+"""Files that are replaced whole, and what a killed command leaves behind.
+
+A reader sees the old file or the new one, never half of one. What is not finished yet lies beside the file under a
+hidden name, ``.xlperf-<16 hex digits>.part.csv``, which its writer holds a lock on as long as it lives; the next
+command that writes to the folder removes those that nobody holds.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows, where an open file cannot be removed anyway, and Pyodide, where there is one process
+    fcntl = None  # type: ignore[assignment]
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_PART = re.compile(r"\.xlperf-[0-9a-f]{16}\.part(\.[^.]*)?")
+_SCRATCH = re.compile(r"xlperf-[0-9a-f]{16}\.scratch")
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 
 
 def cache_folder() -> Path:
@@ -26,17 +42,45 @@ def cache_folder() -> Path:
     return (chosen if chosen.is_absolute() else home / ".cache") / "xlperf"
 
 
+def irreplaceable(path: str | os.PathLike[str]) -> str:
+    """Why what stands at a path cannot be replaced by a file, in words; blank where it can, or where nothing stands.
+
+    Links are followed: a link to a device is a device.
+
+    >>> irreplaceable(os.devnull) != "", irreplaceable(__file__)
+    (True, '')
+    """
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"cannot be written: {(error.strerror or str(error)).lower()}"
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
+        return "is a folder; a file is meant"
+    if kind != stat.S_IFREG:
+        return f"is {_KINDS.get(kind, 'no file')}; give the name of a regular file"
+    target = os.path.realpath(path)
+    if not (os.path.exists(target) and os.path.samefile(path, target)):  # such as /proc/self/fd/1
+        return "is an open file without a name; give the name of a regular file"
+    return ""
+
+
 @contextmanager
-def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replaced(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Path]:
     """Give a temporary file beside ``path`` to write, and put it in its place when the block ends well.
 
-    The temporary file keeps the suffix of ``path`` and is flushed to disk before it takes the name. When the block
-    raises (an error, Ctrl-C) it is removed and the old file stands as it was.
+    The temporary file keeps the suffix of ``path`` and is flushed to disk before it takes the name. It has the owner,
+    the group and the permissions of the file that it replaces. When the block raises (an error, Ctrl-C) it is removed
+    and the old file stands as it was.
 
     Parameters
     ----------
     path : path-like
         File to write or to replace; a link is followed, so that it stays a link.
+    durable : bool, default True
+        Whether the content must outlive a failure of the machine; a cache need not.
 
     Yields
     ------
@@ -46,37 +90,143 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     OSError
-        Naming ``path``, where the folder cannot be written or the disk is full.
+        Naming ``path``, where the folder cannot be written or the disk is full, where something else than a file
+        stands there, or a file whose owner cannot be kept.
     """
-    import tempfile
-
     target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder; a file is meant", str(path))
+    problem = irreplaceable(path)
+    if problem:
+        raise OSError(errno.EINVAL, problem, str(path))
+    _remove_abandoned(target.parent, _PART)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+        descriptor, temporary = _new_part(target)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
-    os.close(handle)
-    temporary = Path(name)
+    name = str(temporary)
     try:
+        mode = _given_to_owner(temporary, target, str(path))
         yield temporary
-        with temporary.open("rb+") as stream:
-            os.fsync(stream.fileno())
-        temporary.chmod(_mode(target))
+        if durable:
+            with temporary.open("rb+") as stream:
+                os.fsync(stream.fileno())
+        if mode is not None:
+            temporary.chmod(mode)
+        if sys.platform == "win32":
+            os.close(descriptor)
+            descriptor = -1
         os.replace(temporary, target)
     except BaseException as error:
+        if sys.platform == "win32" and descriptor >= 0:
+            os.close(descriptor)
+            descriptor = -1
         with suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError) and (error.filename == name or (error.filename is None and error.errno in _FULL)):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
-def _mode(target: Path) -> int:
-    """Permissions of the file that is replaced, or those that a new file gets."""
-    with suppress(FileNotFoundError):
-        return target.stat().st_mode & 0o7777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder in the temporary folder, removed when the block ends, or by the next one where its owner was killed."""
+    import tempfile
+
+    base = Path(tempfile.gettempdir())
+    _remove_abandoned(base, _SCRATCH)
+    while True:
+        folder = base / f"xlperf-{os.urandom(8).hex()}.scratch"
+        folder.mkdir(mode=0o700)
+        descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
+        if descriptor < 0 or _held(descriptor, folder):
+            break
+        os.close(descriptor)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _new_part(target: Path) -> tuple[int, Path]:
+    """An empty file beside a target, open and locked; only its owner may read it where it replaces another one."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    while True:
+        part = target.parent / f".xlperf-{os.urandom(8).hex()}.part{target.suffix}"
+        descriptor = os.open(part, flags, 0o600 if target.exists() else 0o666)
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        if mode & 0o600 != 0o600:  # a mask that leaves a file to nobody, or a system that has none and says 0o777
+            os.chmod(part, mode | 0o600)
+        if _held(descriptor, part):
+            return descriptor, part
+        os.close(descriptor)
+
+
+def _held(descriptor: int, path: Path) -> bool:
+    """Lock what was just made; False where somebody took it for abandoned before that, and removed it."""
+    if fcntl is None:
+        return True
+    with suppress(OSError):  # a file system without locks: nobody can take it for abandoned either
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return _same(descriptor, path)
+
+
+def _same(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except OSError:
+        return False
+
+
+def _given_to_owner(temporary: Path, target: Path, path: str) -> int | None:
+    """Give a file the owner and group of the one that it replaces; its permissions then, None where it replaces none.
+
+    Where the group cannot be kept, its members are treated as everybody else is.
+    """
+    try:
+        old = target.stat()
+    except FileNotFoundError:
+        return None
+    mode = stat.S_IMODE(old.st_mode)
+    new = temporary.stat()
+    if sys.platform != "win32" and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        try:
+            os.chown(temporary, old.st_uid, old.st_gid)
+        except OSError:
+            if old.st_uid != new.st_uid:
+                problem = "belongs to another user, who would no longer own it; give another name"
+                raise PermissionError(errno.EPERM, problem, path) from None
+            mode = (mode & 0o1707) | (mode & 0o007) << 3
+    return mode
+
+
+def _remove_abandoned(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove what commands that were killed have left in a folder: what bears such a name and nobody holds."""
+    if fcntl is None and sys.platform != "win32":
+        return
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if "xlperf-" in entry.name and names.fullmatch(entry.name):
+                with suppress(OSError):
+                    _remove_if_abandoned(Path(entry.path))
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    if fcntl is None:
+        path.unlink()  # refused while its writer has it open
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _same(descriptor, path):
+            return
+        if stat.S_ISREG(status.st_mode):
+            path.unlink()
+        elif stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(descriptor)

@@ -28,3 +28,12 @@ def template(name: str) -> Path:
     'templates'
     """
     return _resource("templates", name)
+
+
+def shipped_folders() -> tuple[Path, ...]:
+    """Folders whose files xlperf reads: the package, workbooks, templates.
+
+    >>> [folder.name for folder in shipped_folders()]
+    ['xlperf', 'workbooks', 'templates']
+    """
+    return (_PACKAGE, workbook().parent, template("report.xlsx").parent)

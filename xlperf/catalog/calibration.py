@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import shown
-from xlperf.errors import Fault, InputError, nearest
+from xlperf.errors import Fault, Hint, InputError, nearest
 from xlperf.units import UNITS
 
 ANY = "any"
@@ -153,7 +153,7 @@ class Calibration:
         self.table = table
         rows, faults = calibration_rows(table)
         if faults:
-            raise InputError([Fault(table.place(row, column), problem) for row, column, problem in faults])
+            raise InputError([Fault(table.place(row, column), problem, hint) for row, column, problem, hint in faults])
         self._rows = rows
         self._generations: dict[str, set[str]] = {}
         self._softwares: dict[str, set[str]] = {}
@@ -273,44 +273,39 @@ def _fall_backs(family: str, generation: str, precision: str, software: str) -> 
 CalibrationRows = dict[tuple[str, str], dict[tuple[str, str, str], tuple[int, float]]]
 
 
-def calibration_rows(table: Table) -> tuple[CalibrationRows, list[tuple[int, str, str]]]:
-    """Rows by (family, constant) and key, values in the units used inside; and faults: (row, column, problem)."""
+def calibration_rows(table: Table) -> tuple[CalibrationRows, list[tuple[int, str, str, Hint | None]]]:
+    """Rows by (family, constant) and key, values in the units used inside; and faults: (row, column, problem, hint)."""
     declared = declared_constants()
     columns = [table.text(name).tolist() for name in ("family", "constant", "unit")]
     keys = [table.text(name, ANY).tolist() for name in ("generation", "precision", "software")]
     values = table.number("value").tolist()
     rows: CalibrationRows = {}
-    faults: list[tuple[int, str, str]] = []
+    faults: list[tuple[int, str, str, Hint | None]] = []
     for row, (family, name, symbol) in enumerate(zip(*columns, strict=True)):
         family, name, value = _key(family), _key(name), values[row]
         family = _MOVED.get((family, name), family)
         if family not in declared:
             if family != ANY:
-                faults.append((row, "family", f"unknown family {shown(family)}; {nearest(family, declared)}"))
+                hint = partial(nearest, family, tuple(declared))
+                faults.append((row, "family", f"unknown family {shown(family)}", hint))
             continue
         if name not in declared[family]:
             if name != ANY:
-                hint = nearest(name, declared[family])
-                faults.append((row, "constant", f'unknown constant {shown(name)} of family "{family}"; {hint}'))
+                hint = partial(nearest, name, tuple(declared[family]))
+                faults.append((row, "constant", f'unknown constant {shown(name)} of family "{family}"', hint))
             continue
         constant = declared[family][name]
         unit = UNITS.get(symbol or constant.unit)
         if unit is None or unit.dimension != UNITS[constant.unit].dimension:
             known = [other.symbol for other in UNITS.values() if other.dimension == UNITS[constant.unit].dimension]
-            faults.append(
-                (row, "unit", f"unit of {family} {name} cannot be {shown(symbol)}; known: {', '.join(known)}")
-            )
+            problem = f"unit of {family} {name} cannot be {shown(symbol)}; known: {', '.join(known)}"
+            faults.append((row, "unit", problem, None))
             continue
         inside = value * unit.factor
         if not constant.low <= inside <= constant.high and value == value:
             low, high = constant.low / unit.factor, constant.high / unit.factor
-            faults.append(
-                (
-                    row,
-                    "value",
-                    f"{family} {name} must be a number from {low:g} to {high:g} ({unit.symbol}), got {value:g}",
-                )
-            )
+            problem = f"{family} {name} must be a number from {low:g} to {high:g} ({unit.symbol}), got {value:g}"
+            faults.append((row, "value", problem, None))
             continue
         key = (_key(keys[0][row]), _precision(keys[1][row]), _key(keys[2][row]))
         rows.setdefault((family, name), {})[key] = (row, inside)

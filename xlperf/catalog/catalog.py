@@ -17,7 +17,7 @@ from xlperf.catalog.keys import aliases
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import shown
-from xlperf.errors import Fault, InputError, nearest
+from xlperf.errors import Fault, Hint, InputError, nearest
 
 if TYPE_CHECKING:
     import hashlib
@@ -182,7 +182,7 @@ class Catalog:
     def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
         found = list(map(index.get, names.tolist(), repeat(_UNKNOWN)))
         if _UNKNOWN in found:
-            problems: dict[str, str] = {}
+            problems: dict[str, tuple[str, Hint]] = {}
             faults = []
             for row, name in enumerate(names.tolist()):
                 if found[row] != _UNKNOWN:
@@ -191,14 +191,14 @@ class Catalog:
                 if at == _UNKNOWN:
                     if name not in problems:
                         problems[name] = self._unknown(kind, name)
-                    faults.append(Fault(plans.place(row, column), problems[name]))
+                    faults.append(Fault(plans.place(row, column), *problems[name]))
                 else:
                     index[name] = found[row] = at
             if faults:
                 raise InputError(faults)
         return np.array(found, dtype=np.int64)
 
-    def _unknown(self, kind: str, name: str) -> str:
+    def _unknown(self, kind: str, name: str) -> tuple[str, Hint]:
         return _unknown(kind, name, self.tables[kind])
 
 
@@ -273,8 +273,8 @@ def _same_file(path: Path, other: Path) -> bool:
 def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], faults: list[Fault]) -> Catalog:
     if faults:
         indexes = {kind: _index(table) for kind, table in tables.items()}
-        known = {str(fault) for fault in faults}
-        more = [fault for fault in catalog_faults(tables, indexes, strict) if str(fault) not in known]
+        known = set(faults)
+        more = [fault for fault in catalog_faults(tables, indexes, strict) if fault not in known]
         raise InputError([*faults, *more])
     return Catalog(tables, origin, strict)
 
@@ -301,19 +301,25 @@ def catalog_faults(
                 continue
             for row, name in enumerate(table[column.name].tolist()):
                 if name.casefold() not in indexes[column.reference]:
-                    problem = _unknown(column.reference, name, tables[column.reference])
-                    faults.append(Fault(table.place(row, column.name), problem))
+                    unknown = _unknown(column.reference, name, tables[column.reference])
+                    faults.append(Fault(table.place(row, column.name), *unknown))
         if kind == "calibration":
-            faults += [Fault(table.place(row, name), problem) for row, name, problem in calibration_rows(table)[1]]
+            found = calibration_rows(table)[1]
+            faults += [Fault(table.place(row, name), problem, hint) for row, name, problem, hint in found]
     return faults
 
 
-def _unknown(kind: str, name: str, table: Table) -> str:
+def _unknown(kind: str, name: str, table: Table) -> tuple[str, Hint]:
+    """Problem of an unknown name, and how to find those that are meant."""
     key = table.schema.key.name
-    known = dict.fromkeys(text for text in table.text(key).tolist() if text)
-    if kind == "models":
-        known.update(dict.fromkeys(word for _, word in aliases(table)))
-    return f"unknown {key} {shown(name)}; {nearest(name, known)}"
+
+    def hint() -> str:
+        known = dict.fromkeys(text for text in table.text(key).tolist() if text)
+        if kind == "models":
+            known.update(dict.fromkeys(word for _, word in aliases(table)))
+        return nearest(name, known)
+
+    return f"unknown {key} {shown(name)}", hint
 
 
 def _index(table: Table) -> dict[str, int]:

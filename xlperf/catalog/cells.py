@@ -6,10 +6,9 @@ rules: :func:`table_from_rows` and :func:`table_from_columns`. All faults are co
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,8 +18,19 @@ from xlperf.catalog.headers import Field, Header, parse_header, plan_kind, table
 from xlperf.catalog.keys import key_faults
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, TableSchema, schema, split_header
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.catalog.values import BadValue, ErrorValue, Unsaved, is_blank, shown
-from xlperf.errors import Fault, InputError
+from xlperf.catalog.values import (
+    BadValue,
+    ErrorValue,
+    SparseRow,
+    Unsaved,
+    as_number,
+    as_text,
+    factorise,
+    is_blank,
+    number_of,
+    shown,
+)
+from xlperf.errors import Fault, Hint, InputError
 
 __all__ = [
     "ErrorValue",
@@ -42,6 +52,7 @@ Locate = Callable[[int, int], str]
 """``locate(row, position)`` says where a cell stands; row -1 is the header, position -1 the whole row."""
 
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
+_HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
 _MOST_COUNTED = 2.0**50
 _LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
 _YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
@@ -95,14 +106,12 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
 
 def _number(field: Field, value: object, from_text: bool) -> float:
     number = math.nan
+    value = as_number(value)
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         with suppress(OverflowError):
             number = float(value)
     elif isinstance(value, str):
-        try:
-            number = float(value) if "_" not in value else math.nan
-        except ValueError:
-            number = math.nan
+        number = number_of(value)
         if not from_text and math.isfinite(number):
             raise BadValue(f"{field.words} must be {field.expects}, got the text {shown(value)}; enter it as a number")
     if not math.isfinite(number):
@@ -130,6 +139,7 @@ def _beyond(field: Field, inside: Any) -> Any:
 
 
 def _flag(field: Field, value: object) -> float:
+    value = as_number(value)
     if isinstance(value, (bool, int, float, np.bool_, np.number)) and value in (0, 1):
         return float(value)
     if isinstance(value, str) and value.casefold() in _YES:
@@ -147,15 +157,12 @@ def _choice(field: Field, value: object) -> str:
 
 
 def _text(field: Field, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-        return f"{float(value):.15g}"
-    if isinstance(value, datetime.datetime):
-        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(sep=" ")
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    raise BadValue(f"{field.words} must be text, got {shown(value)}")
+    if isinstance(value, str) and _HALVES.search(value):
+        raise BadValue(f"{field.words} must be text, got {shown(value)}, which holds half a character")
+    text = as_text(value)
+    if text is None:
+        raise BadValue(f"{field.words} must be text, got {shown(value)}")
+    return text
 
 
 class _Collector:
@@ -163,21 +170,21 @@ class _Collector:
 
     def __init__(self, locate: Locate) -> None:
         self.locate = locate
-        self.found: list[tuple[int, int, str]] = []
+        self._found: dict[tuple[int, int], list[tuple[str, Hint | None]]] = {}
 
-    def add(self, row: int, position: int, problem: str) -> None:
-        self.found.append((row, position, problem))
+    def add(self, row: int, position: int, problem: str, hint: Hint | None = None) -> None:
+        self._found.setdefault((row, position), []).append((problem, hint))
 
     def has(self, row: int, position: int) -> bool:
-        return any(found[:2] == (row, position) for found in self.found)
+        return (row, position) in self._found
 
     def header(self, parsed: Header) -> None:
-        for position, problem, other in parsed.faults:
+        for position, problem, other, hint in parsed.faults:
             clause = f"; the first is at {self.locate(-1, other)}" if other >= 0 else ""
-            self.add(-1, position, problem + clause)
+            self.add(-1, position, problem + clause, hint)
 
     def faults(self) -> list[Fault]:
-        return [Fault(self.locate(row, position), problem) for row, position, problem in sorted(self.found)]
+        return [Fault(self.locate(*place), *words) for place in sorted(self._found) for words in self._found[place]]
 
 
 def parse_rows(
@@ -201,13 +208,13 @@ def parse_rows(
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
     collector.header(parsed)
-    fields = parsed.fields
+    fields, unnamed = parsed.fields, frozenset(parsed.unnamed)
     kept: list[int] = []
     for row, cells in enumerate(rows):
         width = len(cells)
         if skip_empty and all(field.position >= width or is_blank(cells[field.position]) for field in fields):
             continue
-        for position in parsed.unnamed:
+        for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
             if position < width and not is_blank(cells[position]):
                 collector.add(row, position, f"a value without a header, got {shown(cells[position])}")
         kept.append(row)
@@ -281,9 +288,14 @@ def parse_coded(
     collector.header(parsed)
     for position in parsed.unnamed:
         values, distinct = columns[position]
-        for code, value in enumerate(distinct or ()):
+        if distinct is None:
+            codes = np.flatnonzero(~np.isnan(values))[:1]  # a number in every row says no more than one
+            found = [(int(row), values[row].item()) for row in codes]
+        else:
+            rows = dict(zip(*(part.tolist() for part in np.unique(values, return_index=True)), strict=True))
+            found = [(rows[code], value) for code, value in enumerate(distinct) if code in rows]
+        for row, value in found:
             if not is_blank(value):
-                row = int(np.flatnonzero(values == code)[0])
                 collector.add(row, position, f"a value without a header, got {shown(value)}")
     arrays: dict[str, np.ndarray] = {}
     auto: dict[str, np.ndarray] = {}
@@ -305,17 +317,21 @@ def _expand(
     blank: float | str = "" if field.column.is_text else float("nan")
     results: list[float | str] = []
     autos: list[int] = []
+    problems: dict[int, str] = {}
     for code, value in enumerate(distinct):
         try:
             result = convert(field, value, from_text=True)
         except BadValue as bad:
-            for row in np.flatnonzero(codes == code).tolist():
-                collector.add(row, field.position, str(bad))
+            problems[code] = str(bad)
             result = blank
         if result is None:
             autos.append(code)
             result = blank
         results.append(result)
+    if problems:
+        faulty = np.flatnonzero(np.isin(codes, list(problems)))
+        for row, code in zip(faulty.tolist(), codes[faulty].tolist(), strict=True):
+            collector.add(row, field.position, problems[code])
     expanded = _as_array(field, results)[codes] if results else _as_array(field, [])
     return expanded, np.isin(codes, autos) if autos else None
 
@@ -348,14 +364,9 @@ def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndar
 def _coded(values: np.ndarray) -> Coded:
     if values.dtype.kind in "fiub":
         return values, None
+    if values.dtype.kind in "mM":
+        values = values.astype(f"{values.dtype.kind}8[us]")
     return factorise(values.tolist())
-
-
-def factorise(values: Iterable[object]) -> tuple[np.ndarray, list[object]]:
-    """Codes of values, and the distinct values that they index, in the order of their first appearance."""
-    seen: dict[object, int] = {}
-    codes = [seen.setdefault(value, len(seen)) for value in values]
-    return np.array(codes, dtype=np.int64), list(seen)
 
 
 def _as_array(field: Field, values: Sequence[float | str]) -> np.ndarray:

@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.doubts import far_values
 from xlperf.catalog.plans import read_plans
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES
 from xlperf.catalog.sheets import Workbook
 from xlperf.catalog.table import Table
 from xlperf.catalog.workbook import raise_faults, unread_sheets
 from xlperf.errors import Fault, InputError
+from xlperf.resources import workbook
 
 MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
 PRICE_AGE = 3  # years after which the price of an accelerator says little
@@ -114,6 +116,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
     for table in tables:
         doubtful += _provenance_warnings(table, today)
     doubtful += [warning for kind in own for warning in _WARNINGS.get(kind, _none)(catalog)]
+    doubtful += [fault for table in tables for fault in far_values(table, load_catalog().tables[table.kind])]
     doubtful += _plan_warnings(plans)
     failures = tuple(failure for test in tests for failure in test(catalog))
     return Findings(path.name, failures, tuple(doubtful), {table.kind: len(table) for table in [*tables, *plans]})
@@ -146,8 +149,9 @@ def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
 
 
 def _plan_warnings(plans: Sequence[Table]) -> list[Fault]:
-    """Plans of the same name, and plans that are the same but for their name."""
-    faults = []
+    """Plans of the same name, plans that are the same but for their name, and numbers far beyond all plans."""
+    known = {table.kind: table for table in read_plans(workbook())}
+    faults = [fault for table in plans if table.kind in known for fault in far_values(table, known[table.kind])]
     for table in plans:
         names: dict[str, int] = {}
         contents: dict[tuple[object, ...], int] = {}

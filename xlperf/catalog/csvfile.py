@@ -18,8 +18,18 @@ from xlperf.errors import Fault, InputError
 
 STANDARD = "-"
 SIZE_LIMIT = 2 * 2**30
+MOST_COLUMNS = 16_384
+"""Columns of a file, as many as a sheet has. [-]"""
+LINE_LIMIT = 4 * 2**20
+"""Characters of a line. [-]"""
 _STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
-_FORMULA = re.compile(r"'*[=@\t\r]|'*[+-](?=.)(?![\d.]+(?:[eE][+-]?\d+)?$)", re.DOTALL)
+# What a spreadsheet takes for the start of a formula: at the start of a text, or behind whatever it may split a line at
+# (a file with commas is split at semicolons where those are the list separator, at tabs by a paste). Signed numbers are
+# none. Full-width signs count where East Asian input is set.
+_SIGNS = "=@\uff1d\uff20"
+_PIECE = r"(?:^|[;,\t|\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])"
+_START = rf"(?:[{_SIGNS}\t\r]|[+\-\uff0b\uff0d](?=.)(?![0-9.]+(?:[eE][+-]?[0-9]+)?(?:$|[;,\t|\n\r])))"
+_FORMULA = re.compile(rf"({_PIECE}(?:[ \xa0]*\"+|[ \xa0]+(?=['\"]*[{_SIGNS}]))?)('*)(?={_START})", re.DOTALL)
 _BLOCK = 500  # small enough for the processor's cache and for rows to die before they are counted as garbage
 
 
@@ -76,6 +86,7 @@ def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
     standard = str(path) == STANDARD
     shown = name or ("standard input" if standard else Path(path).name)
     text = _decoded(sys.stdin.buffer.read(SIZE_LIMIT + 1) if standard else _bytes(Path(path), shown), shown)
+    _check_lines(text, shown)
     first = next((line for line in text[:1_000_000].splitlines() if line.strip()), "")
     if not first:
         raise InputError(Fault(shown, "is empty; a header row and rows of values are meant"))
@@ -88,17 +99,24 @@ def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
 
 
 def harmless(text: str) -> str:
-    """A text for a CSV file, with an apostrophe before it where a spreadsheet would take it for a formula.
+    """A text for a CSV file, with an apostrophe before each part that a spreadsheet would take for a formula.
 
-    >>> harmless("=1+1"), harmless("-2"), harmless("plan")
-    ("'=1+1", '-2', 'plan')
+    A part starts where the text does, and after a comma, semicolon, tab, bar or line break. :func:`read_csv` takes
+    the apostrophes away again.
+
+    >>> harmless("=1+1"), harmless("-2"), harmless("plan"), harmless("x;=1+1")
+    ("'=1+1", '-2', 'plan', "x;'=1+1")
     """
-    return f"'{text}" if _FORMULA.match(text) else text
+    return _FORMULA.sub(r"\1'\2", text)
 
 
 def _as_written(text: str) -> str:
-    """A text without the apostrophe of :func:`harmless`."""
-    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
+    """A text without the apostrophes of :func:`harmless`."""
+    return _FORMULA.sub(_unmarked, text) if "'" in text else text
+
+
+def _unmarked(found: re.Match[str]) -> str:
+    return found[1] + found[2][1:]
 
 
 def _bytes(path: Path, name: str) -> bytes:
@@ -163,6 +181,9 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
             raise InputError(Fault(f"{name} [line {start}]", _malformed(error))) from None
         end = reader.line_num  # type: ignore[attr-defined]
         if not header:
+            if len(row) > MOST_COLUMNS:
+                problem = f"has {len(row):,} columns; {MOST_COLUMNS:,} are the most"
+                raise InputError(Fault(f"{name} [line {start}]", problem))
             if any(cell.strip() for cell in row):
                 header, header_line, width = row, start, len(row)
                 seen = [{} for _ in header]
@@ -191,6 +212,19 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
         for parts, known in zip(codes, seen, strict=True)
     ]
     return _without_blank_rows(CsvFile(name, header, columns, np.array(lines, dtype=np.int64), header_line))
+
+
+def _check_lines(text: str, name: str) -> None:
+    """Refuse a line without end before it is taken apart: one of twice the limit at the latest."""
+    end = "\n" if "\n" in text else "\r"
+    at = 0
+    while len(text) - at > LINE_LIMIT:
+        found = text.find(end, at, at + LINE_LIMIT)
+        if found < 0:
+            line = text.count(end, 0, at) + 1
+            problem = f"is longer than {LINE_LIMIT:,} characters; a header row and rows of values are meant"
+            raise InputError(Fault(f"{name} [line {line}]", problem))
+        at = text.rfind(end, at, at + LINE_LIMIT) + 1
 
 
 def _malformed(error: csv.Error) -> str:

@@ -6,25 +6,33 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from xlperf.catalog.schema import (
     EVERY_TABLE,
+    PLAN_TABLES,
     Column,
-    results_of,
     schema,
     split_header,
     table_schema,
     unit_of,
 )
 from xlperf.catalog.values import BadValue, is_blank, shown
-from xlperf.errors import Fault, InputError, nearest
+from xlperf.errors import Fault, Hint, InputError, nearest
 from xlperf.units import UNITS
 
 _COUNTS = re.compile(
     r"(num_\w+|\w+_(size|length|layers|rank|parallel|pipeline|stage|step)|size|tier|top_k|year|concurrency"
     r"|links_per_peer|sliding_window)$"
 )
+
+
+_FORMER_RESULTS = set(
+    "carbon_per_million_tokens cost_per_million_tokens cost_per_million_input_tokens cost_per_million_output_tokens "
+    "energy_per_token run_carbon run_cost step_cost tokens_per_dollar tokens_per_second_per_megawatt".split()
+)
+"""What version 0.1 of ``xlperf cost`` called the owner's results: files that it wrote are still plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +78,23 @@ class Field:
         return "text"
 
 
+class HeaderFault(NamedTuple):
+    """What is wrong with a header cell, or with the whole header (position -1); ``other`` is the cell it repeats."""
+
+    position: int
+    problem: str
+    other: int = -1
+    hint: Hint | None = None
+
+
 @dataclass(frozen=True)
 class Header:
-    """The columns that a row of header cells names, and what is wrong with it: (position, problem, other position)."""
+    """The columns that a row of header cells names, and what is wrong with it."""
 
     kind: str
     fields: tuple[Field, ...]
     unnamed: tuple[int, ...]
-    faults: tuple[tuple[int, str, int], ...]
+    faults: tuple[HeaderFault, ...]
 
 
 def _scaled(bounds: str, low: float, high: float, scale: float) -> str:
@@ -132,11 +149,15 @@ def table_kind(header: Sequence[object]) -> str:
 def plan_kind(header: Sequence[object]) -> str:
     """Kind of a table of plans: ``inference`` if it has a ``prompt_length`` column, else ``training``.
 
-    >>> plan_kind(["model", "accelerator", "prompt length (-)"])
-    'inference'
+    Columns that only inference has say so too, so that the prompt length is what is missed, and not they.
+
+    >>> plan_kind(["model", "accelerator", "prompt length (-)"]), plan_kind(["model", "batch size"])
+    ('inference', 'inference')
     """
     names = {split_header(cell)[0] for cell in header if isinstance(cell, str)}
-    return "inference" if "prompt_length" in names else "training"
+    training, inference = (set(table_schema(kind).by_name) for kind in PLAN_TABLES)
+    meant = "prompt_length" in names or (names & (inference - training) and not names & (training - inference))
+    return "inference" if meant else "training"
 
 
 def parse_header(kind: str, header: Sequence[object]) -> Header:
@@ -164,9 +185,11 @@ def _header(cell: object) -> object:
 @lru_cache(maxsize=512)
 def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     sheet = table_schema(kind)
-    ignored = {column.name for column in results_of(kind).columns} if f"{kind}_results" in schema() else set()
+    ignored = _result_names(kind)
+    if any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header):
+        ignored |= _varied_names(kind)
     fields: list[Field] = []
-    faults: list[tuple[int, str, int]] = []
+    faults: list[HeaderFault] = []
     unnamed: list[int] = []
     first: dict[str, int] = {}
     for position, cell in enumerate(header):
@@ -178,22 +201,38 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         column = sheet.by_name.get(name)
         if column is None:
             if name not in ignored:
-                hint = nearest(name, [*sheet.by_name, *sorted(ignored)])
-                faults.append((position, f"unknown column {shown(text)}; {hint.replace('_', ' ')}", -1))
+                known = tuple(word.replace("_", " ") for word in (*sheet.by_name, *sorted(ignored)))
+                hint = partial(nearest, name.replace("_", " "), known)
+                faults.append(HeaderFault(position, f"unknown column {shown(text)}", hint=hint))
             continue
         if name in first:
-            faults.append((position, f"duplicate column {shown(text)}", first[name]))
+            faults.append(HeaderFault(position, f"duplicate column {shown(text)}", first[name]))
             continue
         first[name] = position
         try:
             fields.append(_field(position, column, symbol))
         except BadValue as bad:
-            faults.append((position, str(bad), -1))
+            faults.append(HeaderFault(position, str(bad)))
     for column in sheet.columns:
         needed = column.required or (column.instead and column.instead not in first)
         if needed and column.name not in first:
-            faults.append((-1, f'the column "{column.header}" is missing', -1))
+            faults.append(HeaderFault(-1, f'the column "{column.header}" is missing'))
     return Header(kind, tuple(fields), tuple(unnamed), tuple(faults))
+
+
+@lru_cache(maxsize=64)
+def _result_names(kind: str) -> frozenset[str]:
+    """Columns that commands write beside the rows of a kind: left out where rows are read."""
+    tables = [f"{kind}_results", *(["ownership"] if kind in PLAN_TABLES else [])]
+    names = {column.name for table in tables if table in schema() for column in schema()[table].columns}
+    return frozenset(names | (_FORMER_RESULTS if kind in PLAN_TABLES else set()))
+
+
+@lru_cache(maxsize=64)
+def _varied_names(kind: str) -> frozenset[str]:
+    """Columns of the catalog as a sweep writes them beside plans and results: ``accelerators.memory_bandwidth``."""
+    tables = EVERY_TABLE if kind in PLAN_TABLES else ()
+    return frozenset(f"{table}.{column.name}" for table in tables for column in table_schema(table).columns)
 
 
 def _field(position: int, column: Column, symbol: str | None) -> Field:

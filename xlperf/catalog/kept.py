@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Place, Table
-from xlperf.files import cache_folder
+from xlperf.files import cache_folder, replaced
 
 MOST_KEPT = 4
 """Files that stay in the folder: those of the workbooks that were read last. [-]"""
@@ -39,10 +40,14 @@ def kept_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
     Returns
     -------
     list of Table, optional
-        None where this workbook was not kept, or not by these readers.
+        None where this workbook was not kept, or not by these readers, or where somebody else may have written it.
     """
     try:
-        seal, _, content = _file(path, folder).read_bytes().partition(b"\n")
+        target = _file(path, folder)
+        with target.open("rb") as stream:
+            if not _ours_alone(os.fstat(stream.fileno())) or not _ours_alone(target.parent.stat()):
+                return None
+            seal, _, content = stream.read().partition(b"\n")
         if seal.decode("ascii") != _digest(content):
             return None
         return [_restored(path.name, table) for table in json.loads(content)]
@@ -62,23 +67,29 @@ def keep_tables(path: Path, tables: Sequence[Table], folder: Path | None = None)
     folder : Path, optional
         As in :func:`kept_tables`.
     """
-    import tempfile
-
     content = json.dumps([_described(table) for table in tables], separators=(",", ":")).encode("ascii")
     with contextlib.suppress(OSError, _NO_HOME):
         target = _file(path, folder)
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(_digest(content).encode("ascii") + b"\n" + content)
-            os.replace(temporary, target)
-        except OSError:
-            os.unlink(temporary)
-            raise
-        files = sorted(target.parent.iterdir(), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        if not _ours_alone(target.parent.stat()):
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if not _ours_alone(target.stat()):
+                target.unlink()
+        with replaced(target, durable=False) as temporary:
+            temporary.write_bytes(_digest(content).encode("ascii") + b"\n" + content)
+            temporary.chmod(0o600)
+        kept = [file for file in target.parent.iterdir() if not file.name.startswith(".")]
+        files = sorted(kept, key=lambda file: file.stat().st_mtime_ns, reverse=True)
         for old in files[MOST_KEPT:]:
             old.unlink()
+
+
+def _ours_alone(status: os.stat_result) -> bool:
+    """Whether a file or folder belongs to this user and nobody else may write it; who may could forge what is kept."""
+    if sys.platform == "win32":  # the folder lies in the user's profile, and the bits say nothing
+        return True
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _file(path: Path, folder: Path | None) -> Path:

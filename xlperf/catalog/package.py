@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 from xml.parsers import expat
 
 from xlperf.errors import Fault, InputError
@@ -14,6 +15,13 @@ from xlperf.errors import Fault, InputError
 PART_LIMIT = 256 * 2**20
 TOTAL_LIMIT = 512 * 2**20
 MAX_PARTS = 10_000
+MOST_ELEMENTS = 14_000_000
+"""XML elements of one part: six million cells with values, and their rows. [-]"""
+MOST_TIMES = 100
+"""How many times its size a large part may unpack to; sheets that people fill come to a tenth of this. [-]"""
+LARGE_PART = 16 * 2**20
+_COUNTED_PART = 4 * 2**20  # smaller ones cannot hold too many elements to read
+_DIRECTORY_LIMIT = 4 * 2**20
 _CHUNK = 2**20
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
@@ -38,6 +46,8 @@ class Package:
         File.
     part_limit, total_limit : int
         Bytes that one part, and all parts read together, may unpack to. [B]
+    most_elements : int
+        XML elements that one part may hold. [-]
 
     Raises
     ------
@@ -46,13 +56,18 @@ class Package:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], part_limit: int = PART_LIMIT, total_limit: int = TOTAL_LIMIT
+        self,
+        path: str | os.PathLike[str],
+        part_limit: int = PART_LIMIT,
+        total_limit: int = TOTAL_LIMIT,
+        most_elements: int = MOST_ELEMENTS,
     ) -> None:
         self.path = Path(path)
         self.name = self.path.name
         self._part_limit = part_limit
         self._left = total_limit
         self._total_limit = total_limit
+        self._most_elements = most_elements
         _check_file(self.path)
         try:
             self._zip = zipfile.ZipFile(self.path)
@@ -87,29 +102,46 @@ class Package:
         """Whether the package has a part; names are compared without case."""
         return part.casefold() in self._folded
 
-    def read(self, part: str) -> bytes:
-        """Bytes of one part, counted while they are unpacked."""
+    def chunks(self, part: str) -> Iterator[bytes]:
+        """Bytes of one part as they are unpacked; never more in memory than a chunk.
+
+        Raises
+        ------
+        InputError
+            Where the part is damaged or beyond the limits, before anything of it is given where that can be told.
+        """
         info = self.parts[self._folded[part.casefold()]]
-        limit = min(self._part_limit, self._left)
-        chunks: list[bytes] = []
-        size = 0
+        size, large = info.file_size, info.file_size > LARGE_PART
+        if size > min(self._part_limit, self._left):
+            raise self._too_large()
+        if large and size > MOST_TIMES * info.compress_size:
+            problem = f"its part {part} unpacks to more than {MOST_TIMES} times its size"
+            raise InputError(Fault(self.name, f"{problem}; xlperf does not open it"))
+        if size > _COUNTED_PART:
+            self._count_elements(part, info)
+        self._left -= size
+        yield from self._unpacked(part, info)
+
+    def _unpacked(self, part: str, info: zipfile.ZipInfo) -> Iterator[bytes]:
         try:
-            if info.file_size > limit:
-                raise self._too_large()
             with self._zip.open(info) as stream:
                 while chunk := stream.read(_CHUNK):
-                    size += len(chunk)
-                    if size > limit:
-                        raise self._too_large()
-                    chunks.append(chunk)
+                    yield chunk
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError, RuntimeError):
             raise self.damaged(part) from None
         except Exception as error:  # zlib.error, lzma.LZMAError: a damaged stream, whatever its method
             if type(error).__module__ in ("zlib", "lzma", "_lzma", "bz2"):
                 raise self.damaged(part) from None
             raise
-        self._left -= size
-        return b"".join(chunks)
+
+    def _count_elements(self, part: str, info: zipfile.ZipInfo) -> None:
+        """Refuse a part of too many elements; an element has one tag where it is empty, else two."""
+        count = 0
+        for chunk in self._unpacked(part, info):
+            count += chunk.count(b"<") - chunk.count(b"</")
+            if count > self._most_elements:
+                problem = f"its part {part} holds more than {self._most_elements:,} elements"
+                raise InputError(Fault(self.name, f"{problem}; split the sheet, or take CSV or Parquet"))
 
     def _too_large(self) -> InputError:
         problem = (
@@ -145,8 +177,10 @@ class Package:
         if text is not None:
             parser.CharacterDataHandler = text
         try:
-            parser.Parse(self.read(part), True)
-        except (expat.ExpatError, UnicodeError, LookupError):
+            for chunk in self.chunks(part):
+                parser.Parse(chunk, False)
+            parser.Parse(b"", True)
+        except (expat.ExpatError, ValueError, LookupError):  # ValueError: an encoding that the parser does not take
             raise self.damaged(part) from None
 
     def relations(self, part: str) -> dict[str, tuple[str, str]]:
@@ -176,6 +210,7 @@ def _check_file(path: Path) -> None:
             if head == _OLE:
                 body = stream.read(64 * 2**20)
                 raise InputError(Fault(path.name, _ole_problem(body)))
+            crowded = _directory_size(stream) > _DIRECTORY_LIMIT
     except FileNotFoundError:
         raise InputError(Fault(str(path), "there is no such file")) from None
     except (OSError, ValueError) as error:
@@ -185,6 +220,22 @@ def _check_file(path: Path) -> None:
         raise InputError(Fault(path.name, "is empty; a workbook (.xlsx) is meant"))
     if not head.startswith(b"PK"):
         raise InputError(Fault(path.name, "is no .xlsx workbook; open it in Excel or LibreOffice and save it as .xlsx"))
+    if crowded:
+        raise InputError(Fault(path.name, f"holds more than {MAX_PARTS:,} parts; xlperf does not open it"))
+
+
+def _directory_size(stream: BinaryIO) -> int:
+    """Bytes of the list of parts at the end of a zip archive, as its last record says; 0 where there is none. [B]
+
+    The list is parsed whole when the archive is opened, whatever its length.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 2**16 - 128))
+    tail = stream.read()
+    end, larger = tail.rfind(b"PK\5\6"), tail.rfind(b"PK\6\6")
+    found = int.from_bytes(tail[end + 12 : end + 16], "little") if end >= 0 else 0
+    wide = int.from_bytes(tail[larger + 40 : larger + 48], "little") if larger >= 0 else 0
+    return max(found if found != 0xFFFFFFFF or larger < 0 else 0, wide)
 
 
 def _ole_problem(body: bytes) -> str:

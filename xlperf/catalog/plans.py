@@ -7,18 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from xlperf.catalog.cells import (
     is_blank,
     parse_coded,
-    parse_columns,
+    parse_header,
     plan_kind,
     table_from_columns,
     table_from_rows,
     table_kind,
 )
 from xlperf.catalog.csvfile import STANDARD, read_csv
+from xlperf.catalog.parquetfile import read_parquet
 from xlperf.catalog.schema import PLAN_TABLES, split_header, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.catalog.workbook import raise_faults, read_catalog_tables, read_plan_tables
@@ -168,25 +167,20 @@ def _csv_plans(path: str | os.PathLike[str], kind: str | None) -> tuple[list[Tab
 def _parquet_plans(
     path: Path, kind: str | None, kind_of: Callable[[str, Sequence[object]], str] | None = None
 ) -> tuple[list[Table], list[Fault]]:
-    if path.is_dir() or not path.exists():
-        raise InputError(Fault(str(path), "is a folder" if path.is_dir() else "there is no such file"))
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise InputError(Fault(path.name, "Parquet needs pyarrow: pip install pyarrow")) from None
-    try:
-        found = parquet.read_table(path)
-    except (ArrowException, OSError) as error:
-        raise InputError(Fault(path.name, f"is no Parquet file: {str(error).splitlines()[0]}")) from None
-    header = list(found.column_names)
-    columns = [np.asarray(found.column(index).to_numpy(zero_copy_only=False)) for index in range(len(header))]
+    def meant(header: Sequence[object]) -> str:
+        return kind or (kind_of(path.name, header) if kind_of is not None else plan_kind(header))
+
+    def wanted(header: Sequence[str]) -> set[int]:
+        parsed = parse_header(meant(header), header)
+        return {field.position for field in parsed.fields} | set(parsed.unnamed)
+
+    header, columns = read_parquet(path, wanted)
 
     def locate(row: int, position: int) -> str:
         column = f"column {header[position]}" if position >= 0 else ""
         return f"{path.name} [{', '.join(filter(None, [f'row {row + 1}' if row >= 0 else '', column])) or 'columns'}]"
 
-    meant = kind or (kind_of(path.name, header) if kind_of is not None else plan_kind(header))
-    table, faults = parse_columns(meant, header, columns, locate)
+    table, faults = parse_coded(meant(header), header, columns, locate)
     return [table], faults
 
 

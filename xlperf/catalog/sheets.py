@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from xlperf.catalog.package import Package
-from xlperf.catalog.values import ErrorValue, Unsaved
+from xlperf.catalog.values import DateNumber, ErrorValue, Unsaved, number_of, serial_number
 
 Cells = dict[int, dict[int, object]]
-"""Values by row and column, both counted from 1; blank cells are absent."""
+"""Values by row and column, both counted from 1; blank cells are absent, and rows of nothing else."""
 
 MAX_ROWS, MAX_COLUMNS = 1_048_576, 16_384
 _DATE_FORMATS = frozenset([*range(14, 23), *range(27, 37), 45, 46, 47, *range(50, 59)])
 _NOT_FORMAT = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
+_REFERENCE = re.compile(r"\$?([A-Z]{1,3})\$?([0-9]{1,7}):\$?([A-Z]{1,3})\$?([0-9]{1,7})")
 _ESCAPE = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
 
@@ -135,10 +136,12 @@ class Workbook:
 
         def start(tag: str, attributes: dict[str, str]) -> None:
             if tag == "table":
-                corners = re.fullmatch(r"\$?([A-Z]+)\$?(\d+):\$?([A-Z]+)\$?(\d+)", attributes.get("ref", ""))
+                corners = _REFERENCE.fullmatch(attributes.get("ref", ""))
                 if corners is None:
                     raise self.package.damaged(target)
                 left, top, right, bottom = corners.groups()
+                if column_number(right) > MAX_COLUMNS or int(bottom) > MAX_ROWS:
+                    raise self.package.damaged(target)
                 name = attributes.get("displayName") or attributes.get("name", "")
                 totals = int(attributes.get("totalsRowCount", "0") or 0)
                 place = (int(top), column_number(left), int(bottom), column_number(right))
@@ -211,7 +214,7 @@ class Workbook:
         return frozenset(dates)
 
     def cells(self, sheet: str, formulas: Formulas | None = None) -> Cells:
-        """Values of a sheet: numbers, text, booleans, dates, ErrorValue and Unsaved.
+        """Values of a sheet: numbers, DateNumber among them, text, booleans, ErrorValue and Unsaved.
 
         Parameters
         ----------
@@ -230,18 +233,18 @@ class Workbook:
 
     def shared_string(self, text: str) -> str:
         """Text of a shared string."""
+        if not (text.isascii() and text.isdigit()):
+            raise ValueError(text)
         return self._strings[int(text)]
 
     def number(self, text: str, style: str) -> object:
-        """A number, or the date that its style shows."""
-        value = float(text)
+        """A number, and whether its style shows it as a date; text that is no number stays text, for its column."""
+        value = number_of(text)
+        if value != value:
+            return text
         if style not in self._date_styles:
             return value
-        try:
-            start = datetime.datetime(1904, 1, 1) if self.date_1904 else datetime.datetime(1899, 12, 30)
-            return start + datetime.timedelta(days=value)
-        except (OverflowError, ValueError):
-            return value
+        return DateNumber(value, self.date_1904)
 
 
 def is_date_format(code: str) -> bool:
@@ -254,7 +257,11 @@ def is_date_format(code: str) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
+    """Text with the characters that XML cannot hold, which the format writes as ``_x000D_``; pairs of halves joined."""
+    if "_x" not in text:
+        return text
+    plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 class _SheetReader:
@@ -266,7 +273,7 @@ class _SheetReader:
         self._formulas = formulas
         self._row = 0
         self._column = 0
-        self._cells: dict[int, object] = {}
+        self._cells: dict[int, object] | None = None
         self._type = "n"
         self._style = ""
         self._formula: dict[str, str] | None = None
@@ -298,7 +305,7 @@ class _SheetReader:
             if not 0 < self._row <= MAX_ROWS:
                 raise ValueError(tag)
             self._column = 0
-            self._cells = self.rows.setdefault(self._row, {})
+            self._cells = self.rows.get(self._row)
         elif tag == "rPh":
             self._phonetic = True
 
@@ -312,6 +319,8 @@ class _SheetReader:
         elif tag == "c":
             value = self._finished()
             if value is not None:
+                if self._cells is None:
+                    self._cells = self.rows[self._row] = {}
                 self._cells[self._column] = value
         elif tag == "rPh":
             self._phonetic = False
@@ -335,7 +344,8 @@ class _SheetReader:
         if kind == "e":
             return ErrorValue(text)
         if kind == "d":
-            return datetime.datetime.fromisoformat(text)
+            system = self._book.date_1904
+            return DateNumber(serial_number(datetime.datetime.fromisoformat(text), system), system)
         raise ValueError(kind)
 
     def _keep_formula(self, attributes: dict[str, str]) -> None:

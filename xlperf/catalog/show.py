@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import os
+from collections.abc import Iterator
 
 from xlperf.catalog.sheets import Cells, Formulas, Workbook, column_letters
-from xlperf.catalog.values import ErrorValue, Unsaved
+from xlperf.catalog.values import DateNumber, ErrorValue, Unsaved
 from xlperf.errors import printable
 
 
@@ -31,42 +31,53 @@ def show(path: str | os.PathLike[str]) -> str:
     InputError
         In one line, when the file cannot be read.
     """
-    lines: list[str] = []
+    return "".join(f"{line}\n" for line in shown_lines(path))
+
+
+def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Lines of :func:`show`, one at a time, as a cell far to the right makes a long one; the file is read before."""
+    sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
     with Workbook(path) as book:
         for sheet in book.sheets:
             formulas = Formulas()
             cells = book.cells(sheet, formulas)
             tables = sorted(f"{table.name} {table.reference}" for table in book.tables(sheet))
-            lines.append("\t".join([f"# {sheet}", *(f"table {table}" for table in tables)]))
-            lines += _rows(cells, _formula_texts(formulas))
-    return "".join(f"{line}\n" for line in lines)
+            heading = "\t".join([f"# {_escaped(sheet)}", *(f"table {_escaped(table)}" for table in tables)])
+            sheets.append((heading, cells, _formula_texts(formulas)))
+    for heading, cells, texts in sheets:
+        yield heading
+        yield from _rows(cells, texts)
 
 
-def _rows(cells: Cells, formulas: dict[tuple[int, int], str]) -> list[str]:
-    lines = []
+def _rows(cells: Cells, formulas: dict[tuple[int, int], str]) -> Iterator[str]:
     for row in sorted(cells):
-        texts = {column: formulas.get((row, column)) or _text(value) for column, value in cells[row].items()}
+        texts = {
+            column: _escaped(formulas[row, column]) if (row, column) in formulas else _text(value)
+            for column, value in cells[row].items()
+        }
         filled = [column for column, text in texts.items() if text]
         if filled:
-            line = "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))
-            lines.append(line)
-    return lines
+            yield "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))
 
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n")
-        return printable(escaped)
+        return _escaped(value)
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
+    if isinstance(value, DateNumber):
+        return value.text
     if isinstance(value, float):
         return f"{value:.15g}"
-    if isinstance(value, datetime.datetime):
-        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(sep=" ")
     if isinstance(value, ErrorValue):
-        return value.text
+        return _escaped(value.text)
     assert isinstance(value, Unsaved)
-    return f"={value.formula}"
+    return _escaped(f"={value.formula}")
+
+
+def _escaped(text: str) -> str:
+    """A text as one cell of one line: backslashes, tabs and newlines are written out, and other control characters."""
+    return printable(text.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n"))
 
 
 def _formula_texts(formulas: Formulas) -> dict[tuple[int, int], str]:

@@ -10,6 +10,7 @@ from xlperf.catalog.cells import is_blank, parse_rows
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
 from xlperf.catalog.sheets import Cells, Formulas, ListObject, Workbook, column_letters
 from xlperf.catalog.table import Table
+from xlperf.catalog.values import SparseRow
 from xlperf.errors import Fault, InputError, nearest
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "unread_sheets",
 ]
 
+MOST_ROWS = 200_000
+"""Rows that are read of one sheet. [-]"""
 _FOR_READERS = frozenset({"start", "tco", "checks", "study"})  # sheets that xlperf writes and does not read
 
 
@@ -36,10 +39,10 @@ class Block:
     book: str
     sheet: str
     header: list[object]
-    rows: list[list[object]]
+    rows: list[SparseRow]
     header_row: int
     row_numbers: list[int]
-    first_column: int
+    columns: list[int]
     beyond: int | None = None
     table: ListObject | None = None
 
@@ -47,7 +50,7 @@ class Block:
         """Cell of a row and position: ``xlperf.xlsx [accelerators!F7]``; the sheet alone for the whole header."""
         if position < 0 and row < 0:
             return f"{self.book} [{self.sheet}]"
-        letters = column_letters(self.first_column + max(position, 0))
+        letters = column_letters(self.columns[max(position, 0)])
         return f"{self.book} [{self.sheet}!{letters}{self.row_numbers[row] if row >= 0 else self.header_row}]"
 
 
@@ -78,32 +81,50 @@ def _matches(kind: str, row: dict[int, object], first: int) -> bool:
 
 
 def _table_block(book: str, sheet: str, cells: Cells, table: ListObject) -> Block:
-    columns = range(table.first_column, table.last_column + 1)
+    span = range(table.first_column, table.last_column + 1)
     last = table.last_row - table.totals
-    numbers = [row for row in sorted(cells) if table.first_row < row <= last]
-    header = [cells.get(table.first_row, {}).get(column) for column in columns]
-    rows = [[cells[row].get(column) for column in columns] for row in numbers]
-    below = cells.get(table.last_row + 1, {})
-    beyond = table.last_row + 1 if any(not is_blank(below.get(column)) for column in columns) else None
-    return Block(book, sheet, header, rows, table.first_row, numbers, table.first_column, beyond, table)
+    numbers = [row for row in sorted(cells) if table.first_row < row <= last and any(c in span for c in cells[row])]
+    beyond = table.last_row + 1
+    below = any(column in span and not is_blank(value) for column, value in cells.get(beyond, {}).items())
+    return _block(book, sheet, cells, table.first_row, numbers, span, beyond if below else None, table)
 
 
 def _free_block(book: str, sheet: str, cells: Cells, header_row: int, first: int) -> Block:
     last = first
     while not is_blank(cells[header_row].get(last + 1)):
         last += 1
-    columns = range(first, last + 1)
     numbers = [row for row in sorted(cells) if row > header_row]
-    header = [cells[header_row].get(column) for column in columns]
-    rows = [[cells[row].get(column) for column in columns] for row in numbers]
-    return Block(book, sheet, header, rows, header_row, numbers, first)
+    return _block(book, sheet, cells, header_row, numbers, range(first, last + 1))
+
+
+def _block(
+    book: str,
+    sheet: str,
+    cells: Cells,
+    header_row: int,
+    numbers: list[int],
+    span: range,
+    beyond: int | None = None,
+    table: ListObject | None = None,
+) -> Block:
+    """Rows below a header, in the columns of a span that hold anything: the memory is that of the cells there are."""
+    if len(numbers) > MOST_ROWS:
+        problem = f"holds {len(numbers):,} rows; xlperf reads {MOST_ROWS:,} of a sheet, more from CSV or Parquet"
+        raise InputError(Fault(f"{book} [{sheet}]", problem))
+    top = cells.get(header_row, {})
+    used = set(top).union(*(cells[row] for row in numbers))
+    columns = sorted(column for column in used if column in span) or [span.start]
+    position = {column: place for place, column in enumerate(columns)}
+    rows = [SparseRow(cells[row], columns, position) for row in numbers]
+    header = [top.get(column) for column in columns]
+    return Block(book, sheet, header, rows, header_row, numbers, columns, beyond, table)
 
 
 def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
     """A block as a table, with every fault."""
     table, faults = parse_rows(kind, block.header, block.rows, block.locate)
     if block.beyond is not None and block.table is not None:
-        place = f"{block.book} [{block.sheet}!{column_letters(block.first_column)}{block.beyond}]"
+        place = f"{block.book} [{block.sheet}!{column_letters(block.table.first_column)}{block.beyond}]"
         problem = f'row just below the table "{block.table.name}" ({block.table.reference}) is not part of it'
         faults.append(Fault(place, f"{problem}; extend the table over it, or leave a row free"))
     return table, faults

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, check_output, examples, progress
+from xlperf.cli.common import catalog_option, examples, progress, say
+from xlperf.cli.files import Command, InputFile, OutputFile
 
 if TYPE_CHECKING:
     from xlperf.explore.allocate import Allocation
@@ -27,13 +28,14 @@ _SHOWN = (
 
 
 @click.command(
+    cls=Command,
     short_help="Find the shares of a device that make time, cost or energy of a plan smallest.",
     epilog=examples(
         "xlperf optimise plans.csv --objective step-time          plans.csv: a plan on '2 nm HBM4e (derived)'",
         "xlperf optimise plans.csv --row 2 --objective cost --catalog study.xlsx -o best.xlsx",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: the first.")
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
@@ -50,7 +52,13 @@ _SHOWN = (
 @click.option(
     "--generations", type=click.IntRange(min=1), default=16, show_default=True, help="Generations of the search."
 )
-@click.option("-o", "--output", metavar="OUT.xlsx", help="Write the device, what it becomes, its plan and results.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT.xlsx",
+    type=OutputFile(".xlsx"),
+    help="Write the device, what it becomes, its plan and results.",
+)
 @catalog_option
 def optimise(
     plans: str,
@@ -76,8 +84,6 @@ def optimise(
     from xlperf.cli.results import write_workbook
     from xlperf.explore.allocate import OBJECTIVES, optimal_allocation
 
-    if output is not None:
-        check_output(output, (".xlsx",), (plans,))
     if row is not None and name is not None:
         raise click.UsageError("give --row or --name, not both")
     table, index = picked(read_plans(plans, sheet=sheet), plans, row, name)
@@ -86,14 +92,14 @@ def optimise(
     goal = objective or next(iter(OBJECTIVES[plan.kind]))
     with progress(generations, f"{generations} generations") as done:
         found = optimal_allocation(plan, known, goal, seed, generations=generations, progress=done)
-    click.echo(_told(found, goal, plan.kind))
+    say(*_told(found, goal, plan.kind))
     if output is not None:
         sheets = [("devices", [found.device, found.derived]), (plan.kind, [found.plan, found.outcome])]
         write_workbook(output, sheets)
-        click.echo(f"{output}: the device and its plan")
+        say(f"{output}: the device and its plan", err=True)
 
 
-def _told(found: Allocation, goal: str, kind: str) -> str:
+def _told(found: Allocation, goal: str, kind: str) -> list[str]:
     """The result in lines: objective, shares, machine, plan."""
     from xlperf.catalog.schema import results_of, unit_of
     from xlperf.explore.allocate import OBJECTIVES
@@ -127,4 +133,4 @@ def _told(found: Allocation, goal: str, kind: str) -> str:
         for name, value in chosen.items()
     )
     lines.append(f"  best plan: {', '.join(words)}")
-    return "\n".join(lines)
+    return lines

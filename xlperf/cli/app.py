@@ -5,6 +5,7 @@ Nothing here or in the modules of the commands imports numpy, pandas or openpyxl
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import click
 
 from xlperf import __version__
 from xlperf.cli.allocate import optimise
+from xlperf.cli.common import say
 from xlperf.cli.cost import cost
 from xlperf.cli.devices import device
 from xlperf.cli.hosts import install, uninstall
@@ -24,7 +26,7 @@ from xlperf.cli.published import calibrate, validate
 from xlperf.cli.search import search
 from xlperf.cli.sheets import check, new, show
 from xlperf.cli.sweep import solve, sweep
-from xlperf.errors import HostError, InputError, printable
+from xlperf.errors import HostError, InputError
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -38,20 +40,24 @@ class _InOrder(click.Group):
 
 @click.group(
     cls=_InOrder,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nStart here:\n"
     "  xlperf report -o report.xlsx      the shipped plans, computed, with charts\n"
     "  xlperf new study.xlsx             a workbook of your own to edit\n"
-    "  xlperf report study.xlsx          ... and its report\n"
+    "  xlperf report study.xlsx          ... and its report\n\n"
     "\b\nExit codes: 0 done, 1 the answer is no, 2 bad input (one line per fault, naming the cell).",
 )
 @click.version_option(__version__, prog_name="xlperf", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """How long does a training step or a generated token take, does it fit, and what does it cost?
 
     A plan is a row of a sheet: a model on accelerators with its parallel degrees, batch and precision. xlperf
     computes time, memory, energy and cost of every plan from the hardware that other sheets describe.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 for _command in (
@@ -91,6 +97,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         0 done, 1 the answer is no, 2 bad input, 130 interrupted.
     """
     _open_what_is_closed()
+    _write_what_cannot_be_encoded_as_escapes()
     try:
         with _termination_cleans_up():
             code = cli.main(None if arguments is None else list(arguments), "xlperf", standalone_mode=False)
@@ -128,6 +135,13 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, stream)
 
 
+def _write_what_cannot_be_encoded_as_escapes() -> None:
+    """Let a terminal or a pipe that is not UTF-8 show what it can, and the rest as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Entry point of the console script."""
     sys.exit(run())
@@ -135,7 +149,7 @@ def main() -> None:
 
 def _say(*lines: str) -> int:
     for line in lines:
-        click.echo(printable(" ".join(line.splitlines())), err=True)
+        say(line, err=True)
     return BAD_INPUT
 
 

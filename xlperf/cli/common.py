@@ -1,27 +1,36 @@
-"""What the commands share: examples in the help, checks of the output file, progress on standard error."""
+"""What the commands share: options, examples in the help, the catalog that is meant, progress on standard error."""
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from xlperf.errors import Fault, InputError
+from xlperf.cli.files import RESULTS, STANDARD, InputFile
+from xlperf.errors import Fault, InputError, printable
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
 
-STANDARD = "-"
-
 catalog_option = click.option(
     "--catalog",
     metavar="WORKBOOK",
+    type=InputFile(),
     help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration); a sheet that it lacks "
     "is the shipped one.",
+)
+
+output_option = click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=RESULTS,
+    help="Write .csv, .xlsx or .parquet, or - for CSV on standard output, instead of showing a table.",
 )
 
 _most = click.option(
@@ -45,6 +54,43 @@ def most_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _most(_most_accelerators(command))
 
 
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal.
+
+    Parameters
+    ----------
+    lines : str
+        Printed one below the other; a line break inside one of them is written out.
+    err : bool, default False
+        Whether they go to standard error.
+    """
+    for line in lines:
+        click.echo(printable(line), err=err)
+
+
+def wrote(output: str, number: int, noun: str) -> None:
+    """Say on standard error what a command wrote; nothing where that went to standard output.
+
+    Parameters
+    ----------
+    output : str
+        File, or ``-``.
+    number : int
+        Rows. [-]
+    noun : str
+        What a row is, in the singular.
+    """
+    if output != STANDARD:
+        say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
+
+
+def standard_output() -> IO[str]:
+    """Standard output for data: UTF-8 with line feeds, as files are written, whatever the terminal takes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n", errors="backslashreplace")
+    return sys.stdout
+
+
 def examples(*lines: str) -> str:
     r"""Epilog of a command's help: example lines, kept as they are.
 
@@ -52,41 +98,6 @@ def examples(*lines: str) -> str:
     '\x08\nExamples:\n  xlperf show study.xlsx'
     """
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
-
-
-def check_output(path: str, suffixes: Sequence[str], inputs: Sequence[str] = ()) -> None:
-    """Refuse an output file before the work starts rather than after it.
-
-    Parameters
-    ----------
-    path : str
-        File to write, or ``-`` for standard output where ``suffixes`` has ``-``.
-    suffixes : sequence of str
-        Kinds of file that can be written: ``.csv``.
-    inputs : sequence of str
-        Files that are read; none of them is ever replaced.
-
-    Raises
-    ------
-    InputError
-        One line with what would do.
-    """
-    if path == STANDARD and STANDARD in suffixes:
-        return
-    if not path.strip():
-        raise InputError(Fault("--output", "is blank; give a file name"))
-    target = Path(path)
-    known = [suffix for suffix in suffixes if suffix != STANDARD]
-    if target.is_dir():
-        raise InputError(Fault(path, f"is a folder; give a file name that ends in {_either(known)}"))
-    if target.suffix.lower() not in known:
-        shown = f'"{target.suffix}"' if target.suffix else "no ending"
-        raise InputError(Fault(path, f"the output must end in {_either(known)}, got {shown}"))
-    if not target.parent.is_dir():
-        raise InputError(Fault(path, f'there is no folder "{target.parent}"; make it first'))
-    for name in inputs:
-        if name != STANDARD and target.exists() and Path(name).exists() and target.samefile(name):
-            raise InputError(Fault(path, "is the input; give the output another name"))
 
 
 def catalog_of(given: str | None, source: str | None) -> Catalog:
@@ -135,11 +146,7 @@ def note_unread(given: str | None, own: str | None) -> None:
             if path == given and not any(book.sheet(kind) for kind in EVERY_TABLE):
                 raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
         for fault in unread:
-            click.echo(f"note: {fault}", err=True)
-
-
-def _either(words: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+            say(f"note: {fault}", err=True)
 
 
 @contextmanager
@@ -170,7 +177,8 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
     def counted(done: int) -> None:
         nonlocal count
         count += done
-        click.echo(f"\r{count:,} {label}", nl=False, err=True)
+        sys.stderr.write(f"\r{count:,} {label}")
+        sys.stderr.flush()
 
     yield counted
-    click.echo(err=True)
+    sys.stderr.write("\n")

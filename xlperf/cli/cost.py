@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, most_options, progress
+from xlperf.cli.common import catalog_of, catalog_option, examples, most_options, progress, wrote
+from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
 
 
 @click.command(
+    cls=Command,
     short_help="Cost of chiplet designs, or of servers per accelerator-hour.",
     epilog=examples(
         "xlperf cost designs.csv -o results.csv",
@@ -28,12 +30,13 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
         "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
     ),
 )
-@click.argument("designs")
+@click.argument("designs", type=InputFile())
 @click.option(
     "-o",
     "--output",
     default=STANDARD,
     metavar="RESULTS",
+    type=RESULTS,
     help="File to write: .csv, .parquet or .xlsx; - or nothing: CSV on standard output.",
 )
 @click.option(
@@ -101,11 +104,9 @@ def cost(
     computed again.
     """
     from xlperf.catalog.plans import read_designs
-    from xlperf.cli.results import SUFFIXES
     from xlperf.evaluate.designs import evaluate_designs
     from xlperf.evaluate.servers import evaluate_servers
 
-    check_output(output, SUFFIXES, (designs,))
     if tornado is not None and (case != "base" or placed or upstream):
         raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
     table = read_designs(designs, sheet)
@@ -117,8 +118,7 @@ def cost(
         from xlperf.explore.cost_sensitivity import cost_sensitivity
 
         _write(output, "tornado", [cost_sensitivity(table, known, tornado)])
-        if output != STANDARD:
-            click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+        wrote(output, len(table), _WORDS[table.kind])
         return
     if table.kind == "servers":
         results = evaluate_servers(table, case)
@@ -133,16 +133,14 @@ def cost(
             raise InputError(Fault("--owner", f'no server has "{owner}" in its name; {nearest(owner, names)}'))
         if bridge:
             _write(output, "bridge", [cost_bridge(table, known, owner or "", case)])
-            if output != STANDARD:
-                click.echo(f"{output}: {len(table):,} plan{'s' if len(table) != 1 else ''}")
+            wrote(output, len(table), "plan")
             return
         results = evaluate_ownership(table, known, owner or "", case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, upstream, done)
     _write(output, table.kind, [_without(table, results), results])
-    if output != STANDARD:
-        click.echo(f"{output}: {len(table):,} {_WORDS[table.kind]}{'s' if len(table) != 1 else ''}")
+    wrote(output, len(table), _WORDS[table.kind])
 
 
 def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -> None:

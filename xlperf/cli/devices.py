@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
+from xlperf.cli.common import catalog_of, catalog_option, examples, progress, wrote
+from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -16,6 +17,7 @@ BLOCK = 16_384
 
 
 @click.command(
+    cls=Command,
     short_help="Derive accelerators from a logic node, budgets and shares.",
     epilog=examples(
         "xlperf device study.xlsx",
@@ -23,12 +25,13 @@ BLOCK = 16_384
         "xlperf device devices.csv -o results.xlsx --catalog study.xlsx",
     ),
 )
-@click.argument("devices")
+@click.argument("devices", type=InputFile())
 @click.option(
     "-o",
     "--output",
     default=STANDARD,
     metavar="RESULTS",
+    type=RESULTS,
     help="File to write: .csv, .parquet or .xlsx; - or nothing: CSV on standard output.",
 )
 @click.option(
@@ -49,10 +52,8 @@ def device(devices: str, output: str, compare: bool, catalog: str | None) -> int
     import numpy as np
 
     from xlperf.catalog.plans import read_designs
-    from xlperf.cli.results import SUFFIXES
     from xlperf.evaluate.devices import evaluate_devices
 
-    check_output(output, SUFFIXES, (devices,))
     table = read_designs(devices, kinds=("devices",))
     known = catalog_of(catalog, devices)
     if compare:
@@ -60,6 +61,7 @@ def device(devices: str, output: str, compare: bool, catalog: str | None) -> int
 
         found = reverse_check(table, known)
         _write(output, [(found,)])
+        wrote(output, len(found), "device")
         far = ~(np.abs(found["difference"]) <= TOLERANCE)
         return 1 if far.any() else 0
     pieces: list[tuple[Table, ...]] = []
@@ -70,8 +72,7 @@ def device(devices: str, output: str, compare: bool, catalog: str | None) -> int
             pieces.append((rows, evaluate_devices(rows, known)))
             done(len(rows))
     _write(output, pieces)
-    if output != STANDARD:
-        click.echo(f"{output}: {len(table):,} device{'s' if len(table) != 1 else ''}")
+    wrote(output, len(table), "device")
     return 0
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
-from xlperf.cli.common import examples
+from xlperf.cli.common import examples, say
+from xlperf.cli.files import Command
 
 HOSTS = click.Choice(["libreoffice"])
 
 
 @click.command(
+    cls=Command,
     short_help="Add the XLPERF_ functions to a spreadsheet program.",
     epilog=examples("xlperf install libreoffice"),
 )
@@ -18,10 +20,11 @@ def install(host: str) -> None:
     """Add the worksheet functions to HOST for this user; cells are computed by the environment that installs."""
     from xlperf.excel.install import install as installed
 
-    click.echo(installed(host))
+    say(installed(host))
 
 
 @click.command(
+    cls=Command,
     short_help="Remove the XLPERF_ functions from a spreadsheet program.",
     epilog=examples("xlperf uninstall libreoffice"),
 )
@@ -30,4 +33,4 @@ def uninstall(host: str) -> None:
     """Remove the worksheet functions from HOST."""
     from xlperf.excel.install import uninstall as uninstalled
 
-    click.echo(uninstalled(host))
+    say(uninstalled(host))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlperf.cli.common import catalog_option, check_output, examples
+from xlperf.cli.common import catalog_option, examples, output_option, say, wrote
+from xlperf.cli.files import Command
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(
     "time",
+    cls=Command,
     short_help="Time one collective or kernel by itself, as plans do.",
     epilog=examples(
         "xlperf time all-reduce --accelerator H100-SXM-80GB --group 8 --size '1 MiB,64 MiB,1 GiB'",
@@ -67,7 +69,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("operation", type=click.Choice(OPERATIONS))
 @click.option("--accelerator", required=True, metavar="NAME", help="Accelerator of the catalog; may be several.")
 @_options
-@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@output_option
 @catalog_option
 def time(operation: str, accelerator: str, output: str | None, catalog: str | None, **given: str | None) -> None:
     """Time OPERATION by itself with the code and the calibration of plans: the number that xlperf explain shows.
@@ -82,13 +84,11 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
 
     from xlperf.catalog.table import Table
     from xlperf.cli.common import catalog_of
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
     from xlperf.evaluate.operations import evaluate_operations
     from xlperf.explore.grid import grid, read_values
 
-    if output is not None:
-        check_output(output, SUFFIXES, (catalog,) if catalog else ())
     known = catalog_of(catalog, None)
     stated = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
     values: dict[str, np.ndarray] = {}
@@ -99,14 +99,16 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
     results = evaluate_operations(table, known)
     for row, reason in enumerate(results.text("reason").tolist()):
         if reason:
-            click.echo(f"{operation} on {table.text('accelerator')[row]}: {reason}", err=True)
+            say(f"{operation} on {table.text('accelerator')[row]}: {reason}", err=True)
     shown = [part for part in parts(table, results) if part[0].name != "reason" and not _blank(part[1])]
     if output is None:
-        click.echo(text_table(shown))
+        say(*text_table(shown))
     elif Path(output).suffix.lower() == ".xlsx":
         write_workbook(output, [("operations", [table, results])])
     else:
         write_blocks(output, [parts(table, results)])
+    if output is not None:
+        wrote(output, len(table), "operation")
     if any(results.text("reason").tolist()):
         raise click.exceptions.Exit(1)
 

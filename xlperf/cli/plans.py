@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.cli.common import (
-    STANDARD,
     catalog_of,
     catalog_option,
-    check_output,
     examples,
     most_options,
     note_unread,
+    output_option,
     progress,
+    say,
+    wrote,
 )
+from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile, OutputFile
 from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 
 
 @click.command(
+    cls=Command,
     short_help="Compute the plans of a workbook and write the report workbook.",
     epilog=examples(
         "xlperf report -o report.xlsx                the shipped workbook",
@@ -37,8 +40,16 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
         "xlperf report --study recompute -o recompute.xlsx",
     ),
 )
-@click.argument("workbook", required=False)
-@click.option("-o", "--output", default="report.xlsx", show_default=True, metavar="OUT.xlsx", help="Report to write.")
+@click.argument("workbook", required=False, type=InputFile())
+@click.option(
+    "-o",
+    "--output",
+    default="report.xlsx",
+    show_default=True,
+    metavar="OUT.xlsx",
+    type=OutputFile(".xlsx"),
+    help="Report to write.",
+)
 @click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
 @click.option("--full", is_flag=True, help="The long run of a study that has one.")
 @most_options
@@ -69,13 +80,12 @@ def report(
     if full:
         raise click.UsageError("--full goes with --study")
     source = workbook or str(shipped())
-    check_output(output, (".xlsx",), (source,))
     tables = read_plans(source)
     known = catalog_for(catalog, source, tables)
     bounds = most, most_accelerators
     computed = [pair for table in tables for pair in _evaluated(table, known, len(table), *bounds)]
     write_report(output, known, *map(list, zip(*computed, strict=True)), date=datetime.date.today())
-    click.echo(f"{output}: {_counted(tables)}")
+    say(f"{output}: {_counted(tables)}", err=True)
 
 
 def _study(name: str, workbook: str | None, output: str, full: bool, catalog: str | None) -> None:
@@ -85,26 +95,26 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     from xlperf.excel.report import write_study_report
     from xlperf.studies import NAMES
     from xlperf.studies import study as found
-    from xlperf.studies.source import read_inputs, study_workbook
+    from xlperf.studies.source import read_inputs
 
     if name.strip().casefold() == "list":
         for known in NAMES:
-            click.echo(f"{known:18} {found(known).question}")
+            say(f"{known:18} {found(known).question}")
         return
     chosen = found(name)
     if full and not chosen.full:
         raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
-    check_output(output, (".xlsx",), (workbook or str(study_workbook(chosen.name)),))
     note_unread(catalog, workbook)
     inputs = read_inputs(chosen, workbook, catalog, full)
     outcome = chosen.analyse(inputs)
     write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
     for finding in outcome.findings:
-        click.echo(f"{finding.tag}: {finding.words}")
-    click.echo(output)
+        say(f"{finding.tag}: {finding.words}")
+    wrote(output, len(outcome.findings), "finding")
 
 
 @click.command(
+    cls=Command,
     short_help="Compute plans and write results to .xlsx, .csv or .parquet.",
     epilog=examples(
         "xlperf evaluate study.xlsx -o results.xlsx",
@@ -112,12 +122,13 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
         "cat plans.csv | xlperf evaluate - | head",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option(
     "-o",
     "--output",
     default=STANDARD,
     metavar="RESULTS",
+    type=RESULTS,
     help="File to write: .xlsx, .csv or .parquet; - or nothing: CSV on standard output.",
 )
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
@@ -133,9 +144,8 @@ def evaluate(
     xlperf search does; the reason says among how many.
     """
     from xlperf.catalog.plans import read_plans
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import parts, write_blocks, write_workbook
 
-    check_output(output, SUFFIXES, (plans,))
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
     bounds = most, most_accelerators
@@ -146,10 +156,11 @@ def evaluate(
         table = _only(tables, plans, output)
         write_blocks(output, (parts(*pair) for pair in _evaluated(table, known, BLOCK, *bounds)))
     if output != STANDARD:
-        click.echo(f"{output}: {_counted(tables)}")
+        say(f"{output}: {_counted(tables)}", err=True)
 
 
 @click.command(
+    cls=Command,
     short_help="Show the operators of one plan with FLOP, bytes, time and what bounds them.",
     epilog=examples(
         "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
@@ -157,11 +168,11 @@ def evaluate(
         "xlperf explain plans.csv -o operators.csv",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: the first.")
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
-@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@output_option
 @most_options
 @catalog_option
 def explain(
@@ -179,13 +190,11 @@ def explain(
     Exit code 1, with the reason, where the plan cannot be.
     """
     from xlperf.catalog.plans import read_plans
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
     from xlperf.evaluate import evaluate as evaluated
     from xlperf.evaluate import explain as explained
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     if row is not None and name is not None:
         raise click.UsageError("give --row or --name, not both")
     tables = read_plans(plans, sheet=sheet)
@@ -195,17 +204,20 @@ def explain(
     plan = without_auto(plan, known, most, most_accelerators)
     operators = explained(plan, known)
     if not len(operators):
-        click.echo(f"{table.place(index, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
+        say(f"{table.place(index, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
         raise click.exceptions.Exit(1)
     if output is None:
-        click.echo(text_table(parts(operators)))
+        say(*text_table(parts(operators)))
     elif Path(output).suffix.lower() == ".xlsx":
         write_workbook(output, [("operators", [operators])])
     else:
         write_blocks(output, [parts(operators)])
+    if output is not None:
+        wrote(output, len(operators), "operator")
 
 
 @click.command(
+    cls=Command,
     short_help="Show throughput against speed per user, over loads and a grid of plans.",
     epilog=examples(
         "xlperf frontier study.xlsx",
@@ -213,7 +225,7 @@ def explain(
         "xlperf frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option(
     "--vary",
     multiple=True,
@@ -231,7 +243,7 @@ def explain(
 )
 @click.option("--all", "every", is_flag=True, help="Every point that fits and keeps the targets, in order of the grid.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: inference.")
-@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@output_option
 @most_options
 @catalog_option
 def frontier(
@@ -254,14 +266,12 @@ def frontier(
     Exit code 1 where no point is left.
     """
     from xlperf.catalog.plans import read_plans
-    from xlperf.cli.results import SUFFIXES, parts, write_blocks, write_workbook
+    from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
     from xlperf.explore.frontier import SHOWN, Frontier, told_apart
     from xlperf.explore.frontier import frontier as unbeaten_points
     from xlperf.explore.frontier import points as every_point
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     tables = [table for table in read_plans(plans, sheet=sheet) if table.kind == "inference"]
     if not tables:
         raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))
@@ -271,16 +281,18 @@ def frontier(
         made = every_point if every else unbeaten_points
         found, results = made(table, known, values, points, done, most, most_accelerators)
     if not len(found):
-        click.echo("no plan at no load is legal, fits in memory and keeps the targets", err=True)
+        say("no plan at no load is legal, fits in memory and keeps the targets", err=True)
         raise click.exceptions.Exit(1)
     if output is None:
         names = told_apart(Frontier(found, results), {**table.auto, **values}, named=len(table) > 1)
         block = [part for part in parts(found) if part[0].name in names]
-        click.echo(text_table([*block, *(part for part in parts(results) if part[0].name in SHOWN)]))
+        say(*text_table([*block, *(part for part in parts(results) if part[0].name in SHOWN)]))
     elif Path(output).suffix.lower() == ".xlsx":
         write_workbook(output, [("frontier", [found, results])])
     else:
         write_blocks(output, [parts(found, results)])
+    if output is not None:
+        wrote(output, len(found), "point")
 
 
 def vary_line(text: str) -> tuple[str, list[str]]:
@@ -322,7 +334,7 @@ def without_auto(plans: Table, catalog: Catalog, most: int, most_accelerators: i
 
     found = resolve(plans, catalog, most, None, most_accelerators)
     for row, words in found.notes.items():
-        click.echo(f"{plans.text('name')[row] or plans.place(row, 'name')}: {words}", err=True)
+        say(f"{plans.text('name')[row] or plans.place(row, 'name')}: {words}", err=True)
     return found.plans
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import STANDARD, catalog_of, catalog_option, check_output, examples, progress
+from xlperf.cli.common import catalog_of, catalog_option, examples, progress, say, standard_output, wrote
+from xlperf.cli.files import STANDARD, Command, EditedFile, InputFile, OutputFile
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
 
 
 @click.command(
+    cls=Command,
     short_help="Compare predictions with published measurements.",
     epilog=examples(
         "xlperf validate                                  the shipped rows, held to their tolerances",
@@ -31,8 +33,14 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
     ),
 )
-@click.argument("files", nargs=-1, metavar="[FILE ...]")
-@click.option("-o", "--output", metavar="OUT.csv", help="Write a line per row and metric; - is standard output.")
+@click.argument("files", nargs=-1, metavar="[FILE ...]", type=InputFile())
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT.csv",
+    type=OutputFile(".csv", STANDARD),
+    help="Write a line per row and metric; - is standard output.",
+)
 @click.option(
     "--leave-out",
     metavar="NAME",
@@ -57,7 +65,12 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     is_flag=True,
     help="Show the error of one constant MFU per accelerator and precision, fitted on the same training rows.",
 )
-@click.option("--readme", metavar="FILE", help="Replace the table that is shown between its markers in FILE.")
+@click.option(
+    "--readme",
+    metavar="FILE",
+    type=EditedFile(),
+    help="Replace the table that is shown between its markers in FILE.",
+)
 @catalog_option
 def validate(
     files: tuple[str, ...],
@@ -78,8 +91,6 @@ def validate(
     from xlperf.explore.validate import validate as validated
     from xlperf.files import replaced
 
-    if output is not None:
-        check_output(output, (".csv", STANDARD), files)
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
     if (cross_validate or kernels) and (files or leave_out or baseline or output or (cross_validate and kernels)):
@@ -97,24 +108,26 @@ def validate(
     with progress(0, "published runs") as done:
         report = validated(files or None, known, leave_out[0] if leave_out else None, done)
     if output == STANDARD:
-        click.echo(report.csv_text(), nl=False)
+        standard_output().write(report.csv_text())
     elif output is not None:
         with replaced(output) as temporary:
             temporary.write_text(report.csv_text(), encoding="utf-8", newline="")
+        wrote(output, len(report.records), "error")
     if readme is not None:
         _replace_table(Path(readme), report.readme_table())
     if output != STANDARD:
         for title, header, rows in report.tables():
             if rows:
-                click.echo(f"{title}\n{_aligned(header, rows)}\n")
+                say(title, *_aligned(header, rows), "")
     if baseline:
         _show_baseline(files, known)
     for line in report.missed():
-        click.echo(f"missed: {line}", err=True)
+        say(f"missed: {line}", err=True)
     return report.exit_code
 
 
 @click.command(
+    cls=Command,
     short_help="Show the calibration, or fit it to measured kernels and published runs.",
     epilog=examples(
         "xlperf calibrate                                 the constants in use, with their error",
@@ -134,6 +147,7 @@ def validate(
 @click.option(
     "--measurements",
     metavar="WORKBOOK",
+    type=InputFile(),
     help="Workbook with the sheets kernels, training and inference; default: the shipped validation.xlsx.",
 )
 @click.option(
@@ -145,6 +159,7 @@ def validate(
     "-o",
     "--output",
     metavar="OUT",
+    type=OutputFile(".xlsx", ".csv", ".parquet"),
     help="Write a workbook (.xlsx: the sheets of the catalog and this calibration), or the rows (.csv, .parquet).",
 )
 @catalog_option
@@ -167,8 +182,6 @@ def calibrate(
 
     if not fit and (measurements or date or values_only):
         raise click.UsageError("--measurements, --date and --values-only need --fit")
-    if output is not None:
-        check_output(output, (".xlsx", ".csv", ".parquet"), [name for name in (catalog, measurements) if name])
     known = catalog_of(catalog, None)
     table = known.tables["calibration"]
     if fit:
@@ -178,7 +191,7 @@ def calibrate(
         table = fitted_calibration(known, day, measurements, _announced, values_only)
     if output is None:
         shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
-        click.echo(text_table(shown))
+        say(*text_table(shown))
     elif Path(output).suffix.lower() == ".xlsx":
         from xlperf.excel.build import read_tables, write_workbook
 
@@ -186,7 +199,7 @@ def calibrate(
     else:
         write_blocks(output, [parts(table)])
     if output is not None:
-        click.echo(f"{output}: {len(table):,} constants")
+        wrote(output, len(table), "constant")
 
 
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
@@ -204,7 +217,7 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
             for one in against_constant_mfu(published, catalog, by)
         ]
         if found:
-            click.echo(f"Median error beside one constant MFU\n{_aligned(header, found)}\n")
+            say("Median error beside one constant MFU", *_aligned(header, found), "")
 
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
@@ -230,9 +243,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
     _show("Kernels of shapes that were held back from the fit", "kernels", kernel_table(errors), None)
     missed = [one for one in errors if one.missed and not one.accelerator]
     for one in missed:
-        click.echo(
-            f"missed: {one.operation}: median {100.0 * one.median:.1f} %, asked for {100.0 * one.bar:.0f} %", err=True
-        )
+        say(f"missed: {one.operation}: median {100.0 * one.median:.1f} %, asked for {100.0 * one.bar:.0f} %", err=True)
     return 1 if missed else 0
 
 
@@ -258,12 +269,12 @@ def _show(title: str, name: str, table: tuple[tuple[str, ...], list[tuple[str, .
     header, lines = table
     if readme is not None:
         _replace_table(Path(readme), _markdown(name, table), name)
-    click.echo(f"{title}\n{_aligned(header, lines)}")
+    say(title, *_aligned(header, lines))
 
 
 def _announced(name: str) -> None:
     if sys.stderr.isatty():
-        click.echo(f"fitting {name}", err=True)
+        say(f"fitting {name}", err=True)
 
 
 def _replace_table(path: Path, table: str, name: str = "accuracy") -> None:
@@ -280,12 +291,12 @@ def _replace_table(path: Path, table: str, name: str = "accuracy") -> None:
         temporary.write_text(text[:begin] + table + rest, encoding="utf-8", newline="")
 
 
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text under their header; those that hold numbers to the right."""
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of text under their header, line by line; those that hold numbers to the right."""
     columns = []
     for words in zip(header, *rows, strict=True):
         width = max(map(len, words))
         right = all(word[:1].isdigit() or word in ("", "-") for word in words[1:])
         lines = [words[0], "-" * width, *words[1:]]
         columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+    return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]

@@ -1,19 +1,19 @@
 """Tables to files and terminals: CSV, Parquet and workbooks with plan columns first, then results.
 
-Values are shown in the unit of their schema column. CSV and Parquet use canonical column names; numbers keep every
-bit (shortest decimal that reads back the same). Blocks are written as they come, so that a table of any length
+Headers carry the unit as those of sheets do, ``memory bandwidth (TB/s)``, and values are in it. Numbers keep every bit
+(shortest decimal that reads back the same). Blocks are written as they come, so that a table of any length
 needs the memory of one block.
 """
 
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from xlperf.cli.common import STANDARD
+from xlperf.cli.common import standard_output
+from xlperf.cli.files import STANDARD
 from xlperf.errors import Fault, InputError
 from xlperf.files import replaced
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
     from xlperf.catalog.table import Table
 
-SUFFIXES = (".xlsx", ".csv", ".parquet", STANDARD)
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
 _FLAGS = {"flag": {0.0: "no", 1.0: "yes"}, "result-flag": {0.0: "FALSE", 1.0: "TRUE"}}
 
@@ -46,7 +45,7 @@ def write_blocks(path: str, blocks: Iterable[list[Part]]) -> None:
         At least one; all have the same columns.
     """
     if path == STANDARD:
-        _write_csv(sys.stdout, blocks)
+        _write_csv(standard_output(), blocks)
         return
     with replaced(path) as temporary:
         if temporary.suffix.lower() == ".parquet":
@@ -124,7 +123,8 @@ def texts(column: Column, values: np.ndarray) -> list[str]:
     from xlperf.catalog.csvfile import harmless
 
     if column.is_text:
-        return [harmless(str(value)) for value in values.tolist()]
+        written = {value: harmless(str(value)) for value in dict.fromkeys(values.tolist())}
+        return [written[value] for value in values.tolist()]
     if column.kind in _FLAGS:
         words = _FLAGS[column.kind]
         return [words.get(value, "") for value in values.tolist()]
@@ -142,7 +142,7 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     for number, block in enumerate(blocks):
         if number == 0:
-            writer.writerow([column.name for column, _ in block])
+            writer.writerow([column.header for column, _ in block])
         writer.writerows(zip(*(texts(column, values) for column, values in block), strict=True))
 
 
@@ -159,7 +159,7 @@ def _write_parquet(path: Path, blocks: Iterable[list[Part]]) -> None:
             arrays = [_arrow(pa, column, values) for column, values in block]
             if writer is None:
                 fields = [
-                    pa.field(column.name, values.type, metadata={"unit": column.unit or "-"})
+                    pa.field(column.header, values.type, metadata={"unit": column.unit or "-"})
                     for (column, _), values in zip(block, arrays, strict=True)
                 ]
                 schema = pa.schema(fields)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, check_output, examples, most_options, progress
+from xlperf.cli.common import catalog_option, examples, most_options, progress, say, wrote
+from xlperf.cli.files import RESULTS, Command, InputFile
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ TOP = 10
 
 
 @click.command(
+    cls=Command,
     short_help="Find the best of all plans that cells with auto stand for.",
     epilog=examples(
         "xlperf search plans.csv -o best.csv                    best 10 plans for each row with auto",
@@ -29,11 +31,12 @@ TOP = 10
         "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option(
     "-o",
     "--output",
     metavar="RESULTS",
+    type=RESULTS,
     help="Write .xlsx, .csv or .parquet, or - for CSV on standard output, instead of showing a table.",
 )
 @click.option(
@@ -104,13 +107,10 @@ def search(
     """
     from xlperf.catalog.plans import read_plans
     from xlperf.cli.plans import catalog_for, picked, varied
-    from xlperf.cli.results import SUFFIXES
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import search as best
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     if row is not None and name is not None:
         raise click.UsageError("give --row or --name, not both")
     tables = read_plans(plans, sheet=sheet)
@@ -136,7 +136,7 @@ def search(
             kept = None if every else top
             answers.append(best(one, known, objective, bounds[one.kind], values, kept, most, done, most_accelerators))
     for (one, _), answer in zip(rows, answers, strict=True):
-        click.echo(f"{_named(one)}: {answer.words}", err=True)
+        say(f"{_named(one)}: {answer.words}", err=True)
     found = [answer for answer in answers if answer.found]
     if found:
         _write(found, kinds, output)
@@ -178,8 +178,10 @@ def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
             shown = dict.fromkeys([objective, *limits, *SHOWN[kind]])
             wanted = [part for part in parts(plans) if part[0].name in names]
             known = {column.name: (column, values) for column, values in parts(results)}
-            click.echo(text_table([*wanted, *(known[name] for name in shown)]))
+            say(*text_table([*wanted, *(known[name] for name in shown)]))
     elif Path(output).suffix.lower() == ".xlsx":
         write_workbook(output, [(kind, [plans, results]) for kind, _, plans, results in sheets])
     else:
         write_blocks(output, [parts(plans, results) for _, _, plans, results in sheets])
+    if output is not None:
+        wrote(output, sum(len(plans) for _, _, plans, _ in sheets), "plan")

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import click
 
-from xlperf.cli.common import check_output, examples
+from xlperf.cli.common import examples, say
+from xlperf.cli.files import Command, InputFile, OutputFile
 from xlperf.errors import Fault, InputError
 
 
 @click.command(
+    cls=Command,
     short_help="Check a workbook: every fault of its sheets, and what looks doubtful.",
     epilog=examples("xlperf check study.xlsx", "xlperf check          the shipped workbook"),
 )
-@click.argument("workbook", required=False)
+@click.argument("workbook", required=False, type=InputFile())
 def check(workbook: str | None) -> int:
     """Read all sheets of WORKBOOK and say what is wrong with them, a line per fault with sheet and cell.
 
@@ -28,31 +30,33 @@ def check(workbook: str | None) -> int:
     from xlperf.resources import workbook as shipped
 
     found = checked(workbook or shipped(), [parameter_faults, device_faults])
-    for line in found.lines():
-        click.echo(line)
+    say(*found.lines())
     return 0 if found.ok else 1
 
 
 @click.command(
+    cls=Command,
     short_help="Print a workbook as text, for git diff and grep.",
     epilog=examples(
         "xlperf show study.xlsx",
         "git config diff.xlperf.textconv 'xlperf show'      then git diff shows what changed in a cell",
     ),
 )
-@click.argument("file")
+@click.argument("file", type=InputFile())
 def show(file: str) -> None:
     """Print the sheets of FILE as text: one line per row of data, headers and formulas as they stand."""
-    from xlperf.catalog.show import show as shown
+    from xlperf.catalog.show import shown_lines
 
-    click.echo(shown(file), nl=False)
+    for line in shown_lines(file):
+        say(line)
 
 
 @click.command(
+    cls=Command,
     short_help="Make a workbook of your own to edit.",
     epilog=examples("xlperf new study.xlsx", "xlperf new mine.xlsx --empty", "xlperf new mine.xlsx --study recompute"),
 )
-@click.argument("file")
+@click.argument("file", type=OutputFile(".xlsx"))
 @click.option("--empty", is_flag=True, help="Leave all sheets but the calibration empty, for a catalog of your own.")
 @click.option("--study", metavar="NAME", help="The settings and plans of a study of xlperf report --study instead.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
@@ -60,7 +64,6 @@ def new(file: str, empty: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: the shipped catalog and plans, drop-downs, comments, live formulas."""
     from xlperf.excel.new import new_workbook
 
-    check_output(file, (".xlsx",))
     if Path(file).exists() and not force:
         raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
     if study is not None:
@@ -71,7 +74,7 @@ def new(file: str, empty: bool, study: str | None, force: bool) -> None:
             raise click.UsageError("give --empty or --study, not both")
         chosen = found(study)
         write_study(file, chosen)
-        click.echo(f"{file}: edit it, then: xlperf report {file} --study {chosen.name} -o report.xlsx")
+        say(f"{file}: edit it, then: xlperf report {file} --study {chosen.name} -o report.xlsx")
         return
     new_workbook(file, empty)
-    click.echo(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")
+    say(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")

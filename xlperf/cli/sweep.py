@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.cli.common import catalog_option, check_output, examples, most_options, progress
+from xlperf.cli.common import catalog_option, examples, most_options, output_option, progress, say, wrote
+from xlperf.cli.files import Command, InputFile
 from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _VARY = (
 
 
 @click.command(
+    cls=Command,
     short_help="Compute plans over a grid of values of their columns and of the catalog's.",
     epilog=examples(
         "xlperf sweep plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
@@ -31,12 +33,12 @@ _VARY = (
         "xlperf sweep plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option("--vary", multiple=True, required=True, metavar="COLUMN=VALUES", help=f"{_VARY} May be repeated.")
 @click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: all.")
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
-@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@output_option
 @most_options
 @catalog_option
 def sweep(
@@ -55,15 +57,15 @@ def sweep(
     The plans keep their order; the last column of --vary changes fastest, those of the catalog change last. Cells that
     say auto are chosen anew for each combination, as xlperf search does.
     """
+    import numpy as np
+
     from xlperf.cli.plans import catalog_for, vary_line
-    from xlperf.cli.results import SUFFIXES, parts
+    from xlperf.cli.results import parts
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.search import SHOWN
     from xlperf.explore.sweep import sweep as swept
     from xlperf.explore.vary import read_variation
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     table = _plans(plans, row, name, sheet)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     table = with_auto(table, asked.auto, "--vary")
@@ -77,10 +79,15 @@ def sweep(
     named = {"name", *asked.values, *table.auto}
     shown = [part for part in parts(found.plans) if part[0].name in named] + list(found.varied)
     shown += [part for part in parts(found.results) if part[0].name in SHOWN[table.kind]]
+    blank = found.results.number("fits") != 1.0
+    shown += [
+        (column, np.where(blank, values, "")) for column, values in parts(found.results) if column.name == "reason"
+    ]
     _show(whole, shown, output, "sweep")
 
 
 @click.command(
+    cls=Command,
     short_help="Find the fewest accelerators, or the least of a number, that reach a target.",
     epilog=examples(
         "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
@@ -89,7 +96,7 @@ def sweep(
         "xlperf solve plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
     ),
 )
-@click.argument("plans")
+@click.argument("plans", type=InputFile())
 @click.option(
     "--vary",
     required=True,
@@ -110,7 +117,7 @@ def sweep(
 @click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: all.")
 @click.option("--name", help="Which plan, by its name.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
-@click.option("-o", "--output", metavar="OUT", help="Write .csv, .xlsx or .parquet instead of showing a table.")
+@output_option
 @most_options
 @catalog_option
 def solve(
@@ -138,14 +145,11 @@ def solve(
     import numpy as np
 
     from xlperf.cli.plans import catalog_for, vary_line
-    from xlperf.cli.results import SUFFIXES
     from xlperf.explore.candidates import searched_column, with_auto
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.solve import solve_catalog, solve_plan
     from xlperf.explore.vary import read_variation
 
-    if output is not None:
-        check_output(output, SUFFIXES, (plans,))
     table = _plans(plans, row, name, sheet)
     asked = read_variation(table.kind, [vary_line(vary)], "--vary")
     if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):
@@ -171,7 +175,7 @@ def solve(
                 )
             found.append((label, answer))
     for label, answer in found:
-        click.echo(f"{label}: {_told(answer, column, varied, largest)}", err=True)
+        say(f"{label}: {_told(answer, column, varied, largest)}", err=True)
     good = [answer for _, answer in found if answer.found]
     if good:
         from xlperf.cli.results import parts
@@ -221,8 +225,10 @@ def _show(whole: list[Part], shown: list[Part], output: str | None, sheet: str) 
     from xlperf.cli.terminal import text_table
 
     if output is None:
-        click.echo(text_table(shown))
+        say(*text_table(shown))
     elif Path(output).suffix.lower() == ".xlsx":
         write_columns(output, [(sheet, whole)])
     else:
         write_blocks(output, [whole])
+    if output is not None:
+        wrote(output, len(whole[0][1]), "plan")

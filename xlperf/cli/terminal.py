@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 DIGITS = 4
 
 
-def text_table(block: list[Part]) -> str:
-    """Columns as text: words to the left, numbers to the right; columns without any value are left out.
+def text_table(block: list[Part]) -> list[str]:
+    """Columns as lines of text: words to the left, numbers to the right; columns without any value are left out.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def text_table(block: list[Part]) -> str:
 
     Returns
     -------
-    str
+    list of str
         Lines without trailing blanks.
     """
     from xlperf.cli.results import shown
@@ -39,7 +39,7 @@ def text_table(block: list[Part]) -> str:
         lines = [*head, "-" * width, *cells]
         columns.append([line.ljust(width) if column.is_text else line.rjust(width) for line in lines])
     lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
-    return "\n".join(line for number, line in enumerate(lines) if line or number != 1)
+    return [line for number, line in enumerate(lines) if line or number != 1]
 
 
 def rounded(value: float) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate.inference import evaluate_inference, phase_servings
+from xlperf.evaluate.operator_bounds import operator_bounds
 from xlperf.evaluate.operators import Row, operator_row, operators_table
+from xlperf.hardware.device import Device
 from xlperf.inference import Serving, ServingWork, serving_work
 from xlperf.inference.work import FIXED
 from xlperf.workload.serving import ONCE_GEMMS, ONCE_VECTORS
@@ -17,23 +22,42 @@ _WAITED = ("time to first token beyond its prefill", "time of a step beyond its 
 _ROUNDING = 1e-9
 
 
+def _works(setting: Serving, other: Callable[[Device], Device]) -> ServingWork:
+    """Operators of both phases on other accelerators."""
+    return serving_work(
+        setting.model,
+        other(setting.device),
+        other(setting.attention_device),
+        other(setting.wide_device),
+        setting.network,
+        setting.plan,
+        setting.kernels,
+        setting.software,
+        setting.architecture,
+    )
+
+
+def _bounds(setting: Serving) -> list[np.ndarray]:
+    """What bounds matrix products, attention and other kernels, (rows, operators) each."""
+
+    def times(other: Callable[[Device], Device]) -> list[Array]:
+        work = _works(setting, other)
+        return [work.gemm_time, work.attention_time, work.vector_time]
+
+    return operator_bounds(times)
+
+
 def _kernel(
-    phase: str, name: str, family: str, calls: float, time: float, launch: float, peak: float, bandwidth: float,
-    **numbers: float,
+    phase: str, name: str, family: str, calls: float, time: float, bound: object, **numbers: float,
 ) -> Row:  # fmt: skip
-    row = operator_row(phase, name, family, calls, time, **numbers)
-    busy = max(time - launch, 0.0)
-    roof = "compute" if numbers["flop"] / peak >= numbers["traffic"] / bandwidth else "memory"
-    return {**row, "bound": "overhead" if launch > busy else roof}
+    return {**operator_row(phase, name, family, calls, time, **numbers), "bound": bound}
 
 
 def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
     phase = _PHASES[side]
     layers, passes = float(work.layers[0, side]), float(work.passes[0, side])
-    device, attention = setting.device, setting.attention_device
-    peak, bandwidth = float(device.peak_flop_rate[0, 0]), float(device.memory_bandwidth[0, 0])
+    gemm_bounds, attention_bounds, vector_bounds = _bounds(setting)
     rows: list[Row] = []
-    launch = float(setting.kernels["gemm"]["launch_time"][0, 0])
     names = work.gemms.names[: len(work.gemms.names) // 2]
     for index, name in enumerate(names):
         column = side * len(names) + index
@@ -48,9 +72,7 @@ def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
                 "gemm",
                 calls,
                 float(work.gemm_time[0, column]),
-                launch,
-                float(work.gemm_peak[0, column]),
-                bandwidth,
+                gemm_bounds[0, column],
                 m=m,
                 n=n,
                 k=k,
@@ -76,14 +98,11 @@ def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
                 family,
                 calls,
                 float(work.attention_time[0, column]),
-                float(setting.kernels[family]["launch_time"][0, 0]),
-                float(attention.peak_flop_rate[0, 0]),
-                bandwidth,
+                attention_bounds[0, column],
                 flop=float(work.attention_flop[0, column]),
                 traffic=float(work.attention_traffic[0, column]),
             )
         )
-    launch = float(setting.kernels["vector"]["launch_time"][0, 0])
     names = work.vector_names[: len(work.vector_names) // 2]
     for index, name in enumerate(names):
         column = side * len(names) + index
@@ -97,9 +116,7 @@ def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
                 "vector",
                 calls,
                 float(work.vector_time[0, column]),
-                launch,
-                peak,
-                bandwidth,
+                vector_bounds[0, column],
                 flop=0.0,
                 traffic=float(work.vector_traffic[0, column]),
             )
@@ -159,17 +176,7 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     decodes = results["tpot"][0] == results["tpot"][0]
     with np.errstate(all="ignore"):
         for side, serving in enumerate(phase_servings(one, catalog)[: 2 if decodes else 1]):
-            work = serving_work(
-                serving.model,
-                serving.device,
-                serving.attention_device,
-                serving.wide_device,
-                serving.network,
-                serving.plan,
-                serving.kernels,
-                serving.software,
-                serving.architecture,
-            )
+            work = _works(serving, lambda device: device)
             found = _phase_rows(serving, work, side)
             spent = sum(float(str(row["exposed_time"])) for row in found)
             step = float((serving.plan.tokens_per_step if side else np.ones(1))[0])

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate.join import architecture_codes, architecture_of, named_rows
+from xlperf.evaluate.operator_bounds import operator_bounds
 from xlperf.evaluate.operators import Row, operator_row, operators_table
 from xlperf.evaluate.training import evaluate_training, training_setting
-from xlperf.hardware.kernels import gemm_bound
-from xlperf.hardware.roofline import BOUNDS
+from xlperf.hardware.device import Device
+from xlperf.hardware.kernels import vector_time
 from xlperf.parallel.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from xlperf.training import Part, Setting, Step, step
 from xlperf.training.communication import Collective
-from xlperf.training.kernels import LAYER_PLACES
+from xlperf.training.kernels import LAYER_PLACES, kernel_parts
 from xlperf.training.recompute import selected_share
 
 
-def _bounds(setting: Setting, part: Part) -> list[str]:
-    assert part.gemms is not None
-    m, n, k, batch = part.gemms[1:]
-    plan = setting.plan
-    size = (plan.element_size if part.wide else plan.product_size)[:, None]
-    device = setting.wide_device if part.wide else setting.device
-    constants = setting.constants["gemm_wide" if part.wide else "gemm"]
-    codes = gemm_bound(device, constants, m, n, k, batch, size, plan.element_size[:, None])
-    return [BOUNDS[int(code)] if code == code else "" for code in np.atleast_2d(codes)[0].tolist()]
+def _bounds(setting: Setting, optimizer_traffic: Array) -> list[np.ndarray]:
+    """What bounds the kernels of each part, (rows, operators), and the optimizer, (rows, 1)."""
+
+    def times(other: Callable[[Device], Device]) -> list[Array]:
+        changed = replace(setting, device=other(setting.device), wide_device=other(setting.wide_device))
+        optimizer = vector_time(changed.device, setting.constants["vector"], optimizer_traffic[:, None], 0.0)
+        return [*(part.time for part in kernel_parts(changed)), optimizer]
+
+    return operator_bounds(times)
 
 
 def _first(values: Array, index: int) -> float:
@@ -53,14 +57,14 @@ def _numbers(setting: Setting, part: Part, index: int) -> dict[str, float]:
     return numbers
 
 
-def _kernel_rows(setting: Setting, done: Step) -> list[Row]:
+def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list[Row]:
     plan = setting.plan
     batches = float(plan.num_micro_batches[0])
     mode = float(plan.recompute[0])
     slowdown = float(setting.constants["training_software"]["kernel_slowdown"][0, 0])
     repeated = min(float(plan.recompute_layers[0] / done.counts["attention"][0]), 1.0)
     rows: list[Row] = []
-    for part in done.parts:
+    for part, words in zip(done.parts, bounds, strict=False):
         often = batches * float(done.counts[part.place][0])
         shares = {part.phase: np.ones((1, len(part.names)))}
         if part.phase == "forward" and part.place in LAYER_PLACES:
@@ -69,7 +73,6 @@ def _kernel_rows(setting: Setting, done: Step) -> list[Row]:
             elif mode == RECOMPUTE_SELECTIVE:
                 selected = selected_share(plan, part)
                 shares["recompute"] = 0.0 * shares["forward"] if selected is None else repeated * selected
-        bounds = _bounds(setting, part) if part.family == "gemm" else []
         for phase, share in shares.items():
             for index, name in enumerate(part.names):
                 calls = often * _first(part.calls, index) * _first(share, index)
@@ -77,7 +80,7 @@ def _kernel_rows(setting: Setting, done: Step) -> list[Row]:
                     numbers = _numbers(setting, part, index)
                     time = slowdown * _first(part.time, index)
                     row = operator_row(phase, name, part.family, calls, time, **numbers)
-                    row["bound"] = bounds[index] if bounds else "memory" if part.family == "vector" else "compute"
+                    row["bound"] = words[0, index if words.shape[1] > 1 else 0]
                     rows.append(row)
     return rows
 
@@ -183,7 +186,8 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     setting = training_setting(plans, catalog, named, architecture)[0]
     with np.errstate(all="ignore"):
         done = step(setting)
-    rows = _kernel_rows(setting, done) + _communication_rows(setting, done)
+        bounds = _bounds(setting, done.optimizer_traffic)
+    rows = _kernel_rows(setting, done, bounds) + _communication_rows(setting, done)
     times = done.results
     traffic = float(done.optimizer_traffic[0])
     rows.append(
@@ -191,7 +195,7 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
             **operator_row(
                 "optimizer", "optimizer", "vector", 1.0, float(done.optimizer_time[0]), traffic=traffic, flop=0.0
             ),
-            "bound": "memory",
+            "bound": bounds[-1][0, 0],
         }
     )
     for name, column in (("pipeline bubble", "time_pipeline_bubble"), ("host time not hidden", "time_overhead")):

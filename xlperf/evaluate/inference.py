@@ -415,7 +415,7 @@ def _evaluate(
 
 
 def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Rule:
-    sizes = gibibytes(used), gibibytes(usable), gibibytes(capacity)
+    sizes = gibibytes(used), gibibytes(np.minimum(usable, capacity)), gibibytes(capacity)
     return Rule(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
 
 

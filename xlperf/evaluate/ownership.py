@@ -216,7 +216,7 @@ def first_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: st
     """First row of servers or chiplets for each accelerator, whose name holds a word; -1 where there is none."""
     first: dict[int, int] = {}
     if len(table):
-        own = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator").tolist()
+        own = catalog.known_rows("accelerators", table.text("accelerator")).tolist()
         for row, (found, name) in enumerate(zip(own, table.text(table.schema.key.name).tolist(), strict=True)):
             if found >= 0 and word.casefold() in str(name).casefold():
                 first.setdefault(found, row)

@@ -108,6 +108,7 @@ def plan_of(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
         last_stage_layers=plans.number("last_stage_layers"),
         dealt_by_cost=_codes(plans, "stage_dealing"),
         schedule=_codes(plans, "pipeline_schedule"),
+        pipeline_overlap=plans.filled("pipeline_overlap"),
         context_parallel=context,
         context_method=_codes(plans, "context_method"),
         context_balance=plans.filled("context_balance"),

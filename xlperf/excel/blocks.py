@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xlperf.catalog.cells import is_blank, parse_header, plan_kind, table_from_rows
 from xlperf.catalog.schema import Column, results_of, split_header, table_schema
-from xlperf.errors import Fault, InputError, nearest
+from xlperf.catalog.values import as_number
+from xlperf.errors import Fault, InputError, nearest, printable
 from xlperf.excel.functions import STAND_INS
 from xlperf.excel.handles import Block
 
@@ -31,7 +34,7 @@ class FunctionError(Exception):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
-        self.error = CellError(code, message)
+        self.error = CellError(code, printable(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,9 @@ class Plans:
         object.__setattr__(self, "flags", tuple(flags))
 
 
-def words_of(error: InputError) -> str:
-    """Faults as one text for a cell: the first ones and how many more."""
-    lines = [str(fault) for fault in error.faults[:MOST_FAULTS_SHOWN]]
+def words_of(error: InputError, hints: bool = True) -> str:
+    """Faults as one text for a cell: the first ones and how many more; with the names that may be meant or without."""
+    lines = [str(fault) if hints else fault.brief for fault in error.faults[:MOST_FAULTS_SHOWN]]
     more = len(error.faults) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more else "")
 
@@ -67,21 +70,27 @@ def words_of(error: InputError) -> str:
 
 
 def block_of(argument: Any) -> Block:
-    """An argument as rows of cells without the blank rows at its end; empty where it is left out or blank."""
+    """An argument as rows of cells of one width, blank rows at its end left out; empty where it is blank."""
     if not isinstance(argument, (list, tuple)):
         return [] if is_blank(argument) else [[_plain(argument)]]
     rows = [[_plain(cell) for cell in row] if isinstance(row, (list, tuple)) else [_plain(row)] for row in argument]
     while rows and all(is_blank(cell) for cell in rows[-1]):
         rows.pop()
-    return rows
+    width = max(map(len, rows), default=0)
+    return [row if len(row) == width else row + [None] * (width - len(row)) for row in rows]
 
 
 def _plain(cell: Any) -> Any:
     """One form of what hosts send differently: blanks are None, numbers floats; so equal tables have equal handles."""
     if isinstance(cell, (float, bool)) or cell is None:
         return cell
+    cell = as_number(cell)
+    if isinstance(cell, (float, bool)) or cell is None:
+        return cell
     if isinstance(cell, int):
-        return float(cell)
+        with suppress(OverflowError):
+            return float(cell)
+        return math.inf if cell > 0 else -math.inf
     text = cell if isinstance(cell, str) else str(cell)
     return text if text.strip() else None
 

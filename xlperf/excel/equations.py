@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from xlperf.catalog.values import shown
 from xlperf.errors import nearest
 from xlperf.units import UNITS, YEAR
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from xlperf.excel.handles import Block
 
 BUILDING_LIFE = 15.0 * YEAR
+MOST_CELLS = 4_000_000
+"""Cells that one call may fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +188,16 @@ def equation_block(name: str, arguments: Sequence[Any]) -> Block:
 
     equation = EQUATIONS[name]
     values: list[Any] = []
-    faults: list[tuple[np.ndarray, str]] = []
+    faults: list[tuple[np.ndarray, list[str]]] = []
     for own, argument in zip(equation.inputs, arguments, strict=True):
         if own.choices:
             values.append(_word(own, argument))
             continue
-        cells, wrong = _numbers(own, argument)
-        values.append(cells * UNITS[own.unit].factor)
-        faults += wrong
+        cells, places, problems = _numbers(own, argument)
+        with np.errstate(over="ignore"):
+            values.append(cells * UNITS[own.unit].factor)
+        if problems:
+            faults.append((places, problems))
     arrays = [value for value in values if not isinstance(value, str)]
     try:
         shape = np.broadcast_shapes(*(value.shape for value in arrays))
@@ -200,15 +205,18 @@ def equation_block(name: str, arguments: Sequence[Any]) -> Block:
         sizes = ", ".join(dict.fromkeys(f"{value.shape[0]} x {value.shape[1]}" for value in arrays if value.size > 1))
         words = f"ranges of {sizes} cells do not go together; give a column and a row, or ranges of one size"
         raise FunctionError("#VALUE!", words) from None
+    if np.prod(shape, dtype=float) > MOST_CELLS:
+        raise FunctionError("#VALUE!", f"a table of {shape[0]:,} x {shape[1]:,} cells is more than {MOST_CELLS:,}")
     with np.errstate(all="ignore"):
         found = np.broadcast_to(equation.compute(*values), shape) / UNITS[equation.unit].factor
     block: Block = [
         [cell if np.isfinite(cell) else CellError("#NUM!", "these numbers have no result") for cell in row]
         for row in found.tolist()
     ]
-    for places, words in faults:
-        for row, column in np.argwhere(np.broadcast_to(places, shape)).tolist():
-            block[row][column] = CellError("#VALUE!", words)
+    for places, problems in faults:
+        spread = np.broadcast_to(places, shape)
+        for row, column in np.argwhere(spread >= 0).tolist():
+            block[row][column] = CellError("#VALUE!", problems[spread[row, column]])
     return block
 
 
@@ -221,14 +229,14 @@ def _word(own: Input, argument: Any) -> str:
         return str(own.default)
     word = str(given).strip().casefold().replace(" ", "-")
     if word not in own.choices:
-        shown = f'"{given}"' if given is not None else "a range"
-        raise FunctionError("#VALUE!", f"{own.name} must be one of {', '.join(own.choices)}, got {shown}; "
+        got = shown(given) if given is not None else "a range"
+        raise FunctionError("#VALUE!", f"{own.name} must be one of {', '.join(own.choices)}, got {got}; "
                             f"{nearest(word, own.choices, 1)}")  # fmt: skip
     return word
 
 
-def _numbers(own: Input, argument: Any) -> tuple[np.ndarray, list[tuple[np.ndarray, str]]]:
-    """Cells of one argument as numbers, NaN where one is bad, and what is wrong where."""
+def _numbers(own: Input, argument: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Cells of one argument as numbers, NaN where one is bad; which problem each has, -1 for none; the problems."""
     import numpy as np
 
     from xlperf.excel.blocks import FunctionError, block_of
@@ -237,18 +245,16 @@ def _numbers(own: Input, argument: Any) -> tuple[np.ndarray, list[tuple[np.ndarr
     if not cells:
         if own.default is None:
             raise FunctionError("#VALUE!", f"{own.name} must be given: {own.bounds}")
-        return np.array([[float(own.default)]]), []
-    width = max(map(len, cells))
-    numbers = np.full((len(cells), width), np.nan)
-    faults = []
+        return np.array([[float(own.default)]]), np.array([[-1]]), []
+    numbers = np.full((len(cells), len(cells[0])), np.nan)
+    places = np.full(numbers.shape, -1)
+    problems: list[str] = []
     for row, across in enumerate(cells):
         for column, cell in enumerate(across):
             good = isinstance(cell, float) and (cell > own.low if own.above else cell >= own.low) and cell <= own.high
             if good:
                 numbers[row, column] = cell
                 continue
-            wrong = np.zeros(numbers.shape, dtype=bool)
-            wrong[row, column] = True
-            got = "an empty cell" if cell is None else f"{cell:g}" if isinstance(cell, float) else f'"{cell}"'
-            faults.append((wrong, f"{own.name} must be {own.bounds}, got {got}"))
-    return numbers, faults
+            places[row, column] = len(problems)
+            problems.append(f"{own.name} must be {own.bounds}, got {'an empty cell' if cell is None else shown(cell)}")
+    return numbers, places, problems

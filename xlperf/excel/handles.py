@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from xlperf.excel.client import cache_folder
 from xlperf.excel.functions import HANDLE_PREFIX
+from xlperf.files import replaced
 
 MOST_FILES = 64
 MOST_BYTES = 64 * 2**20
@@ -75,14 +75,8 @@ class CatalogStore:
         with contextlib.suppress(OSError):
             if not self._touched(path):
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                descriptor, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
-                try:
-                    with os.fdopen(descriptor, "wb") as stream:
-                        stream.write(content)
-                    os.replace(temporary, path)
-                except OSError:
-                    os.unlink(temporary)
-                    raise
+                with replaced(path, durable=False) as temporary:
+                    temporary.write_bytes(content)
                 self._remove_oldest(path)
         return handle
 

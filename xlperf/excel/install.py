@@ -6,13 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from xlperf.errors import Fault, HostError, InputError, nearest
 from xlperf.excel.client import worker_environment
 from xlperf.excel.libreoffice import IDENTIFIER, extension
+from xlperf.files import scratch_folder
 
 HOSTS = ("libreoffice",)
 _TIME_LIMIT = 120.0
@@ -71,8 +71,8 @@ def install(host: str, options: Sequence[str] = ()) -> str:
     """
     _known(host)
     program = unopkg_program()
-    with tempfile.TemporaryDirectory(prefix="xlperf-") as folder:
-        path = Path(folder) / "xlperf.oxt"
+    with scratch_folder() as folder:
+        path = folder / "xlperf.oxt"
         path.write_bytes(extension())
         _run([program, "add", "--force", "--suppress-license", *_scope(), *options, str(path)])
     whom = "all users" if _scope() else "this user"

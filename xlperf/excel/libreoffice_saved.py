@@ -8,11 +8,16 @@ Standard library only: a copy runs inside LibreOffice's Python.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import tempfile
 import zipfile
 from collections.abc import Iterable
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _PARTS = re.compile(r"xl/(workbook\.xml|(worksheets|tables|charts)/[^/]+\.xml)")
 _FORMULA = re.compile(
@@ -85,16 +90,27 @@ def make_portable(path: str, names: Iterable[str]) -> bool:
         if not changed:
             return False
         status = os.stat(path)
-        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".xlperf-", suffix=".tmp")
-        try:
-            with os.fdopen(descriptor, "wb") as stream, zipfile.ZipFile(stream, "w") as target:
-                for info in source.infolist():
-                    data = changed.get(info.filename)
-                    target.writestr(info, source.read(info) if data is None else data, info.compress_type)
-            os.chmod(temporary, status.st_mode & 0o7777)
-            os.utime(temporary, ns=(status.st_atime_ns, status.st_mtime_ns))
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        # the name and the lock of xlperf.files: a command that writes here later removes what a killed office has left
+        temporary = os.path.join(os.path.dirname(path), f".xlperf-{os.urandom(8).hex()}.part.tmp")
+        with open(temporary, "xb") as held:
+            if fcntl is not None:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(held, fcntl.LOCK_EX)
+            try:
+                with zipfile.ZipFile(temporary, "w") as target:
+                    for info in source.infolist():
+                        data = changed.get(info.filename)
+                        target.writestr(info, source.read(info) if data is None else data, info.compress_type)
+                if hasattr(os, "chown"):
+                    with contextlib.suppress(OSError):
+                        os.chown(temporary, status.st_uid, status.st_gid)
+                os.chmod(temporary, status.st_mode & 0o7777)
+                os.utime(temporary, ns=(status.st_atime_ns, status.st_mtime_ns))
+                if fcntl is None:
+                    held.close()  # Windows gives no new name to an open file
+                os.replace(temporary, path)
+            except BaseException:
+                held.close()
+                os.unlink(temporary)
+                raise
     return True

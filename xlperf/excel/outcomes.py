@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MOST_ROWS_KEPT = 20_000
 MOST_COMPANIONS = 2_000
 MOST_GROUPS = 16
+MOST_HINTS = 50
+"""Faulty plans of one call whose cells list the names that may be meant; to find them takes milliseconds each."""
 
 Evaluate = Callable[["Table"], "Table"]
 
@@ -119,12 +121,15 @@ def solved(plans: Plans, evaluate: Callable[[Table], Table]) -> Outcome:
         else Plans(plans.kind, plans.header, tuple(plans.rows[n] for n in filled))
     )
 
+    faulty: list[int] = []
+
     def solve(first: int, last: int) -> None:
         try:
             results = evaluate(read_plans_of(dense, first, last))
         except InputError as error:
             if last - first == 1:
-                outcome.rows[filled[first]] = CellError("#VALUE!", words_of(error))
+                faulty.append(first)
+                outcome.rows[filled[first]] = CellError("#VALUE!", words_of(error, len(faulty) <= MOST_HINTS))
                 return
             middle = (first + last) // 2
             solve(first, middle)

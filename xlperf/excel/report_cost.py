@@ -153,7 +153,7 @@ _Step = tuple[str, str, float, float, str]
 def _servers_of(designs: Table, catalog: Catalog) -> tuple[Table, dict[int, str]]:
     """First server of each design's accelerator: the rows as a table, and the design of each."""
     servers = catalog.tables["servers"]
-    accelerator = catalog.rows("accelerators", designs.text("accelerator"), designs, "accelerator")
+    accelerator = catalog.known_rows("accelerators", designs.text("accelerator"))
     rows = first_rows(servers, catalog, accelerator)
     named = [(row, str(name)) for row, name in zip(rows.tolist(), designs.text("chiplet").tolist(), strict=True)]
     found = [(row, name) for row, name in named if row >= 0]

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.cell import _writer as cell_writer
+from openpyxl.drawing.spreadsheet_drawing import SpreadsheetDrawing
+from openpyxl.worksheet._writer import WorksheetWriter
+from openpyxl.writer.excel import ExcelWriter
 
 from xlperf.errors import Fault, InputError
 from xlperf.files import replaced
@@ -44,8 +47,8 @@ def workbook_bytes(workbook: Workbook, date: datetime = EPOCH) -> bytes:
     """
     workbook.properties.created = date
     raw = io.BytesIO()
-    with _all_digits():
-        workbook.save(raw)
+    with _all_digits(), zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        _InMemory(workbook, archive).save()
     stamp = date.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(raw) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
@@ -59,6 +62,22 @@ def workbook_bytes(workbook: Workbook, date: datetime = EPOCH) -> bytes:
             info.create_system = 3
             target.writestr(info, data)
     return packed.getvalue()
+
+
+class _InMemory(ExcelWriter):
+    """Writer of workbooks without the temporary files of openpyxl's own, which a killed command would leave behind."""
+
+    def write_worksheet(self, ws: Any) -> None:
+        """Write the part of one sheet."""
+        ws._drawing = SpreadsheetDrawing()
+        ws._drawing.charts, ws._drawing.images = ws._charts, ws._images
+        part = io.BytesIO()
+        writer: Any = WorksheetWriter(ws, part)
+        writer.write()
+        ws._rels = writer._rels
+        archive: zipfile.ZipFile = self._archive  # type: ignore[attr-defined]
+        archive.writestr(ws.path[1:], part.getvalue())
+        self.manifest.append(ws)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def answer(session: Session, line: bytes) -> bytes:
         JSON and a line feed.
     """
     try:
-        request = json.loads(line)
+        request = json.loads(line, parse_int=float)  # of an integer of hundreds of digits too
         function, arguments = request["function"], request["arguments"]
         if not isinstance(function, str) or not isinstance(arguments, list):
             raise TypeError

@@ -7,6 +7,7 @@ return an error code to a cell, so what is an error elsewhere is a text that sta
 
 from __future__ import annotations
 
+import datetime
 import inspect
 from collections.abc import Callable
 from functools import cache
@@ -14,10 +15,12 @@ from typing import Any
 
 import xlwings as xw
 
+from xlperf.catalog.values import in_days
 from xlperf.excel.blocks import CellError
 from xlperf.excel.functions import Function, functions
 from xlperf.excel.session import Session
 
+_DATE_1900, _DATE_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
 ERROR_TEXT = "#XLPERF! "
 
 
@@ -40,6 +43,30 @@ def shown(cell: Any) -> Any:
     return cell
 
 
+def numbers(argument: Any) -> Any:
+    """An argument with the number behind each date: Excel hands numbers in a date format over as dates.
+
+    They count from 30 December 1899 whatever the workbook counts from, as all dates between programs on Windows do.
+    """
+    if not isinstance(argument, list) or not any(
+        isinstance(cell, datetime.datetime) for row in argument for cell in row
+    ):
+        return argument
+    start = _DATE_1904 if counts_from_1904() else _DATE_1900
+    return [
+        [in_days(cell - start) if isinstance(cell, datetime.datetime) else cell for cell in row] for row in argument
+    ]
+
+
+def counts_from_1904() -> bool:
+    """Whether the workbook that Excel shows counts days from 1904, as those of old Macs do."""
+    try:
+        excel: Any = xw.apps.active
+        return excel.api.ActiveWorkbook.Date1904 is True
+    except Exception:  # no Excel, no workbook: whatever COM raises
+        return False
+
+
 def excel_function(function: Function) -> Callable[..., Any]:
     """A function of the registry as xlwings wants it: its name, its arguments by name, its texts.
 
@@ -55,7 +82,8 @@ def excel_function(function: Function) -> Callable[..., Any]:
     """
 
     def call(*arguments: Any) -> Any:
-        rows = [[shown(cell) for cell in row] for row in session().call(function.name, arguments)]
+        cells = [numbers(argument) for argument in arguments]
+        rows = [[shown(cell) for cell in row] for row in session().call(function.name, cells)]
         return rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else rows
 
     call.__name__ = call.__qualname__ = function.name

@@ -265,7 +265,7 @@ def documented_constants(date: str) -> list[FittedConstant]:
             date=date,
             source=row["source"],
             year=float(row["year"]),
-            kind="datasheet",
+            kind=row["kind"],
             notes=row["notes"],
         )
         for row in package_rows("documented_constants.csv")

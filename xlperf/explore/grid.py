@@ -47,10 +47,9 @@ def read_values(
     values: dict[str, np.ndarray] = {}
     for header, cells in lines:
         parsed = parse_header(kind, [header])
-        problems = [problem for position, problem, _ in parsed.faults if position == 0]
-        if problems or not parsed.fields:
-            words = problems or [f'"{header}" is no column of {kind} plans']
-            faults += [Fault(place, problem) for problem in words]
+        found_faults = [Fault(place, one.problem, one.hint) for one in parsed.faults if one.position == 0]
+        if found_faults or not parsed.fields:
+            faults += found_faults or [Fault(place, f'"{header}" is no column of {kind} plans')]
             continue
         field = parsed.fields[0]
         found: list[float | str] = []

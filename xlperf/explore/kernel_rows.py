@@ -19,6 +19,7 @@ from xlperf.arrays import Array
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.catalog.values import number_of, shown
 from xlperf.errors import Fault, InputError
 from xlperf.evaluate.join import Joined, join
 from xlperf.evaluate.precisions import PRECISIONS
@@ -303,7 +304,11 @@ def _text(row: Row, column: str) -> str:
 
 def _number(row: Row, column: str) -> float:
     text = _text(row, column)
-    return float(text) if text else math.nan
+    number = number_of(text)
+    if text and not math.isfinite(number):
+        place = f'row "{_text(row, "row_id")}" of the sheet kernels'
+        raise InputError(Fault(place, f"{column} must be a number, got {shown(text)}"))
+    return number
 
 
 def _flag(row: Row, column: str) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.schema import Column, results_of, split_header, unit_of
 from xlperf.catalog.table import Table
+from xlperf.catalog.values import number_of
 from xlperf.errors import Fault, InputError, nearest
 from xlperf.units import UNITS
 
@@ -143,11 +144,27 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     unit = UNITS.get(symbol)
     if unit is None or unit.dimension != unit_of(column).dimension:
         raise InputError(Fault(place, f"{column.header} cannot be in {symbol}"))
-    try:
-        bound = float(number)
-    except ValueError:
-        raise InputError(Fault(place, f'"{number}" of "{text}" is no number')) from None
+    bound = number_of(number)
+    if not np.isfinite(bound):
+        raise InputError(Fault(place, f'"{number}" of "{text}" is no number'))
     return Limit(column, sign, bound * unit.factor)
+
+
+def tightest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """Limits without those that another of the same result already implies: a plan and an option may state the same.
+
+    >>> wide, narrow = limit_of("inference", "ttft<=500"), limit_of("inference", "ttft<=0.3 s")
+    >>> [limit.words for limit in tightest([wide, narrow, narrow])]
+    ['ttft <= 300 ms']
+    """
+    kept: dict[tuple[str, bool], Limit] = {}
+    for limit in limits:
+        upper = limit.sign in ("<", "<=")
+        other = kept.setdefault((limit.column.name, upper), limit)
+        nearer = limit.bound < other.bound if upper else limit.bound > other.bound
+        if nearer or (limit.bound == other.bound and len(limit.sign) < len(other.sign)):
+            kept[limit.column.name, upper] = limit
+    return tuple(kept.values())
 
 
 def limits_of(kind: str, texts: Iterable[str], place: str = "limit") -> list[Limit]:

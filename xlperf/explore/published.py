@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import difflib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,11 +21,15 @@ import numpy as np
 from xlperf.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank, shown
+from xlperf.catalog.csvfile import read_csv
 from xlperf.catalog.table import Place, Table
+from xlperf.catalog.values import DateNumber, number_of
 from xlperf.catalog.workbook import Workbook, column_letters
 from xlperf.errors import Fault, InputError
 
 KINDS = ("training", "inference")
+MOST_VALUES = 10_000_000
+"""Cells, blank ones among them, of a sheet of published rows. [-]"""
 _REQUIRED = ("row_id", "model", "gpu", "n_gpus")
 _YES = {"true": 1.0, "yes": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "no": 0.0, "0": 0.0, "0.0": 0.0}
 
@@ -141,31 +146,19 @@ def read_published(path: str | Path) -> list[Published]:
 
 
 def _from_csv(path: Path) -> Published:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = list(csv.reader(stream))
-    except UnicodeDecodeError as error:
-        raise InputError(Fault(path.name, f"is not text in UTF-8 (byte {error.start})")) from None
-    except (OSError, csv.Error) as error:
-        raise InputError(Fault(path.name, f"cannot be read: {getattr(error, 'strerror', None) or error}")) from None
-    if not lines:
-        raise InputError(Fault(path.name, "is empty; a header row with row_id, model, gpu, n_gpus ... is meant"))
-    header = [name.strip() for name in lines[0]]
-    rows = [(number, cells) for number, cells in enumerate(lines[1:], start=2) if any(cell.strip() for cell in cells)]
-    faults = [
-        Fault(f"{path.name} [line {number}]", f"has {len(cells)} values, the header has {len(header)}")
-        for number, cells in rows
-        if len(cells) > len(header)
+    if path.suffix.lower() == ".parquet":
+        raise InputError(Fault(path.name, "published rows are read from a workbook (.xlsx) or CSV, got a Parquet file"))
+    file = read_csv(path)
+    header = [name.strip() for name in file.header]
+    texts = [
+        [str(distinct[code]) for code in codes.tolist()] for codes, distinct in file.columns if distinct is not None
     ]
-    if faults:
-        raise InputError(faults)
-    numbers = [number for number, _ in rows]
 
     def place(row: int, column: str) -> str:
-        return f"{path.name} [line {numbers[row]}, {column}]" if row >= 0 else f"{path.name} [header]"
+        line = int(file.lines[row]) if row >= 0 else 0
+        return f"{path.name} [line {line}, {column}]" if row >= 0 else f"{path.name} [header]"
 
-    cells = [row + [""] * (len(header) - len(row)) for _, row in rows]
-    return published_rows(header, cells, place)
+    return published_rows(header, list(zip(*texts, strict=True)), place)
 
 
 def _from_workbook(path: Path) -> list[Published]:
@@ -210,6 +203,9 @@ def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[
             return None
         columns = {str(value).strip(): column for column, value in cells[top].items() if not is_blank(value)}
         numbers = [row for row in sorted(cells) if row > top]
+        if len(numbers) * len(columns) > MOST_VALUES:
+            problem = f"holds {len(numbers):,} rows of {len(columns):,} columns; {MOST_VALUES:,} values are the most"
+            raise InputError(Fault(f"{book.name} [{sheet}]", problem))
         where = f"{book.name} [{sheet}!"
 
         def place(row: int, column: str) -> str:
@@ -233,6 +229,8 @@ def _plain(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "True" if value else "False"
+    if isinstance(value, DateNumber):
+        return value.text
     if isinstance(value, float):
         return f"{value:.15g}" if value.is_integer() else repr(value)
     return str(value)
@@ -295,7 +293,7 @@ def _header_faults(header: Sequence[str], columns: Mapping[str, str], place: Pla
             close = difflib.get_close_matches(name, missing, n=1, cutoff=0.8)
             if close:
                 faults.append(Fault(where, f'has a column "{name}"; did you mean {close[0]}?'))
-    for name in sorted({name for name in header if name and header.count(name) > 1}):
+    for name in sorted(name for name, number in Counter(header).items() if name and number > 1):
         faults.append(Fault(where, f'has the column "{name}" more than once'))
     return faults
 
@@ -306,8 +304,8 @@ def _numbers(values: Sequence[str], name: str, sort: str, place: Place, faults: 
         if not value:
             continue
         try:
-            parsed[row] = _YES[value.casefold()] if sort == "flag" else float(value)
-        except (KeyError, ValueError):
+            parsed[row] = _YES[value.casefold()] if sort == "flag" else number_of(value)
+        except KeyError:
             wanted = "True or False" if sort == "flag" else "a number"
             faults.append(Fault(place(row, name), f'{name} must be {wanted}, got "{value[:60]}"'))
             continue

@@ -59,7 +59,9 @@ class ModelShelf:
         self._names: set[str] = set(self._known)
         self._new: list[dict[str, object]] = []
 
-    def name(self, published: Published, row: int) -> tuple[str, str, str]:
+    def name(
+        self, published: Published, row: int, corrected: Mapping[str, float] | None = None
+    ) -> tuple[str, str, str]:
         """Name of the model of one row.
 
         Parameters
@@ -68,6 +70,8 @@ class ModelShelf:
             Rows.
         row : int
             Which.
+        corrected : mapping of str to float, optional
+            Columns of models that the source gives otherwise than the row prints them.
 
         Returns
         -------
@@ -76,7 +80,7 @@ class ModelShelf:
         """
         printed = [published.text[column][row] for column in ("model", "model_name")]
         shape = {_SHAPE[name]: float(published.number[name][row]) for name in _SHAPE if name in published.number}
-        shape = {name: value for name, value in shape.items() if not math.isnan(value)}
+        shape = {name: value for name, value in shape.items() if not math.isnan(value)} | dict(corrected or {})
         size = float(published.number["params_b"][row]) if "params_b" in published.number else math.nan
         length = float(published.number["seq_len" if published.kind == "training" else "isl"][row])
         base = self._base(printed)

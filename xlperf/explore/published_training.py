@@ -41,11 +41,12 @@ _RECIPES = {
     "fp8-delayed": "fp8",
 }
 _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
-_DEFAULTED = (
+DEFAULTED = (
     "context_method",
     "cross_entropy",
     "recompute_modules",
     "pipeline_schedule",
+    "pipeline_overlap",
     "dispatch_precision",
     "zero_group_size",
     "train_mtp",
@@ -223,17 +224,20 @@ def _plan(
         raise Refusal(refused)
     if text["gpu"].casefold() not in accelerators:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
-    model, note, missing = shelf.name(published, row)
+    where = tuple(text[name] for name in _MATCHED)
+    layers, reference, _ = software_default(*where, "num_layers")
+    model, note, missing = shelf.name(published, row, {"num_layers": float(layers)} if layers else None)
     if missing:
         raise Refusal(missing)
     said = [note] if note else []
+    if layers:
+        said.append(f"{layers} layers ({reference})")
     plan: dict[str, object] = {
         "name": text["row_id"],
         "model": model,
         "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
     }
-    where = tuple(text[name] for name in _MATCHED)
     plan["software"] = software_default(*where, "software")[0] or text["software"].casefold()
     where = (str(plan["software"]), *where[1:])
     for column in ("expert_parallel", "expert_tensor_parallel"):
@@ -251,7 +255,7 @@ def _plan(
     plan["attention"] = software_default(*where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
         said.append("standard attention")
-    for column in _DEFAULTED:
+    for column in DEFAULTED:
         value = software_default(*where, column)[0]
         if value:
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value

@@ -16,7 +16,7 @@ from xlperf.evaluate import evaluate
 from xlperf.evaluate.door import Progress
 from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidates, uneven_chunks
 from xlperf.explore.counts import MOST_ACCELERATORS, Counts
-from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of
+from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of, tightest
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
 """How good a plan is at all: a worse kind never comes before a better one."""
@@ -304,7 +304,7 @@ def ranked(
     Search
         As :func:`search`.
     """
-    plans = tried.plans
+    plans, limits = tried.plans, tightest(limits)
     quiet = _without_targets(plans, {objective.column.name, *(limit.column.name for limit in limits)})
     keys: list[_Keys] = []
     parts: list[Table] = []
@@ -341,7 +341,7 @@ def ranked(
         num_good=int(counts[GOOD]),
         searched=tried.searched,
         objective=objective,
-        limits=tuple(limits),
+        limits=limits,
         counts=tried.counts,
         lead=lead,
         note=_EVEN if tried.even else "",

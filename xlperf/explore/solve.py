@@ -162,12 +162,12 @@ def solve_catalog(
         return Solution(float("nan"), reached)
     low, high = float(varied.values.min()), float(varied.values.max())
     hard, easy = (high, low) if largest else (low, high)
-    reached = best_at(easy)
-    if not reached.found:
-        return Solution(float("nan"), reached)
     at_hard = best_at(hard)
     if at_hard.found:
         return Solution(hard, at_hard)
+    reached = best_at(easy)
+    if not reached.found:
+        return Solution(float("nan"), reached)
     while abs(np.log(easy / hard)) > PRECISION:
         middle = float(np.sqrt(easy * hard))
         found = best_at(middle)

@@ -14,6 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.headers import is_count
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.catalog.values import number_of
 from xlperf.errors import Fault, InputError
 from xlperf.explore.grid import MOST_PLANS, read_values
 
@@ -149,10 +150,7 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
     plain = [word[1:] if any(factors) else word for word in words]
     if any(factors):
         name = next(iter(read_values(sheet, [(header, ["1"])], place, from_text=True)))
-        try:
-            values = np.array([float(word) for word in plain])
-        except ValueError:
-            values = np.array([np.nan])
+        values = np.array([number_of(word) for word in plain])
         if not (np.isfinite(values) & (values > 0.0)).all():
             raise InputError(Fault(place, f"{sheet}.{header.strip()}: a factor is a number above 0, as x0.5"))
     else:

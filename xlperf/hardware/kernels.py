@@ -24,7 +24,6 @@ from xlperf.hardware.device import Device
 from xlperf.hardware.roofline import (
     blended_time,
     product_traffic,
-    roofline_bound,
     sustained_time,
     tiled_product_time,
     transfer_time,
@@ -39,7 +38,6 @@ __all__ = [
     "attention_time",
     "decode_attention_parts",
     "decode_attention_time",
-    "gemm_bound",
     "gemm_parts",
     "gemm_time",
     "serving_gemm_time",
@@ -327,50 +325,6 @@ def serving_gemm_time(
         device, constants, m, n, k, batch, element_size, output_element_size, SERVING_TILES
     )
     return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
-
-
-def gemm_bound(
-    device: Device,
-    constants: Mapping[str, Array],
-    m: Numeric,
-    n: Numeric,
-    k: Numeric,
-    batch: Numeric,
-    element_size: Numeric,
-    output_element_size: Numeric,
-) -> Array:
-    r"""What limits a product: arithmetic, traffic or the call itself.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family gemm, (rows, 1).
-    m : numeric
-        Rows of the first matrix, (rows, operators). [-]
-    n : numeric
-        Columns of the second matrix, (rows, operators). [-]
-    k : numeric
-        Depth, (rows, operators). [-]
-    batch : numeric
-        Equal products in one call, (rows, operators). [-]
-    element_size : numeric
-        Size of one element of the inputs, (rows, operators). [B]
-    output_element_size : numeric
-        Size of one element of the output, (rows, operators). [B]
-
-    Returns
-    -------
-    bound : numeric
-        Position in :data:`xlperf.hardware.roofline.BOUNDS`, NaN where the time is, (rows, operators). [-]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
-       doi:10.1145/1498765.1498785.
-    """
-    return roofline_bound(*gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size))
 
 
 def vector_parts(

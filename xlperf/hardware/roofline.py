@@ -10,9 +10,6 @@ import numpy as np
 
 from xlperf.arrays import Array, Numeric, array, ceil_div
 
-COMPUTE, MEMORY, OVERHEAD = 0, 1, 2
-BOUNDS = ("compute", "memory", "overhead")
-
 
 def tiled_product_time(
     m: Numeric,
@@ -393,30 +390,36 @@ def kv_cache_traffic(
     return np.asarray(elements * array(kv_element_size))
 
 
-def roofline_bound(compute_time: Numeric, memory_time: Numeric, overhead_time: Numeric) -> Array:
-    r"""What limits a kernel: the greatest of its arithmetic, its traffic and its fixed time.
+def relaxed_savings(compute_time: Numeric, memory_time: Numeric, serial_share: Numeric = 0.0) -> tuple[Array, Array]:
+    r"""Time that a kernel gains from units, or from a memory, of twice the speed.
 
-    .. math:: b = \arg\max(t_{compute}, t_{memory}, t_{fixed})
+    .. math:: \Delta_1 = t(t_1, t_2) - t(t_1 / 2, t_2), \quad \Delta_2 = t(t_1, t_2) - t(t_1, t_2 / 2)
+
+    with the time t of :func:`blended_time`.
 
     Parameters
     ----------
     compute_time : numeric
-        Time of the arithmetic alone. [s]
+        Time t_1 of the arithmetic alone. [s]
     memory_time : numeric
-        Time of the traffic alone. [s]
-    overhead_time : numeric
-        Fixed time of the call. [s]
+        Time t_2 of the traffic alone. [s]
+    serial_share : numeric, default 0.0
+        Share of the shorter one that is not hidden. [-]
 
     Returns
     -------
-    bound : numeric
-        Position in :data:`BOUNDS`: 0 compute, 1 memory, 2 overhead; NaN where a time is NaN. [-]
+    compute_saving : numeric
+        Time gained from units of twice the rate. [s]
+    memory_saving : numeric
+        Time gained from a memory of twice the bandwidth. [s]
 
     References
     ----------
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
-    compute, memory, fixed = array(compute_time), array(memory_time), array(overhead_time)
-    busy = np.where(compute >= memory, float(COMPUTE), float(MEMORY))
-    codes = np.where(fixed > np.maximum(compute, memory), float(OVERHEAD), busy)
-    return np.asarray(np.where(np.isnan(compute + memory + fixed), np.nan, codes))
+    compute, memory = array(compute_time), array(memory_time)
+    whole = blended_time(compute, memory, serial_share)
+    return (
+        np.asarray(whole - blended_time(0.5 * compute, memory, serial_share)),
+        np.asarray(whole - blended_time(compute, 0.5 * memory, serial_share)),
+    )

@@ -1,4 +1,4 @@
-"""What a step of decoding waits for: compute, memory, network or overhead."""
+"""What bounds a step of decoding: compute, memory, network or overhead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from xlperf.arrays import Array, beside, side_by_side, total
 from xlperf.hardware.device import Device
+from xlperf.hardware.roofline import relaxed_savings
 from xlperf.inference.work import COMMUNICATION, FIXED, ServingWork, phase_times
 from xlperf.workload.serving import ONCE_GEMMS, ONCE_VECTORS
 
@@ -15,9 +16,21 @@ BOUNDS = ("compute", "memory", "network", "overhead")
 COMPUTE, MEMORY, NETWORK, OVERHEAD = range(4)
 
 
-def _roofs(flop: Array, traffic: Array, device: Device, peak: Array) -> Array:
-    """Code of the roof that a kernel works under, were it as fast as the roof."""
-    return np.where(flop / peak >= traffic / device.memory_bandwidth, float(COMPUTE), float(MEMORY))
+def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
+    """Times of two activities that overlap fully, estimated apart, such that the longer one is the time of both."""
+    longer = np.maximum(first, second)
+    scale = np.divide(busy, longer, out=np.zeros(np.broadcast(busy, longer).shape), where=longer > 0.0)
+    return np.where(first >= second, busy, np.minimum(first * scale, first)), np.where(
+        first >= second, np.minimum(second, busy), busy
+    )
+
+
+def _split(busy: Array, memory: Array, serial_share: Array) -> tuple[Array, Array]:
+    """Arithmetic and traffic of a kernel whose time is the longer of both and a share of the shorter one."""
+    memory = np.minimum(memory, busy)
+    longer = busy - serial_share * memory
+    shorter = np.divide(busy - memory, serial_share, out=np.zeros(busy.shape), where=serial_share > 0.0)
+    return np.where(longer >= memory, longer, np.minimum(shorter, memory)), memory
 
 
 def serving_bound(
@@ -27,10 +40,11 @@ def serving_bound(
     kernels: Mapping[str, Mapping[str, Array]],
     latent: bool = False,
 ) -> Array:
-    """Code of what most of a step of decoding waits for: a position in :data:`BOUNDS`.
+    """Code of what bounds a step of decoding, a position in :data:`BOUNDS`: what shortens it most at twice the speed.
 
-    The time of a kernel beyond its launch counts to the roof that it works under, the launch and the fixed costs of
-    the software to overhead.
+    Compute is the rate of the accelerator's units, memory the bandwidth of its main memory, network all time of
+    messages, overhead launches and the fixed costs of the software. Arithmetic and traffic of a product follow from
+    its time and its bytes.
 
     Parameters
     ----------
@@ -58,18 +72,6 @@ def serving_bound(
         return values[:, -(values.shape[1] // work.layers.shape[1]) :]
 
     gemm, attention, vector = (second(v) for v in (work.gemm_time, work.attention_time, work.vector_time))
-    flop = 2.0 * second(work.gemms.m) * second(work.gemms.n) * second(work.gemms.k) * second(work.gemms.batch)
-    moved = second(work.vector_traffic)
-    roofs = (
-        _roofs(flop, second(work.gemm_traffic), device, second(work.gemm_peak)),
-        _roofs(
-            second(work.attention_flop),
-            second(work.attention_traffic),
-            attention_device,
-            attention_device.peak_flop_rate,
-        ),
-        _roofs(0.0 * moved, moved, device, device.vector_flop_rate),
-    )
     starts = (
         np.minimum(kernels["gemm"]["launch_time"], gemm),
         np.minimum(kernels[family]["launch_time"], attention),
@@ -85,10 +87,26 @@ def serving_bound(
         layers * vector_calls[:, :-ONCE_VECTORS],
         passes * vector_calls[:, -ONCE_VECTORS:],
     )
-    times, fixed, codes = beside(gemm, attention, vector), beside(*starts), beside(*roofs)
-    busy = calls * (times - fixed)
-    compute = total(np.where(codes == COMPUTE, busy, 0.0))
-    memory = total(np.where(codes == MEMORY, busy, 0.0))
-    overhead = total(calls * fixed) + step[:, FIXED]
-    shares = side_by_side(compute, memory, step[:, COMMUNICATION], overhead)
-    return np.where(np.isnan(total(step)), np.nan, np.argmax(np.nan_to_num(shares), axis=-1))
+    constants, attend = kernels["gemm"], kernels[family]
+    bandwidth = device.memory_bandwidth
+    moving = second(work.gemm_traffic) / (constants["memory_efficiency"] * bandwidth)
+    if "serving_experts" in kernels:
+        names = work.gemms.names
+        grouped = np.array([name.startswith("experts") for name in names[-gemm.shape[1] :]])
+        moving = np.where(grouped, kernels["serving_experts"]["memory_slowdown"], 1.0) * moving
+    product = _split(gemm - starts[0], moving, constants["serial_share"] + 0.0 * gemm)
+    attended = _fitted(
+        second(work.attention_flop) / (attend["compute_efficiency"] * attention_device.peak_flop_rate),
+        second(work.attention_traffic) / (attend["memory_efficiency"] * bandwidth),
+        attention - starts[1],
+    )
+    moved = vector - starts[2]
+    savings = (
+        relaxed_savings(*product, constants["serial_share"]),
+        relaxed_savings(*attended),
+        (0.0 * moved, 0.5 * moved),
+    )
+    compute, memory = (total(calls * beside(*found)) for found in zip(*savings, strict=True))
+    overhead = 0.5 * (total(calls * beside(*starts)) + step[:, FIXED])
+    saved = side_by_side(compute, memory, 0.5 * step[:, COMMUNICATION], overhead)
+    return np.where(np.isnan(total(step)), np.nan, np.argmax(np.nan_to_num(saved), axis=-1))

@@ -91,7 +91,9 @@ class Service(NamedTuple):
         wait = np.minimum(rate * interval, 1.0) * interval + full * full / (1.0 - full) * least_share
         wait = np.where(keeps, 0.5 * spread * wait, np.inf)
         step = self.step_time(np.where(keeps, running, 1.0))
-        decode = np.where(keeps, self.steps * step / np.where(keeps, 1.0 - rate * self.prefill_share, 1.0), np.inf)
+        # One output token: nothing is decoded, also where prefills take all of the time.
+        left = np.where(keeps & (self.steps > 0.0), 1.0 - rate * self.prefill_share, 1.0)
+        decode = np.where(keeps, self.steps * step / left, np.inf)
         begun = np.where(
             self.steps > 0.0, np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.steps) * step, 0.0
         )

@@ -7,10 +7,13 @@ import numpy as np
 from xlperf.arrays import Array, Numeric, array, ceil_div
 
 
-def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
-    r"""Layers of the fullest stage.
+def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> Array:
+    r"""Layers of the fullest stage, however many chunks it has.
 
-    .. math:: l = v \lceil L / (p v) \rceil
+    .. math:: l = \lceil L / p \rceil
+
+    Chunks of a stage may differ in size (96 layers on 8 stages of 5 chunks: 3, 3, 2, 2, 2) where all stages have the
+    same sizes in the same order: stages stay even.
 
     Parameters
     ----------
@@ -18,8 +21,6 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_pipeli
         Layers L of the model. [-]
     pipeline_parallel : numeric
         Stages p. [-]
-    virtual_pipeline : numeric
-        Chunks v per stage. [-]
 
     Returns
     -------
@@ -30,12 +31,12 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_pipeli
     ----------
     .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
        2021, arXiv:2104.04473, section 2.2.
+    .. [2] NVIDIA, Megatron-LM, --pipeline-model-parallel-layout (layers of each chunk of each stage).
     """
-    chunks = array(virtual_pipeline)
-    return np.asarray(chunks * ceil_div(num_layers, array(pipeline_parallel) * chunks))
+    return np.asarray(ceil_div(num_layers, pipeline_parallel))
 
 
-def last_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
+def last_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> Array:
     r"""Layers of the last stage, which also holds the output projection.
 
     Where the layers do not divide evenly the first and the last stage share what is missing.
@@ -48,8 +49,6 @@ def last_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_p
         Layers L of the model. [-]
     pipeline_parallel : numeric
         Stages p. [-]
-    virtual_pipeline : numeric
-        Chunks v per stage. [-]
 
     Returns
     -------
@@ -61,13 +60,13 @@ def last_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_p
     .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 3.3.2 (one layer fewer
        on the first and the last stage).
     """
-    full = stage_layers(num_layers, pipeline_parallel, virtual_pipeline)
+    full = stage_layers(num_layers, pipeline_parallel)
     missing = array(pipeline_parallel) * full - array(num_layers)
     even = np.floor(array(num_layers) / array(pipeline_parallel))
     return np.asarray(np.maximum(even, full - np.ceil(missing / 2.0)))
 
 
-def first_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
+def first_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> Array:
     r"""Layers of the first stage, which also holds the embedding.
 
     It gives up half of what is missing to full stages, rounded down; the last stage the other half.
@@ -80,8 +79,6 @@ def first_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_
         Layers L of the model. [-]
     pipeline_parallel : numeric
         Stages p. [-]
-    virtual_pipeline : numeric
-        Chunks v per stage. [-]
 
     Returns
     -------
@@ -93,7 +90,7 @@ def first_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric, virtual_
     .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 3.3.2 (one layer fewer
        on the first and the last stage).
     """
-    full = stage_layers(num_layers, pipeline_parallel, virtual_pipeline)
+    full = stage_layers(num_layers, pipeline_parallel)
     missing = array(pipeline_parallel) * full - array(num_layers)
     even = np.floor(array(num_layers) / array(pipeline_parallel))
     return np.asarray(np.maximum(even, full - np.floor(missing / 2.0)))
@@ -184,6 +181,66 @@ def in_flight_micro_batches(
     extra = (chunks > 1.0) * (stages - 1.0) / (stages * chunks)
     held = all_kept * batches + (1.0 - all_kept) * stages * (1.0 + extra)
     return np.asarray(np.minimum(batches, held))
+
+
+def exposed_transfer_time(
+    transfer_time: Numeric,
+    forward_time: Numeric,
+    backward_time: Numeric,
+    num_micro_batches: Numeric,
+    pipeline_parallel: Numeric,
+    virtual_pipeline: Numeric,
+    overlapped: Numeric,
+) -> Array:
+    r"""Time in which a stage waits for transfers from and to its neighbours in one step, the bubble excluded.
+
+    A stage sends m v activations and m v gradients. Batched sends and receives (1F1B) are all exposed. Where they are
+    overlapped, a send of activations runs beside the backward pass of another chunk and a send of gradients beside a
+    forward pass; those of the warm-up and the cool-down, which have passes of one direction only, stay exposed.
+
+    .. math::
+
+        t = 2 w \tau + (m v - w) \left(\max\left(\tau - \frac{F}{v}, 0\right)
+        + \max\left(\tau - \frac{B}{v}, 0\right)\right), \quad w = \min((v - 1) p, m v)
+
+    and :math:`t = 2 m v \tau` without overlap.
+
+    Parameters
+    ----------
+    transfer_time : numeric
+        One transfer tau between neighbouring stages. [s]
+    forward_time : numeric
+        Forward pass F of one micro-batch on one stage, all its chunks. [s]
+    backward_time : numeric
+        Backward pass B of one micro-batch on one stage, all its chunks. [s]
+    num_micro_batches : numeric
+        Micro-batches m per step. [-]
+    pipeline_parallel : numeric
+        Stages p; 1 has no transfers. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+    overlapped : numeric
+        1 where transfers run beside the computation of the steady state, 0 where none does. [-]
+
+    Returns
+    -------
+    time : numeric
+        Exposed transfers per step. [s]
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, section 2.2 (interleaving multiplies the transfers by v; warm-up of the schedule).
+    .. [2] NVIDIA, Megatron-LM, megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches and
+       forward_backward_pipelining_with_interleaving (overlap_p2p_comm).
+    """
+    each, stages, chunks = array(transfer_time), array(pipeline_parallel), array(virtual_pipeline)
+    count = array(num_micro_batches) * chunks
+    warm_up = np.minimum((chunks - 1.0) * stages, count)
+    left = np.maximum(each - array(forward_time) / chunks, 0.0) + np.maximum(each - array(backward_time) / chunks, 0.0)
+    share = array(overlapped)
+    waited = share * (2.0 * warm_up * each + (count - warm_up) * left) + (1.0 - share) * 2.0 * count * each
+    return np.asarray(np.where(stages > 1.0, waited, 0.0 * waited))
 
 
 def zero_bubble_time(

@@ -57,6 +57,9 @@ class TrainingPlan:
         1 where stages take layers in order until they exceed their share of the work. [-]
     schedule : Array
         Code of the order of passes: position in SCHEDULES. [-]
+    pipeline_overlap : Array
+        1 where transfers between stages run beside the computation of the steady state, as interleaving and DualPipe
+        allow. [-]
     context_parallel : Array
         Ranks that share a sequence. [-]
     context_method : Array
@@ -153,6 +156,7 @@ class TrainingPlan:
     last_stage_layers: Array
     dealt_by_cost: Array
     schedule: Array
+    pipeline_overlap: Array
     context_parallel: Array
     context_method: Array
     context_balance: Array
@@ -217,15 +221,25 @@ class TrainingPlan:
         return np.asarray(self.schedule == GPIPE, dtype=np.float64)
 
     @cached_property
+    def weight_copies(self) -> Array:
+        """Copies of the weights in one pipeline: 2 with DualPipe, where mirrored ranks hold the same two stages. [-]"""
+        return np.where(self.schedule == DUALPIPE, 2.0, 1.0)
+
+    @cached_property
     def shards(self) -> Array:
-        """Ranks that hold the same weights outside the experts: replicas x context. [-]"""
-        return np.asarray(self.data_parallel * self.context_parallel)
+        """Ranks that hold the same weights outside the experts: replicas x context x copies in a pipeline. [-]"""
+        return np.asarray(self.data_parallel * self.context_parallel * self.weight_copies)
+
+    @cached_property
+    def expert_replicas(self) -> Array:
+        """Ranks of a pipeline stage that hold the same experts. [-]"""
+        ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
+        return np.asarray(ranks / (self.expert_parallel * self.expert_tensor_parallel))
 
     @cached_property
     def expert_shards(self) -> Array:
         """Ranks that hold the same experts. [-]"""
-        ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
-        return np.asarray(ranks / (self.expert_parallel * self.expert_tensor_parallel))
+        return np.asarray(self.expert_replicas * self.weight_copies)
 
     @cached_property
     def zero_shards(self) -> Array:
@@ -364,7 +378,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             (plan.expert_parallel, experts),
         ),
         Rule(
-            ~dense & _fraction(plan.expert_shards),
+            ~dense & _fraction(plan.expert_replicas),
             "expert parallel {} x expert tensor parallel {} does not divide the {} ranks of a pipeline stage",
             (
                 plan.expert_parallel,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.check import name_faults
 from xlperf.catalog.sheets import Cells, Workbook, column_letters
 from xlperf.catalog.table import Table
+from xlperf.catalog.values import number_of, shown
 from xlperf.catalog.workbook import read_catalog_tables, read_plan_tables
 from xlperf.errors import Fault, InputError, nearest
 from xlperf.studies.outcome import Inputs, Setting, Study
@@ -143,7 +145,8 @@ def _settings(
         setting = known.get(word.casefold().replace(" ", "_"))
         if setting is None:
             words = [entry.name.replace("_", " ") for entry in study.settings]
-            faults.append(Fault(place, f'no setting "{word}" in the study {study.name}; {nearest(word, words)}'))
+            hint = partial(nearest, word, tuple(words))
+            faults.append(Fault(place, f'no setting "{word}" in the study {study.name}', hint))
             continue
         value = cells[row].get(2)
         if value is None or value == "":
@@ -170,13 +173,10 @@ def _value(setting: Setting, value: object) -> float | str | tuple[str, ...] | t
 def _number(setting: Setting, value: object) -> float:
     words = setting.name.replace("_", " ")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f'{words} must be a number, got "{value}"')
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError(f'{words} must be a number, got "{value}"') from None
+        raise ValueError(f"{words} must be a number, got {shown(value)}")
+    number = number_of(value) if isinstance(value, str) else float(value)
     if not np.isfinite(number):
-        raise ValueError(f'{words} must be a finite number, got "{value}"')
+        raise ValueError(f"{words} must be a number, got {shown(value)}")
     return number
 
 

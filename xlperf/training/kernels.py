@@ -337,4 +337,8 @@ def kernel_parts(setting: Setting) -> list[Part]:
     list of Part
         With calls per block and seconds per call. [s]
     """
-    return _gemm_parts(setting) + _core_parts(setting) + _vector_parts(setting)
+    parts = _gemm_parts(setting) + _vector_parts(setting)
+    if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
+        # standard attention masks what a window leaves out: local layers compute every score
+        parts += [part._replace(place="local core") for part in parts if part.place == "core"]
+    return parts + _core_parts(setting)

@@ -153,6 +153,31 @@ def _narrow_growth(setting: Setting) -> Array:
     return np.asarray(np.where(plan.keeps_copies, share * (LAYOUTS * plan.product_size - replaced), 0.0))
 
 
+_AT_ONCE = 2.0
+"""Layers whose weights are gathered at a time: one that computes and the next one. [-]"""
+
+
+def _in_transit(
+    held: RankParameters,
+    layers: Array,
+    mixtures: Array,
+    heads: Array,
+    dense_split: np.ndarray,
+    experts_split: np.ndarray,
+    gathered_size: Array,
+    gradient_size: Array,
+) -> tuple[Array, Array]:
+    """Bytes of gathered weights and of the whole gradients of a layer before they are scattered, (rows, stages).
+
+    Only what is split over several ranks is gathered: no more layers than there are.
+    """
+    experts = np.where(experts_split & (mixtures > 0), held.experts[:, None], 0.0)
+    block = np.where(mixtures > 0, held.shared[:, None], held.mlp[:, None]) + held.attention[:, None]
+    layer = np.where(dense_split, block, 0.0) + experts
+    reduced = np.maximum(layer, np.where(dense_split, heads, 0.0))
+    return np.minimum(_AT_ONCE, layers) * layer * gathered_size, reduced * gradient_size
+
+
 def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     """Memory of the fullest of the first, the second and the last stage.
 
@@ -190,7 +215,7 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     paired = plan.schedule == DUALPIPE
     for ends in (layers, mixtures, outside) if some(paired) else ():  # a rank has a stage of each end
         ends[np.ix_(paired, (0, 2))] = 0.5 * (ends[paired, 0] + ends[paired, 2])[:, None]
-    copies = np.where(paired, 2.0, 1.0)[:, None]
+    copies = plan.weight_copies[:, None]
     dense = copies * (
         layers * held.attention[:, None]
         + (layers - mixtures) * held.mlp[:, None]
@@ -232,7 +257,7 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     trained, trained_experts = dense, routed
     if some(frozen):
         adapters = layers * held.adapters.attention[:, None] + (layers - mixtures) * held.adapters.mlp[:, None]
-        adapters = np.where(frozen, adapters, 0.0)
+        adapters = np.where(frozen, copies * adapters, 0.0)
         dense = dense + adapters
         trained, trained_experts = np.where(frozen, adapters, dense), np.where(frozen, 0.0, routed)
 
@@ -258,23 +283,22 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         gradients = gradients + sharded(copy, 2.0, trained, trained_experts)
         passing = np.maximum(passing - copy * (trained + trained_experts), 0.0)
     passing = np.where(frozen, 0.0, passing)
+    dense_split, experts_split = plan.zero_shards[:, None] > 1, plan.expert_zero_shards[:, None] > 1
     held_whole = (plan.zero_stage > 2) & (stages > 1)  # gathered once, and no gradient leaves before the last one
     if some(held_whole):
-        whole = dense + routed
+        whole = np.where(dense_split, dense, 0.0) + np.where(experts_split, routed, 0.0)
         weights = weights + np.where(held_whole[:, None], element * whole, 0.0)
-        gradients = np.where(held_whole[:, None], gradients + gradient * (trained + trained_experts), gradients)
+        gradients = np.where(held_whole[:, None], gradient * (trained + trained_experts), gradients)
     narrow: Array | float = 0.0
     if some(plan.keeps_copies):
         narrow = _narrow_growth(setting)[:, None]
         layouts = copies * held.narrow(layers.T, mixtures.T).T + routed
         weights = weights + np.where(plan.regathers[:, None], 0.0, narrow) * layouts
     if some(plan.regathers):
-        gathered_layer = np.where(
-            mixtures > 0, held.attention[:, None] + held.shared[:, None] + held.experts[:, None],
-            held.attention[:, None] + held.mlp[:, None],
-        )  # fmt: skip
-        reduced = np.where(frozen, 0.0, np.maximum(gathered_layer, heads) * WORD)
-        in_transit = reduced + 2.0 * gathered_layer * (element + narrow)
+        gathered, reduced = _in_transit(
+            held, layers, mixtures, heads, dense_split, experts_split, element + narrow, gradient
+        )
+        in_transit = gathered + np.where(frozen, 0.0, reduced)
         passing = np.where(plan.regathers[:, None], in_transit, passing)
     activations = activations + passing
     stage_total = weights + gradients + optimizer + activations

@@ -44,7 +44,7 @@ def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
         model: for DeepSeek-V3 on 16 stages 4, 14 x 4 and 1, as Megatron-Bridge lays it out. [-]
     """
     ahead = np.where(plan.pipeline_parallel > 1, MODULE_LAYERS * plan.mtp_layers, 0.0)
-    shape = model.num_layers + ahead, plan.pipeline_parallel, plan.virtual_pipeline
+    shape = model.num_layers + ahead, plan.pipeline_parallel
     first, full = first_stage_layers(*shape), stage_layers(*shape)
     last = np.maximum(last_stage_layers(*shape) - ahead, 0.0)
     if some(plan.dealt_by_cost):

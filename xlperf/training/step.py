@@ -15,6 +15,7 @@ from xlperf.hardware.kernels import vector_time
 from xlperf.parallel.memory import optimizer_element_size
 from xlperf.parallel.pipeline import (
     dualpipe_bubble_time,
+    exposed_transfer_time,
     pipeline_bubble_time,
     zero_bubble_time,
 )
@@ -53,7 +54,9 @@ class Step(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """Times of one micro-batch on a stage, (rows,) or (rows, kinds of stages). [s]"""
+    """Times of one micro-batch on a stage, (rows,) or (rows, kinds of stages); spans are kernels of a pass with what
+    they wait for of the host and the context. [s]
+    """
 
     forward: Array
     backward: Array
@@ -63,6 +66,14 @@ class _Stage(NamedTuple):
     context: Array
     expert: Array
     waiting: Array
+    backward_waiting: Array
+    forward_span: Array
+    backward_span: Array
+
+    def passes(self, transfer: Array | float = 0.0) -> tuple[Array, Array]:
+        """Forward and backward pass, each with half of the communication of tensor and expert parallelism. [s]"""
+        share = 0.5 * (self.tensor + self.expert + transfer)
+        return self.forward_span + share, self.backward_span + share
 
     @property
     def time(self) -> Array:
@@ -78,7 +89,9 @@ class _Stage(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Times of one block: kernels (rows, places); tensor and context by pass (rows, 2); others (rows,). [s]"""
+    """Times of one block: kernels (rows, places); tensor by pass (rows, 2); context by pass, of layers that attend to
+    everything and of local ones (rows, 2, 2); others (rows,). [s]
+    """
 
     forward: Array
     backward: Array
@@ -91,7 +104,7 @@ class _Blocks(NamedTuple):
 
 
 PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
-_LAYERS, _OUTSIDE = slice(0, 5), slice(5, 8)
+_LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), (1, 2)
 
 
 def _blocks(setting: Setting, parts: list[Part], communication: Communication) -> _Blocks:
@@ -115,7 +128,7 @@ def _blocks(setting: Setting, parts: list[Part], communication: Communication) -
         times[BACKWARD],
         times[WEIGHTS],
         tensor_times(setting, communication),
-        context_time(setting, communication, times[FORWARD, :, 1], times[BACKWARD, :, 1]),
+        np.stack([context_time(setting, communication, *times[:2, :, place]) for place in CORES], axis=-1),
         2.0 * exchange,
         communication.expert_gather.time + communication.expert_scatter.time,
         times[AGAIN],
@@ -155,9 +168,15 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     shared = np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0)
     once = layers + counts[..., 3] + mixtures * (shared[:, None] if np.ndim(shared) else shared)
     tensor, tensor_backward = blocks.tensor[:, FORWARD, None], blocks.tensor[:, BACKWARD, None]
-    context = blocks.context[:, None, :]
-    waiting = (np.maximum(host - layer_forward - tensor * once, 0.0) + apart) * (passes - 1.0)
-    waiting = waiting + np.maximum(host - layer_backward - tensor_backward * once, 0.0) + 2.0 * apart
+    cores = counts[..., None, CORES[0] : CORES[1] + 1]
+    context = total(cores * blocks.context[:, None])
+    exchanged, exchanged_back = context[..., FORWARD], context[..., BACKWARD]
+    waiting = np.maximum(host - layer_forward - tensor * once - exchanged, 0.0) + apart
+    waiting_back = np.maximum(host - layer_backward - tensor_backward * once - exchanged_back, 0.0) + 2.0 * apart
+    whole_forward = layer_forward + total(forward[..., _OUTSIDE])
+    whole_backward = layer_backward + total(backward[..., _OUTSIDE])
+    whole_waiting = waiting * (passes - 1.0) + waiting_back
+    whole_context = exchanged * (passes - 1.0) + exchanged_back
     blocks_again: Array | float = 0.0
     exchanges = mixtures * passes
     if some(plan.more_modules):
@@ -166,18 +185,21 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
         exchanges = exchanges + moe * mixtures
     exchange = exchanges * blocks.exchange[:, None]
     if some(plan.expert_overlap):
-        computed = layer_forward + layer_backward + again
+        computed = layer_forward + layer_backward + again + whole_waiting + whole_context
         hidden = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
         exchange = exchange - (1.0 - constants["experts"]["overlap_tax"]) * hidden
     return _Stage(
-        forward=layer_forward + total(forward[..., _OUTSIDE]),
-        backward=layer_backward + total(backward[..., _OUTSIDE]),
+        forward=whole_forward,
+        backward=whole_backward,
         again=again,
         weight_gradients=total(counts * blocks.weight_gradients[:, None, :]),
         tensor=tensor * ((passes - 1.0) * once + blocks_again + total(counts[..., _OUTSIDE])) + tensor_backward * once,
-        context=layers * ((passes - 1.0) * context[..., FORWARD] + context[..., BACKWARD]),
+        context=whole_context,
         expert=exchange + exchanges * blocks.expert[:, None],
-        waiting=waiting,
+        waiting=whole_waiting,
+        backward_waiting=whole_waiting - waiting,
+        forward_span=whole_forward + waiting + exchanged,
+        backward_span=whole_backward + again + whole_waiting - waiting + whole_context - exchanged,
     )
 
 
@@ -187,10 +209,10 @@ def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
     plain = pipeline_bubble_time(stage.time + transfer, stages, chunks)
     if not some(plan.schedule >= ZERO_BUBBLE):
         return plain
-    share = 0.5 * (stage.tensor + stage.context + stage.expert + transfer)
-    forward = stage.forward + share
-    backward = stage.backward + stage.again + stage.waiting + share
+    forward, backward = stage.passes(transfer)
     weights = np.minimum(stage.weight_gradients, backward)
+    # where the host is waited for, half of what it launches in a backward pass are gradients of weights
+    weights = np.maximum(weights, np.minimum(weights + stage.backward_waiting, 0.5 * backward))
     filled = zero_bubble_time(forward, backward - weights, weights, stages)
     both = dualpipe_bubble_time(forward + backward, backward, weights, stages)
     return np.where(plan.schedule == ZERO_BUBBLE, filled, np.where(plan.schedule == DUALPIPE, both, plain))
@@ -215,15 +237,13 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
     gather = communication.weight_gather.time + communication.expert_weight_gather.time
     behind_backward = reduce + np.where(sharded, gather, 0.0)
     between = communication.group_reduce.time + communication.expert_group_reduce.time
-    kernels = stage.forward + stage.backward + stage.again
-    window = window * (1.0 + stage.waiting / kernels)  # what waits for the host leaves time to communicate too
-    hidden = window * (stage.backward + stage.again)
+    hidden = window * stage.backward_span
 
     def seen(time: Array, beside: Array) -> Array:
         behind = np.minimum(time, beside)
         return np.asarray(time - (1.0 - tax) * behind)
 
-    forward = seen(gather, window * stage.forward)
+    forward = seen(gather, window * stage.forward_span)
     last = seen(behind_backward + between, hidden) + forward
     return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + forward) + last)
 
@@ -274,8 +294,9 @@ def _with_mtp(
     last = layers * held.attention + (layers - mixtures) * held.mlp + mixtures * shared + held.embedding + held.head
     routed = (mixtures + mixed) * held.experts
     single, trained = plan.pipeline_parallel < 2, mtp > 0
-    fullest = np.where(single, parameters + modules, np.maximum(parameters, last + modules))
-    fullest_routed = np.where(single, experts + mixed * held.experts, np.maximum(experts, routed))
+    copies = plan.weight_copies
+    fullest = np.where(single, parameters + modules, np.maximum(parameters, copies * (last + modules)))
+    fullest_routed = np.where(single, experts + mixed * held.experts, np.maximum(experts, copies * routed))
     return np.where(trained, fullest, parameters), np.where(trained, fullest_routed, experts)
 
 
@@ -329,16 +350,18 @@ def step(setting: Setting) -> Step:
         + held.embedding
         + single * held.head
     )
-    experts = full_mixtures * held.experts
+    parameters = plan.weight_copies * parameters
+    experts = plan.weight_copies * full_mixtures * held.experts
     mtp = plan.mtp_layers
     mtp_mixtures = np.where(model.num_moe_layers > 0, mtp, 0.0)
     if some(mtp):
         parameters, experts = _with_mtp(setting, held, parameters, experts, last_layers, last_mixtures)
-    narrow = held.narrow(full_layers, full_mixtures)
+    narrow = plan.weight_copies * held.narrow(full_layers, full_mixtures)
     trained, trained_experts = parameters, experts
     frozen = plan.adapter_rank > 0
     if some(frozen):
-        adapters = np.where(frozen, full_layers * held.adapters.attention + dense * held.adapters.mlp, 0.0)
+        adapters = full_layers * held.adapters.attention + dense * held.adapters.mlp
+        adapters = np.where(frozen, plan.weight_copies * adapters, 0.0)
         parameters = parameters + adapters
         trained, trained_experts = np.where(frozen, adapters, parameters), np.where(frozen, 0.0, experts)
     communication = communication_of(setting, parameters, experts, narrow, trained, trained_experts)
@@ -372,6 +395,10 @@ def step(setting: Setting) -> Step:
     if some(dealt):
         between = (model.num_layers - start_layers - last_layers) / full_layers
         bubble = np.where(dealt, _uneven_bubble(times_of_kinds + transfer[:, None], which, between), bubble)
+    overlapped = np.where(((chunks > 1) | paired) & (plan.pipeline_overlap > 0), 1.0, 0.0)
+    transfers = exposed_transfer_time(
+        communication.stage_transfer.time, *critical.passes(), batches, stages, chunks, overlapped
+    )
     data = _data_parallel_time(setting, communication, kinds.kind(_FULL))
 
     owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
@@ -394,7 +421,7 @@ def step(setting: Setting) -> Step:
         "time_tensor_parallel": batches * critical.tensor,
         "time_context_parallel": batches * critical.context,
         "time_expert_parallel": batches * critical.expert,
-        "time_pipeline_communication": batches * transfer,
+        "time_pipeline_communication": transfers,
         "time_pipeline_bubble": bubble,
         "time_data_parallel": data,
         "time_optimizer": optimizer,

@@ -1,0 +1,173 @@
+"""What a choice may cost, and what a bound means, over random legal plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from laws.random_plans import Row, legal_rows, table_of
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate, explain
+
+CLOSE = 1e-9
+UNITS = (*(f"peak_flop_rate_{name}" for name in ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")),
+         "l2_bandwidth", "clock_rate", "thermal_design_power")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[Row]:
+    return legal_rows("training", 400, seed=5)
+
+
+def faster(catalog: Catalog, columns: tuple[str, ...]) -> Catalog:
+    """Accelerators with twice the value in some columns."""
+    table = catalog.tables["accelerators"]
+    return catalog.with_tables([
+        replace(table, columns={**table.columns, **{name: 2.0 * table.number(name) for name in columns}})
+    ])  # fmt: skip
+
+
+def with_links(catalog: Catalog) -> Catalog:
+    """Networks of twice the bandwidth and half the latency."""
+    found = faster(catalog, ("link_bandwidth",))
+    table = catalog.tables["networks"]
+    links = {"link_bandwidth": 2.0 * table["link_bandwidth"], "latency": 0.5 * table["latency"]}
+    return found.with_tables([replace(table, columns={**table.columns, **links})])
+
+
+def memories(catalog: Catalog, rows: list[Row]) -> list[np.ndarray]:
+    """Memory of plans at ZeRO stages 0 to 3; NaN where a stage is illegal."""
+    return [
+        evaluate(
+            table_of("training", [{**row, "zero_stage": stage, "zero_group_size": None} for row in rows]), catalog
+        )["memory"]
+        for stage in range(4)
+    ]
+
+
+def test_sharding_more_needs_no_more_memory(catalog: Catalog, trained: list[Row]) -> None:
+    """Of fewer than 8 layers ZeRO-3 gathers so large a share at a time that it saves nothing: left out. So are frozen
+    weights that are kept in FP8 or FP4 alone (primary): ZeRO-3 shards 16-bit ones, which few ranks do not make up for.
+    """
+    layers = dict(zip(catalog.tables["models"]["model"], catalog.tables["models"]["num_layers"], strict=True))
+    rows = [
+        row
+        for row in trained
+        if row["pipeline_parallel"] == 1
+        and layers[row["model"]] >= 8
+        and not (row.get("adapter_rank") and row.get("quantized_copies") == "primary")
+    ]
+    assert len(rows) > 100
+    found = memories(catalog, rows)
+    for before, after in pairwise(found):
+        assert not (after > before * (1.0 + CLOSE)).any()
+
+
+def test_a_pipeline_of_sharded_weights_needs_less_than_one_of_whole_state(catalog: Catalog, trained: list[Row]) -> None:
+    """ZeRO-3 keeps gathered weights beside their shards for the whole step: more than what it saves where nothing
+    but weights is sharded (adapters) or weights are as wide as the rest (TF32).
+    """
+    rows = [
+        row
+        for row in trained
+        if row["pipeline_parallel"] > 1 and not row.get("adapter_rank") and row["precision"] != "tf32"
+    ]
+    rows = [{**row, "master_weights": None} for row in rows]
+    assert len(rows) > 100
+    none, optimizer, _, weights = memories(catalog, rows)
+    assert not (optimizer > none * (1.0 + CLOSE)).any()
+    assert not (weights > none * (1.0 + CLOSE)).any()
+
+
+def test_flash_attention_is_never_slower_and_needs_no_more_memory(catalog: Catalog, trained: list[Row]) -> None:
+    """But where it leaves multiprocessors idle (few heads and short sequences: fewer than three tiles for each), where
+    their number is not known, and on H20, whose fused kernels are extrapolated from those of H100 with seven times
+    the peak rate.
+    """
+    accelerators, models = catalog.tables["accelerators"], catalog.tables["models"]
+    units = dict(zip(accelerators["accelerator"], accelerators.number("num_multiprocessors"), strict=True))
+    heads = dict(zip(models["model"], models["num_attention_heads"], strict=True))
+
+    def fills(row: Row) -> bool:
+        share = row["tensor_parallel"] * row["context_parallel"]
+        tiles = row["micro_batch_size"] * heads[row["model"]] * (row["sequence_length"] or 4096) / 128.0 / share
+        return bool(tiles > 3.0 * units[row["accelerator"]]) and row["accelerator"] != "H20-96GB"
+
+    rows = [row for row in trained if fills(row)]
+    assert len(rows) > 100
+    fused, standard = (
+        evaluate(table_of("training", [{**row, "attention": way} for row in rows]), catalog)
+        for way in ("flash", "standard")
+    )
+    assert not (fused["step_time"] > standard["step_time"] * (1.0 + CLOSE)).any()
+    assert not (fused["memory"] > standard["memory"] * (1.0 + CLOSE)).any()
+
+
+def test_the_copies_of_dualpipe_share_optimizer_states(catalog: Catalog, trained: list[Row]) -> None:
+    rows = [
+        {**row, "pipeline_schedule": "dualpipe", "virtual_pipeline": None, "zero_group_size": None, "zero_stage": 1,
+         "stage_dealing": None, "first_stage_layers": None, "last_stage_layers": None,
+         "global_batch_size": row["global_batch_size"] * 8}
+        for row in trained if row["pipeline_parallel"] > 1
+    ]  # fmt: skip
+    one = [{**row, "pipeline_schedule": "1f1b"} for row in rows]
+    both, single = (evaluate(table_of("training", each), catalog) for each in (rows, one))
+    legal = ~np.isnan(both["step_time"] + single["step_time"])
+    assert legal.sum() > 50
+    # weights twice; states of twice the weights over twice the ranks: of the mean of two stages
+    assert not (both["memory_optimizer"][legal] > 1.4 * single["memory_optimizer"][legal]).any()
+    assert (both["memory_weights"][legal] > 1.2 * single["memory_weights"][legal]).all()
+
+
+def savings(plans: Table, catalog: Catalog, result: str) -> dict[str, np.ndarray]:
+    """Time that plans gain from twice of each resource, over their time."""
+    before = evaluate(plans, catalog)[result]
+    better = {"compute": faster(catalog, UNITS), "memory": faster(catalog, ("memory_bandwidth",)),
+              "network": with_links(catalog)}  # fmt: skip
+    return {name: 1.0 - evaluate(plans, other)[result] / before for name, other in better.items()}
+
+
+def test_the_bound_of_a_step_is_what_helps_most(catalog: Catalog) -> None:
+    """Up to 5 % of a step: starts of messages, which no link shortens, count to the network as well."""
+    plans = table_of("inference", legal_rows("static", 300, seed=3))
+    bound = evaluate(plans, catalog).text("bound")
+    found = savings(plans, catalog, "tpot")
+    most = np.max(np.nan_to_num(list(found.values())), axis=0)
+    for name, saved in found.items():
+        named = bound == name
+        assert named.any()
+        assert (saved[named] >= most[named] - 0.05).all()
+    assert (most[bound == "overhead"] <= 1.0 / 3.0).all()  # half of the rest is no less
+
+
+@pytest.mark.parametrize("mode", ["training", "static"])
+def test_the_bound_of_an_operator_is_what_helps_most(catalog: Catalog, mode: str) -> None:
+    rows = legal_rows(mode, 20, seed=4)
+    others = {"compute": faster(catalog, UNITS), "memory": faster(catalog, ("memory_bandwidth",))}
+    seen = set()
+    for row in rows:
+        plans = table_of("training" if mode == "training" else "inference", [row])
+        table = explain(plans, catalog)
+        bound, time = table.text("bound"), table.number("time")
+        kernels = np.isin(
+            table.text("family"), ["gemm", "attention", "attention_backward", "attention_decode", "vector"]
+        )
+        saved = {}
+        for name, other in others.items():
+            changed = explain(plans, other)
+            saved[name] = (time - changed.number("time"))[kernels] if len(changed) == len(table) else None
+            if saved[name] is not None:
+                assert changed.text("operator")[kernels].tolist() == table.text("operator")[kernels].tolist()
+        if any(values is None for values in saved.values()):
+            continue  # a wait of the host came or went
+        named, all_time = bound[kernels], time[kernels]
+        most = np.max(list(saved.values()), axis=0)
+        for name, values in saved.items():
+            seen |= {name} if (named == name).any() else set()
+            assert (values[named == name] >= most[named == name] - CLOSE * all_time[named == name]).all()
+        assert set(named.tolist()) <= {"compute", "memory", "overhead"}
+    assert seen == {"compute", "memory"}

@@ -1,0 +1,76 @@
+"""Better hardware never slows a plan nor makes it dearer: half as much again and twice of each column of a sheet."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from laws.random_plans import MODES, kind_of
+from laws.samples import all_of, both_legal, hold, plans_of, results_of, shipped, with_columns
+
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+
+PEAKS = tuple(f"peak_flop_rate_{name}" for name in ("fp32", "tf32", "bf16", "fp8", "int8", "fp4"))
+BETTER = [
+    *(("accelerators", (peak,), 2.0) for peak in PEAKS),
+    ("accelerators", PEAKS, 1.5),
+    *(
+        (kind, (column,), factor)
+        for kind, column in (
+            ("accelerators", "memory_bandwidth"),
+            ("accelerators", "memory_capacity"),
+            ("networks", "link_bandwidth"),
+        )
+        for factor in (1.5, 2.0)
+    ),
+    ("accelerators", ("l2_bandwidth", "link_bandwidth"), 2.0),
+    ("accelerators", ("reserved_memory",), 0.5),
+    *(("networks", (column,), 0.5) for column in ("latency", "oversubscription", "accelerators_per_adapter")),
+]
+CLOSE = {"training": 1e-9, "static": 1e-9}
+FULL_CACHE = 0.03  # the largest rate is that of the batch that fills the cache, whose tiles may fill badly
+UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes of them on a line
+
+
+LATER = {
+    "training": ("step_time", "cost_per_million_tokens", "energy_per_token"),
+    "static": ("ttft", "tpot", "latency", "energy_per_token"),
+    "rate": ("ttft", "latency"),
+    "disaggregated rate": ("ttft", "latency"),
+}
+FEWER = {
+    "training": ("tokens_per_dollar",),
+    "targets": ("tokens_per_second_at_targets", "max_batch_size"),
+}
+SERVED = ("tokens_per_second", "tokens_per_dollar", "max_request_rate", "max_batch_size")
+
+
+@cache
+def _results(kind: str, sheet: str, columns: tuple[str, ...], factor: float) -> Table:
+    least = 1.0 if columns[0] in ("oversubscription", "accelerators_per_adapter") else 0.0
+    better = with_columns(shipped(), sheet, columns, lambda values: np.maximum(factor * values, least))
+    return evaluate(all_of(kind)[0], better)
+
+
+@pytest.mark.parametrize(("sheet", "columns", "factor"), BETTER, ids=lambda value: str(value).strip("(),'"))
+@pytest.mark.parametrize("mode", MODES)
+def test_better_hardware_is_never_slower_nor_dearer(
+    mode: str, sheet: str, columns: tuple[str, ...], factor: float
+) -> None:
+    """Times, energy, cost and capacity of the same plan; what fits still fits and what is legal stays legal."""
+    plans, before = plans_of(mode), results_of(mode)
+    kind = kind_of(mode)
+    after = _results(kind, sheet, columns, factor).take(all_of(kind)[1][mode])
+    fitted = before["fits"] == 1.0  # a plan that does not fit has numbers as if nothing limited its batch
+    close = CLOSE.get(mode, UNDER_LOAD)
+    what = f"{', '.join(columns)} x {factor:g}"
+    hold(f"{what}: a legal plan stays legal", both_legal(plans, before, after), plans)
+    hold(f"{what}: what fits still fits", ~(after["fits"] < before["fits"]), plans)
+    for names, sign in ((LATER.get(mode, ("latency",)), 1.0), (FEWER.get(mode, SERVED), -1.0)):
+        for name in names:
+            one, other = before[name], after[name]
+            near = FULL_CACHE if name == "max_request_rate" and mode != "static" else close
+            good = ~(sign * (other - one) > near * np.abs(one)) | ~fitted
+            hold(f"{what}: {name} is not worse", good, plans, before=one, after=other)

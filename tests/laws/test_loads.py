@@ -1,0 +1,134 @@
+"""More load: throughput does not fall and grows at most with it, nobody waits less; prefill is linear in its batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from laws.samples import changed, hold, plans_of, results_of, shipped
+
+from xlperf.arrays import Array
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+
+STEPS = 10
+CLOSE = 1e-9
+FULL_CACHE = 0.03  # loads up to a full cache follow the step with a full cache, whose tiles may fill badly
+UNDER_LOAD = 1e-3  # batches under load are whole
+
+
+def loads(mode: str, column: str, values: list[Array]) -> list[Table]:
+    """Results of the plans of a mode at each of several loads, from one table."""
+    plans = plans_of(mode)
+    tables = [changed(plans, {column: each}) for each in values]
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in plans.columns}
+    results = evaluate(Table(plans.kind, columns), shipped())
+    return [results.take(slice(at * len(plans), (at + 1) * len(plans))) for at in range(len(values))]
+
+
+def doubled(mode: str, column: str, most: int = STEPS) -> list[tuple[float, Table, Table]]:
+    """Neighbours of the loads 1, 2, 4, ..."""
+    values = [2.0**step for step in range(most)]
+    found = loads(mode, column, [np.full(len(plans_of(mode)), value) for value in values])
+    return list(zip(values, found, found[1:], strict=False))
+
+
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
+def test_twice_the_requests_in_flight(mode: str) -> None:
+    """Throughput falls by no more than 1 % and at most doubles; the first token comes no earlier."""
+    plans = plans_of(mode)
+    for load, one, two in doubled(mode, "concurrency"):
+        rates, firsts = ([each[name] for each in (one, two)] for name in ("tokens_per_second", "ttft"))
+        what = f"from {load:g} to {2 * load:g} in flight"
+        hold(f"{what}: throughput is kept", ~(rates[1] < 0.99 * rates[0]), plans, before=rates[0], after=rates[1])
+        hold(f"{what}: at most twice", ~(rates[1] > 2.0 * rates[0] * (1.0 + UNDER_LOAD)), plans, before=rates[0],
+             after=rates[1])  # fmt: skip
+        later = ~(firsts[1] < firsts[0] * (1.0 - UNDER_LOAD)) | (plans["run_requests"] > 0.0)
+        later |= plans.filled("gathering_steps") > 0.0
+        hold(f"{what}: ttft", later, plans, before=firsts[0], after=firsts[1])
+
+
+@pytest.mark.parametrize("mode", ["rate", "disaggregated rate"])
+def test_half_the_arrivals(mode: str) -> None:
+    """What arrives is served; with half of it nobody waits longer and no token takes longer."""
+    plans = plans_of(mode)
+    full = plans["request_rate"]
+    shares = [1.0, 0.5, 0.25, 0.125]
+    found = loads(mode, "request_rate", [share * full for share in shares])
+    for share, results in zip(shares, found, strict=True):
+        asked = share * full * plans["output_length"]
+        rate = results["tokens_per_second"]
+        hold(f"{share:g} of the load is served", np.abs(rate - asked) <= CLOSE * asked, plans, rate=rate, asked=asked)
+    for share, one, two in zip(shares, found, found[1:], strict=False):
+        for name in ("ttft", "tpot", "latency", "queue_time", "running_batch"):
+            good = ~(two[name] > one[name] * (1.0 + CLOSE)) | (plans.filled("gathering_steps") > 0.0)
+            hold(f"half of {share:g} of the load: {name}", good, plans, before=one[name], after=two[name])
+
+
+def test_twice_the_batch() -> None:
+    """A static batch: throughput is kept but for tiles, at most doubles, and no token comes earlier."""
+    plans = plans_of("static")
+    for load, one, two in doubled("static", "batch_size", 9):
+        what = f"batch {load:g} to {2 * load:g}"
+        rates = [each["tokens_per_second"] for each in (one, two)]
+        hold(f"{what}: throughput is kept", ~(rates[1] < 0.95 * rates[0]), plans, before=rates[0], after=rates[1])
+        hold(f"{what}: at most twice", ~(rates[1] > 2.0 * rates[0] * (1.0 + CLOSE)), plans, before=rates[0],
+             after=rates[1])  # fmt: skip
+        for name in ("ttft", "tpot", "memory", "memory_kv_cache"):
+            good = ~(two[name] < one[name] * (1.0 - CLOSE))
+            hold(f"{what}: {name}", good, plans, before=one[name], after=two[name])
+
+
+def test_prefill_is_linear_in_its_batch() -> None:
+    """Twice the prompts take at most twice the time, 5 % more where tiles fill badly, and about twice at saturation."""
+    plans = plans_of("static")
+    for load, one, two in doubled("static", "batch_size", 10):
+        ratio = two["prefill_time"] / one["prefill_time"]
+        hold(f"prefill of {2 * load:g} prompts: at most twice that of {load:g}", ratio <= 2.1, plans, ratio=ratio)
+        assert np.mean(ratio > 2.02) <= 0.03
+    fresh = 512.0 * plans["prompt_length"] * (1.0 - plans.filled("prefix_hit_rate"))
+    for name in ("context_parallel", "data_parallel_attention", "pipeline_parallel"):
+        fresh = fresh / plans.filled(name)
+    saturated = fresh > 8.0 * np.maximum(plans.filled("prefill_tokens"), 8192.0)
+    assert saturated.sum() > 0.4 * len(plans)
+    hold("prefill of 1024 prompts is twice that of 512", (ratio > 1.9) | ~saturated, plans, ratio=ratio)
+
+
+def in_one_stage(plans: Table) -> np.ndarray:
+    """Plans whose prefill has no pipeline: several chunks run through stages faster than one longer one."""
+    return (plans.filled("pipeline_parallel") == 1.0) & ~(plans["prefill_pipeline_parallel"] > 1.0)
+
+
+def test_the_largest_batch_fits_and_one_more_does_not() -> None:
+    """The stated largest batch is what the memory of that batch says."""
+    plans, most = plans_of("static"), results_of("static")["max_batch_size"]
+    room = most >= 1.0
+    assert room.sum() > 0.5 * len(plans)
+    largest, more = loads("static", "batch_size", [np.maximum(most, 1.0), most + 1.0])
+    hold("the largest batch fits", (largest["fits"] == 1.0) | ~room, plans, batch=most, memory=largest["memory"])
+    hold("one more does not", more["fits"] == 0.0, plans, batch=most + 1.0, memory=more["memory"])
+
+
+@pytest.mark.parametrize("batch", [1, 16, 256])
+def test_prefix_hits_are_never_slower(batch: int) -> None:
+    """The more of a prompt is in the cache, the earlier its first token."""
+    plans = plans_of("static")
+    rows = len(plans)
+    hits = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0]
+    tables = [changed(plans, {"batch_size": batch, "prefix_hit_rate": hit}) for hit in hits]
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in plans.columns}
+    first = evaluate(Table(plans.kind, columns), shipped())["ttft"].reshape(len(hits), rows)
+    for hit, more, one, two in zip(hits, hits[1:], first, first[1:], strict=False):
+        good = ~(two > 1.005 * one) | ~in_one_stage(plans)
+        hold(f"hit rate {more:g} after {hit:g}", good, plans, before=one, after=two)
+
+
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
+def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
+    """With more of each prompt in the cache requests finish earlier and the deployment serves more of them."""
+    plans = plans_of(mode)
+    hits = [0.0, 0.3, 0.6, 0.9]
+    found = loads(mode, "prefix_hit_rate", [np.full(len(plans), hit) for hit in hits])
+    for hit, one, two in zip(hits, found, found[1:], strict=False):
+        for name, sign in (("latency", 1.0), ("max_request_rate", -1.0), ("tokens_per_second", -1.0)):
+            good = ~(sign * (two[name] - one[name]) > FULL_CACHE * one[name]) | ~in_one_stage(plans)
+            hold(f"more hits than {hit:g}: {name}", good, plans, before=one[name], after=two[name])

@@ -1,0 +1,140 @@
+"""Parts add up to the whole: time, memory, cost, and what follows from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from laws.random_plans import MODES
+from laws.samples import SERVING, hold, plans_of, results_of, shipped, tokens_per_step
+
+from xlperf.arrays import Array
+from xlperf.catalog.table import Table
+from xlperf.evaluate import explain
+
+CLOSE = 1e-9
+HOUR = 3600.0
+
+
+def same(law: str, one: Array, other: Array, plans: Table, close: float = CLOSE) -> None:
+    """Equal up to rounding, or both unknown."""
+    good = np.isclose(one, other, rtol=close, atol=0.0, equal_nan=True)
+    hold(law, good, plans, one=one, other=other)
+
+
+def total(results: Table, *names: str) -> Array:
+    return np.asarray(sum(results[name] for name in names))
+
+
+def test_a_step_is_the_sum_of_its_parts() -> None:
+    plans, results = plans_of("training"), results_of("training")
+    parts = [name for name in results.columns if name.startswith("time_")]
+    assert len(parts) == 11
+    same("time", total(results, *parts), results["step_time"], plans)
+
+
+def test_memory_of_training_is_the_sum_of_its_parts() -> None:
+    plans, results = plans_of("training"), results_of("training")
+    parts = ("memory_weights", "memory_gradients", "memory_optimizer", "memory_activations")
+    same("memory", total(results, *parts), results["memory"], plans)
+    stages = np.fmax(
+        np.fmax(results["memory_first_stage"], results["memory_middle_stage"]), results["memory_last_stage"]
+    )
+    same("worst stage", stages, results["memory"], plans)
+    reserved = results["memory_reserved"]
+    hold("reserved holds allocated", reserved >= results["memory"], plans, reserved=reserved)
+    fits = np.where(reserved <= results["memory_capacity"], 1.0, 0.0)
+    hold("fits", fits == results["fits"], plans, reserved=reserved, capacity=results["memory_capacity"])
+
+
+def test_rates_and_costs_of_a_step_are_those_of_its_time() -> None:
+    """Tokens, dollars and joules of a step over its time are the rates, in every unit they are given in."""
+    plans, results = plans_of("training"), results_of("training")
+    count, time = plans["num_accelerators"], results["step_time"]
+    tokens = results["tokens_per_second"] * time
+    hold("whole tokens", np.abs(tokens - np.round(tokens)) < 1e-6 * tokens, plans, tokens=tokens)
+    same("tokens of one accelerator", results["tokens_per_second_per_accelerator"] * count,
+         results["tokens_per_second"], plans)  # fmt: skip
+    cost = results["accelerator_hour_cost"] * count * time
+    same("cost of a step", cost, results["step_cost"], plans)
+    same("cost of a token", results["cost_per_million_tokens"] * tokens, results["step_cost"], plans)
+    known = tokens + 0.0 * cost
+    same("tokens of a dollar", results["tokens_per_dollar"] * results["step_cost"], known, plans)
+    same("power", results["energy_per_token"] * results["tokens_per_second_per_megawatt"], np.ones(len(plans)), plans)
+    runs = ~np.isnan(plans["training_tokens"])
+    good = ~runs | np.isclose(results["run_time"] * results["goodput"], results["run_steps"] * time)
+    hold("a run is its steps over its goodput", good, plans, run_time=results["run_time"])
+
+
+@pytest.mark.parametrize("mode", SERVING)
+def test_a_request_is_the_sum_of_its_parts(mode: str) -> None:
+    """Latency is the first token and the others; a step of a static batch is the sum of its kinds of kernels."""
+    plans, results = plans_of(mode), results_of(mode)
+    others = np.maximum(plans["output_length"] - 1.0, 0.0)
+    decode = np.where(others > 0.0, results["tpot"] * others, 0.0)
+    same("latency", results["ttft"] + decode, results["latency"], plans)
+    same("decode time", decode, results["decode_time"], plans)
+    same("tpot over all tokens", results["tpot_itl"] * plans["output_length"], results["latency"], plans)
+    same("one user", results["tokens_per_second_per_user"] * results["tpot"], results["tpot"] / results["tpot"], plans)
+    parts = [name for name in results.columns if name.startswith("time_")]
+    assert len(parts) == 5
+    step = total(results, *parts)
+    if mode == "static":
+        same("a step", np.where(others > 0.0, step, np.nan), results["tpot"], plans)
+        same("prefill", results["ttft"], results["prefill_time"], plans)
+    else:
+        queue = results["queue_time"]
+        hold("ttft holds the wait", results["ttft"] >= queue * (1.0 - CLOSE), plans, ttft=results["ttft"], queue=queue)
+
+
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
+def test_requests_in_flight_are_rate_times_latency(mode: str) -> None:
+    """Little's law, for services without end."""
+    plans, results = plans_of(mode), results_of(mode)
+    flying = results["tokens_per_second"] / plans["output_length"] * results["latency"]
+    endless = np.isnan(plans["run_requests"])
+    good = ~endless | np.isclose(flying, plans["concurrency"], rtol=1e-6)
+    hold("in flight", good, plans, flying=flying, asked=plans["concurrency"])
+
+
+@pytest.mark.parametrize("mode", SERVING)
+def test_memory_of_serving_is_the_sum_of_its_parts(mode: str) -> None:
+    plans, results = plans_of(mode), results_of(mode)
+    parts = ("memory_weights", "memory_kv_cache", "memory_activations")
+    same("memory", total(results, *parts), results["memory"], plans)
+    room = (results["memory"] <= results["memory_capacity"]) | (results["fits"] == 0.0)
+    hold("what fits is within the accelerator", room, plans, memory=results["memory"])
+
+
+@pytest.mark.parametrize("mode", SERVING)
+def test_costs_of_inputs_and_outputs_pay_for_all_accelerators(mode: str) -> None:
+    """Input and output tokens at their costs are the rent of all accelerators, and so are tokens per dollar."""
+    plans, results = plans_of(mode), results_of(mode)
+    rent = results["accelerator_hour_cost"] * plans["num_accelerators"]
+    requests = results["tokens_per_second"] / plans["output_length"]
+    split = results["cost_per_million_input_tokens"] * plans["prompt_length"]
+    split = (split + results["cost_per_million_output_tokens"] * plans["output_length"]) * requests
+    same("split", split, rent, plans)
+    same("tokens per dollar", results["tokens_per_second"] / results["tokens_per_dollar"], rent, plans)
+    same("power", results["energy_per_token"] * results["tokens_per_second_per_megawatt"], np.ones(len(plans)), plans)
+    same("per accelerator", results["tokens_per_second_per_accelerator"] * plans["num_accelerators"],
+         results["tokens_per_second"], plans)  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_operators_add_up(mode: str) -> None:
+    """What explain lists is what the results state: prefill and decode step of served plans, or the step."""
+    plans, results = plans_of(mode), results_of(mode)
+    for row in range(0, len(plans), 7):
+        one, operators, whole = plans.take([row]), explain(plans.take([row]), shipped()), results.take([row])
+        phase, time = operators["phase"], operators["exposed_time"]
+        if mode == "training":
+            name = operators["operator"].tolist()
+            reduced = np.array(["gradient reduction" in word or "weight gathering" in word for word in name])
+            stated = whole["step_time"] - whole["time_data_parallel"]
+            same("operators of a step", time[~reduced].sum() + 0.0 * stated, stated, one, 1e-6)
+            continue
+        step = sum(values for name, values in whole.columns.items() if name.startswith("time_"))
+        steps = {"prefill": whole["prefill_time"], "decode": np.asarray(step * tokens_per_step(one))}
+        for word, stated in steps.items():
+            if word == "prefill" or one["output_length"][0] > 1.0:
+                same(f"operators of the {word}", time[phase == word].sum() + 0.0 * stated, stated, one, 1e-6)

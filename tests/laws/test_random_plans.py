@@ -1,0 +1,45 @@
+"""The plans that the laws are held on: reproducible, legal, and of every kind that there is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from laws.random_plans import MODES, is_legal, kind_of, legal_plans
+from laws.samples import plans_of, results_of
+
+from xlperf.catalog.schema import table_schema
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_plans_are_legal_and_mostly_fit(mode: str) -> None:
+    plans, results = plans_of(mode), results_of(mode)
+    assert is_legal(plans, results).all()
+    assert 0.2 < np.mean(results["fits"] == 1.0) < 1.0, "those that fit, and some that do not"
+    assert len(set(plans["model"])) > 20
+    assert len(set(plans["accelerator"])) > 15
+
+
+def test_the_same_seed_draws_the_same_plans() -> None:
+    one, other = (legal_plans("static", 10, seed) for seed in (1, 2))
+    assert one["model"].tolist() == legal_plans("static", 10, 1)["model"].tolist() != other["model"].tolist()
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_every_option_is_drawn(kind: str) -> None:
+    """Each word of each choice, both flags and more than one number of each column, all modes together."""
+    seen: dict[str, Counter[object]] = {}
+    for mode in MODES:
+        if kind_of(mode) == kind:
+            plans = legal_plans(mode, 200)
+            for name, values in plans.columns.items():
+                seen.setdefault(name, Counter()).update(value for value in values.tolist() if value == value)
+    for column in table_schema(kind).columns:
+        found = seen[column.name]
+        if column.kind == "choice":
+            assert set(column.choices) <= set(found), f"{column.name}: draw it in random_plans.py"
+        elif column.kind == "flag":
+            assert len(found) == 2, f"{column.name}: draw it in random_plans.py"
+        else:
+            assert len(found) > 1, f"{column.name}: draw it in random_plans.py"

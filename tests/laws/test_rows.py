@@ -1,0 +1,96 @@
+"""A row of a table depends on nothing but itself: any order, any company, one row or a thousand, the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from laws.random_plans import MODES, kind_of, legal_rows, table_of
+from laws.samples import NUMBER, SEED
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+
+KINDS = ("training", "inference")
+
+
+def bits(results: Table) -> list[tuple[object, ...]]:
+    """Every result of each row; numbers as the bits that they are."""
+    columns = [
+        (values + 0.0).view(np.uint64) if values.dtype == np.float64 else values for values in results.columns.values()
+    ]
+    return list(zip(*(values.tolist() for values in columns), strict=True))
+
+
+def differences(one: list[tuple[object, ...]], other: list[tuple[object, ...]], names: list[str]) -> dict[int, str]:
+    """By row: which results are unlike."""
+    return {
+        row: ", ".join(name for name, a, b in zip(names, first, second, strict=True) if a != b)
+        for row, (first, second) in enumerate(zip(one, other, strict=True))
+        if first != second
+    }
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Table]:
+    """All modes together, some plans that are illegal among them."""
+    rows: dict[str, list[dict[str, object]]] = {kind: [] for kind in KINDS}
+    for mode in MODES:
+        more = 4 if mode == "disaggregated" else 1  # two pools meet in one table
+        rows[kind_of(mode)] += legal_rows(mode, more * NUMBER, SEED)
+    for kind in KINDS:
+        rows[kind] += [{**row, "tensor_parallel": 3, "pipeline_parallel": 7} for row in rows[kind][::40]]
+    return {kind: table_of(kind, rows[kind]) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def alone(plans: dict[str, Table], catalog: Catalog) -> dict[str, list[tuple[object, ...]]]:
+    """Results of each plan in a table of its own."""
+    return {
+        kind: [bits(evaluate(table.take([row]), catalog))[0] for row in range(len(table))]
+        for kind, table in plans.items()
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", ["as drawn", "reversed", "shuffled", "four times over"])
+def test_any_order_gives_the_same_bits(
+    kind: str, order: str, plans: dict[str, Table], alone: dict[str, list[tuple[object, ...]]], catalog: Catalog
+) -> None:
+    table = plans[kind]
+    rows = np.arange(len(table))
+    rows = {
+        "as drawn": rows,
+        "reversed": rows[::-1],
+        "shuffled": np.random.default_rng(5).permutation(rows),
+        "four times over": np.tile(rows, 4),
+    }[order]
+    found = evaluate(table.take(rows), catalog)
+    unlike = differences(bits(found), [alone[kind][row] for row in rows.tolist()], list(found.columns))
+    assert not unlike, f"{len(unlike)} of {len(rows)} rows differ from the same row alone, such as {_some(unlike)}"
+
+
+def _some(unlike: dict[int, str]) -> str:
+    row = next(iter(unlike))
+    return f"row {row} in {unlike[row]}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_company_gives_the_same_bits(
+    kind: str, plans: dict[str, Table], alone: dict[str, list[tuple[object, ...]]], catalog: Catalog
+) -> None:
+    """A few rows at a time; what fails is the smallest company that does."""
+    table = plans[kind]
+    several = st.lists(st.integers(0, len(table) - 1), min_size=2, max_size=12)
+
+    @settings(max_examples=60)
+    @given(several)
+    @example([0, 0])
+    def law(rows: list[int]) -> None:
+        found = evaluate(table.take(rows), catalog)
+        unlike = differences(bits(found), [alone[kind][row] for row in rows], list(found.columns))
+        assert not unlike, _some(unlike)
+
+    law()

@@ -1,0 +1,190 @@
+"""Files that commands write: headers carry units as those of sheets do, and what is written can be read again."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Outcome
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.plans import read_designs, read_plans
+from xlperf.catalog.schema import Column, schema, split_header
+from xlperf.catalog.table import Table
+from xlperf.errors import InputError
+from xlperf.evaluate import evaluate
+from xlperf.resources import workbook
+
+Run = Callable[..., Outcome]
+TRAIN = (
+    "name,model,accelerator,num accelerators,tensor parallel,pipeline parallel,global batch size\n"
+    "one,Llama3-70B,H100-SXM-80GB,64,8,4,64\ntwo,Llama3-70B,H100-SXM-80GB,64,8,8,64\n"
+)
+SERVE = (
+    "name,model,accelerator,num accelerators,tensor parallel,prompt length,output length,ttft target (s)\n"
+    "one,Llama3-70B,H100-SXM-80GB,8,8,1000,100,0.5\ntwo,Llama3-70B,H100-SXM-80GB,8,4,1000,100,2\n"
+)
+PLAN_COMMANDS = {
+    "evaluate": (),
+    "search": ("--vary", "tensor parallel=4,8", "--top", "2"),
+    "sweep": ("--vary", "tensor parallel=4,8", "--vary", "accelerators.memory bandwidth=x1,x2"),
+    "solve": ("--vary", "num accelerators=64,128", "--target"),
+    "cost": (),
+    "frontier": ("--vary", "tensor parallel=4,8", "--points", "4"),
+}
+CASES = [
+    (name, kind)
+    for name in PLAN_COMMANDS
+    for kind in ("training", "inference")
+    if (name, kind) != ("frontier", "training")
+]
+
+
+@pytest.fixture
+def written(tmp_path: Path, command: Run) -> Callable[[str, str, str], Path]:
+    """A command on plans of a kind, and its output."""
+
+    def write(name: str, kind: str, ending: str) -> Path:
+        plans, out = tmp_path / "plans.csv", tmp_path / f"{name}{ending}"
+        plans.write_text(TRAIN if kind == "training" else SERVE)
+        options = list(PLAN_COMMANDS[name])
+        if name == "solve":
+            options.append("step time<=100" if kind == "training" else "tpot<=100")
+        found = command(name, plans, *options, "-o", out)
+        assert found.code == 0, found.err
+        return out
+
+    return write
+
+
+def known_headers() -> set[str]:
+    """Headers of all sheets and results as xlperf writes them."""
+    return {column.header for table in schema().values() for column in table.columns}
+
+
+def varied(header: str) -> bool:
+    return header.partition(".")[0] in schema()
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_headers_carry_the_unit_of_the_sheets(name: str, kind: str, written: Callable[..., Path], command: Run) -> None:
+    path = written(name, kind, ".csv")
+    header = next(csv.reader(path.open(newline="", encoding="utf-8")))
+    assert len(header) == len(set(header)) and {one for one in header if not varied(one)} <= known_headers()
+    import pyarrow.parquet as parquet
+
+    assert parquet.read_schema(written(name, kind, ".parquet")).names == header
+    if name in ("evaluate", "cost"):
+        again = command(name, path.parent / "plans.csv").out
+        assert again == path.read_text(encoding="utf-8"), "standard output holds what the file does"
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".xlsx"])
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_what_a_command_writes_is_plans_again(
+    name: str, kind: str, ending: str, written: Callable[..., Path], catalog: Catalog
+) -> None:
+    """Results are left out, plans come back: evaluated again they give what stood beside them."""
+    path = written(name, kind, ending)
+    # the sheet of a frontier and of a sweep bears the name of the command
+    sheet = name if ending == ".xlsx" and name in ("sweep", "frontier") else None
+    (table,) = read_plans(path, sheet=sheet)
+    assert table.kind == kind and set(table["name"]) <= {"one", "two"} and len(table)
+    if name == "evaluate":
+        (expected,) = read_plans(path.parent / "plans.csv")
+        again, first = evaluate(table, catalog), evaluate(expected, catalog)
+        for column, values in first.columns.items():
+            assert again[column].tolist() == values.tolist() or np.array_equal(again[column], values, equal_nan=True)
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] in ("evaluate", "cost")])
+def test_pandas_reads_what_a_command_writes(name: str, kind: str, written: Callable[..., Path]) -> None:
+    import pandas
+
+    path = written(name, kind, ".csv")
+    frame = pandas.read_csv(path)
+    tables = (f"{kind}_results",) if name == "evaluate" else ("ownership",)
+    columns: list[Column] = [column for table in tables for column in schema()[table].columns]
+    for column in columns:
+        assert column.header in frame, column.header
+        if column.kind == "result":
+            assert frame[column.header].dtype.kind in "fi", column.header
+    for ending, read in ((".parquet", pandas.read_parquet), (".xlsx", pandas.read_excel)):
+        other = read(written(name, kind, ending))
+        assert list(other.columns) == list(frame.columns)
+        for column in columns:
+            if column.kind == "result":
+                one, two = (np.asarray(data[column.header], dtype=float) for data in (other, frame))
+                assert np.array_equal(one, two, equal_nan=True), column.header
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_files_with_the_names_of_before_are_still_read(kind: str, written: Callable[..., Path], tmp_path: Path) -> None:
+    """Canonical names without units, for plans and results alike; the unit is that of the sheet."""
+    path = written("evaluate", kind, ".csv")
+    header, *rows = csv.reader(path.open(newline="", encoding="utf-8"))
+    old, (expected,) = tmp_path / "old.csv", read_plans(path)
+    with old.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([[split_header(name)[0] for name in header], *rows])
+    (table,) = read_plans(old)
+    assert list(table.columns) == list(expected.columns)
+    for name, values in expected.columns.items():
+        assert table[name].tolist() == values.tolist() or np.array_equal(table[name], values, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_what_an_earlier_cost_command_wrote_is_plans(kind: str, tmp_path: Path) -> None:
+    """Its columns had other names, and no units."""
+    former = "server,capex,run_cost,step_cost,tokens_per_dollar,cost_per_million_input_tokens,energy_per_token"
+    header, first, _, *_ = (TRAIN if kind == "training" else SERVE).splitlines()
+    path = tmp_path / "old.csv"
+    path.write_text(f"{header},{former}\n{first},DGX,5.847,1,1,1,,1\n")
+    (table,) = read_plans(path)
+    assert table.kind == kind and table["name"].tolist() == ["one"]
+
+
+def test_a_column_of_the_catalog_in_plans_of_ones_own_is_refused(tmp_path: Path) -> None:
+    """Beside results it says what a sweep has varied; without any somebody takes it for a column of plans."""
+    path = tmp_path / "plans.csv"
+    lines = TRAIN.splitlines()
+    path.write_text(f"{lines[0]},accelerators.memory bandwidth (TB/s)\n{lines[1]},4\n")
+    with pytest.raises(InputError, match="unknown column"):
+        read_plans(path)
+    path.write_text(f"{lines[0]},accelerators.memory bandwidth (TB/s),step time (s)\n{lines[1]},4,1\n")
+    assert len(read_plans(path)[0]) == 1
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_devices_and_designs_are_read_again(ending: str, tmp_path: Path, command: Run) -> None:
+    designs = tmp_path / "designs.csv"
+    designs.write_text("chiplet,package,node,num dies,module area (mm2)\none,CoWoS-S,5 nm,2,400\n")
+    for name, source, kinds in (("device", workbook(), ("devices",)), ("cost", designs, ("chiplets",))):
+        out = tmp_path / f"{name}{ending}"
+        assert command(name, source, "-o", out).code == 0
+        table: Table = read_designs(out, kinds=kinds) if name == "device" else read_designs(out)
+        assert table.kind == kinds[0] and len(table)
+        text = command(name, source).out
+        header = next(csv.reader(io.StringIO(text)))
+        assert set(header) <= known_headers() and any("(" in one for one in header)
+
+
+def test_the_header_of_validate_is_fixed(tmp_path: Path, command: Run) -> None:
+    """DESIGN: row_id,source_id,group,accelerator,metric,measured,predicted,relative_error,reason."""
+    assert command("validate", "-o", tmp_path / "errors.csv").code in (0, 1)
+    first = (tmp_path / "errors.csv").read_text(encoding="utf-8").splitlines()[0]
+    assert first == "row_id,source_id,group,accelerator,metric,measured,predicted,relative_error,reason"
+
+
+def test_operators_and_constants_carry_units(tmp_path: Path, command: Run) -> None:
+    plans = tmp_path / "plans.csv"
+    plans.write_text(TRAIN)
+    gemm = ["gemm", "--accelerator", "H100-SXM-80GB", "-m", "8", "-n", "8", "-k", "8"]
+    for name, given in (("explain", [plans]), ("calibrate", []), ("time", gemm)):
+        out = tmp_path / f"{name}.csv"
+        assert command(name, *given, "-o", out).code == 0
+        header = next(csv.reader(out.open(newline="", encoding="utf-8")))
+        assert set(header) <= known_headers() and not any("_" in one for one in header), name

@@ -1,0 +1,87 @@
+"""Rows that come with xlperf: published runs have one time, and every source names what a reader can find."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.evaluate import evaluate
+from xlperf.excel.build import read_tables
+from xlperf.excel.build_validation import read_parts
+from xlperf.explore.published import read_published
+from xlperf.explore.published_training import training_plans
+from xlperf.resources import workbook
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "tests" / "data"
+NOT_A_SOURCE = re.compile(
+    r"\bid \d{6,}|\bby the tool\b|\bstored(?: page|,)|\braw page\b"
+    r"|^\W*(?:remembered|see notes?)?\W*$",
+    re.IGNORECASE,
+)
+"""Look-up numbers, names of tools and words that lead to nothing."""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("public file, look-up id 54939130361, 8.2", False),
+        ("docs.example.com/page.html (stored page)", False),
+        ("remembered", False),
+        ("", False),
+        ("NVIDIA H100 datasheet; L2 remembered", True),
+        ("GB200 GKE benchmark README, section 8.2", True),
+    ],
+)
+def test_what_a_source_is(text: str, found: bool) -> None:
+    assert (NOT_A_SOURCE.search(text) is None) == found
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    """Every source that is shipped, with its place."""
+    for kind, table in read_tables(workbook()).items():
+        if "source" in table.schema.by_name:
+            yield from ((f"xlperf.xlsx {kind} {row}", text) for row, text in enumerate(table.text("source").tolist()))
+    for sheet, cells in read_parts(workbook("validation.xlsx")).items():
+        if "source" in cells[0]:
+            at = cells[0].index("source")
+            yield from ((f"validation.xlsx {sheet} {row}", str(line[at] or "")) for row, line in enumerate(cells[1:]))
+    for path in (*sorted(DATA.glob("*.csv")), *sorted((ROOT / "xlperf").rglob("*.csv"))):
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        header = set(rows[0]) if rows else set()
+        column = "source" if "source" in header and "reference" not in header else "reference"
+        if column in header and path.name != "schema.csv":  # its references are names of sheets
+            yield from ((f"{path.name} {row}", line[column] or "") for row, line in enumerate(rows))
+
+
+def test_every_source_names_what_a_reader_can_find() -> None:
+    found = list(_sources())
+    assert len(found) > 20_000
+    assert {place.split()[0] for place, _ in found} >= {"xlperf.xlsx", "validation.xlsx", "kernels.csv"}
+    assert [(place, text) for place, text in found if NOT_A_SOURCE.search(text)] == []
+
+
+def test_a_shipped_run_of_the_papers_has_the_time_that_validate_gives_it(catalog: Catalog) -> None:
+    training = next(part for part in read_published(DATA / "training_published.csv") if part.kind == "training")
+    published = training_plans(training, catalog)
+    papers = [row for row in range(len(published.plans)) if training.text["group"][published.index[row]] == "papers"]
+    assert len(papers) == 11
+    shipped = read_tables(workbook())["training"]
+
+    def key(table: object, row: int) -> tuple[object, ...]:
+        return tuple(table[name][row] for name in ("model", "num_accelerators", "recompute"))  # type: ignore[index]
+
+    rows = {key(shipped, row): row for row in range(len(shipped)) if str(shipped["name"][row]).startswith("GPT ")}
+    same = shipped.take([rows[key(published.plans, row)] for row in papers])
+    ours, theirs = evaluate(same, catalog), evaluate(published.plans.take(papers), published.catalog)
+    for name, values in ours.columns.items():
+        if values.dtype != object:
+            np.testing.assert_array_equal(values, theirs[name], name)
+    assert ours["reason"].tolist() == theirs["reason"].tolist()
