@@ -65,8 +65,8 @@ class Curve(NamedTuple):
 
 def _fixed(rate: Array, base: Array, slope: Array) -> Array:
     """Where a rate times a line of x is x. [-]"""
-    left = 1.0 - rate * slope
-    return np.where(left > 0.0, rate * base / np.where(left > 0.0, left, 1.0), np.inf)
+    left = np.asarray(1.0 - rate * slope)
+    return np.divide(rate * base, left, out=np.full_like(left, np.inf), where=left > 0.0)
 
 
 class PoolTimes(NamedTuple):
@@ -167,9 +167,14 @@ class PoolTimes(NamedTuple):
         return np.asarray(np.where(running > 1.0, running, flow * step)), np.asarray(self.steps * step)
 
 
-def _columns(times: PoolTimes) -> list[Array]:
-    """Every array of them, in the order of their fields."""
-    return [array for field in times for array in (field if isinstance(field, Curve) else (field,))]
+def _columns(times: PoolTimes, requests: Array, least: Array, burst_wait: Array) -> list[Array]:
+    """What :func:`_reached` needs, whatever the rate."""
+    flow, capacity = times.prefill_replicas * times.stages, times.prefill_capacity
+    both = np.minimum(capacity, times.decode_capacity)
+    others, alone = 1.0 - 1.0 / np.maximum(requests, 1.0), times.longest_wait(requests)
+    first = *times.pass_times, flow, least, times.most_prompts, times.stages, times.prefill_replicas
+    second = *times.step_times, times.steps, times.decode_replicas, times.places
+    return [*first, *second, times.transfer, burst_wait, requests, others, alone, capacity, both]
 
 
 def _reached(rate: Array, columns: Array) -> Array:
@@ -177,22 +182,19 @@ def _reached(rate: Array, columns: Array) -> Array:
 
     The wait for a prefill grows with the rate X as C / (C - X): a quadratic equation.
     """
-    requests, burst_prompts, burst_wait, capacity = columns[-4:]
-    times = PoolTimes._make([Curve(*columns[:5]), *columns[5:11], Curve(*columns[11:16]), *columns[16:-4]])
-    prefill = times.pass_times.time(times.prompts(rate, burst_prompts))
-    unqueued = prefill + times.transfer + times.decoding(rate)[1]
-    known = unqueued + burst_wait
-    others = 1.0 - 1.0 / np.maximum(requests, 1.0)
-    known, wait = known + times.prefill_wait(rate, prefill) * others, times.overflow(rate) * others
-    total = capacity * (known + wait) + requests
-    slowest = requests / (unqueued + times.longest_wait(requests))
-    root = (
-        2.0
-        * requests
-        * capacity
-        / (total + np.sqrt(np.maximum(total * total - 4.0 * known * requests * capacity, 0.0)))
-    )
-    return np.asarray(np.minimum(np.maximum(root, slowest), times.capacity))
+    pass_times, (flow, least, most, stages, prefillers) = Curve(*columns[:5]), columns[5:10]
+    step_times, (steps, decoders, places) = Curve(*columns[10:15]), columns[15:18]
+    transfer, burst_wait, requests, others, alone, capacity, both = columns[18:]
+    prefill = pass_times.time(np.minimum(np.maximum(pass_times.batch(rate / flow), least), most))
+    running = np.minimum(np.maximum(step_times.batch(rate * steps / decoders), 1.0), places)
+    unqueued = prefill + transfer + steps * step_times.time(running)
+    interval, load = prefill / stages, rate / capacity
+    waited = 0.5 * interval * np.minimum(rate * interval / prefillers, 1.0) / prefillers
+    known = unqueued + burst_wait + waited * others
+    total = capacity * (known + 0.5 * load * load / capacity * others) + requests
+    under = np.maximum(total * total - 4.0 * known * requests * capacity, 0.0)
+    root = 2.0 * requests * capacity / (total + np.sqrt(under))
+    return np.asarray(np.minimum(np.maximum(root, requests / (unqueued + alone)), both))
 
 
 def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
@@ -260,7 +262,7 @@ def pooled_state(times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
     """
     least, burst = times.burst_prompts(requests), times.burst_wait(requests)
     most = np.asarray(times.capacity + 0.0 * requests)
-    columns = np.stack(np.broadcast_arrays(*_columns(times), requests, least, burst, times.prefill_capacity))
+    columns = np.stack(np.broadcast_arrays(*_columns(times, requests, least, burst)))
     flat = columns.reshape(len(columns), -1)
     rate = _root(flat, _reached, most.ravel()).reshape(most.shape)
     prompts = times.prompts(rate, least)

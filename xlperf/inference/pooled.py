@@ -20,6 +20,8 @@ from xlperf.network.collectives import collective_time
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
+_SAME = 1e-12
+"""Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding. [-]"""
 _FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
 """First guess: requests that a replica decodes where they arrive at a rate, else a share of those in flight. [-]"""
 
@@ -193,6 +195,11 @@ def _sides(load: PoolLoad, running: Array, prompts: Array, places: Array) -> Arr
     return np.stack([*octave(running, places), *octave(prompts, load.demand.most_prompts)])
 
 
+def _between(value: Array, low: Array, high: Array) -> np.ndarray:
+    """Whether a value lies between two others, or on one of them but for its rounding."""
+    return np.asarray((value >= low * (1.0 - _SAME)) & (value <= high * (1.0 + _SAME)))
+
+
 def _settled(
     load: PoolLoad, ends: _Ends, requests: Array, sides: Array, times: Times, turn: int
 ) -> tuple[Array, Array, Array, Array]:
@@ -214,12 +221,13 @@ def _settled(
     running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
     # Below its batches the line is only a guess: a state far below is approached in steps.
     near = np.maximum(running, _DOWN_RUNNING * sides[0]), np.maximum(prompts, _DOWN_PROMPTS * sides[2])
-    moved = _sides(load, np.maximum(near[0], 1.0), np.maximum(near[1], 1.0), ends.places)
+    settled = _between(near[0], sides[0], sides[1]) & _between(near[1], sides[2], sides[3])
     results = np.stack(steady), prompts, found.step_times.time(running), found.pass_times.time(prompts)
-    rows = np.flatnonzero((moved != sides).any(axis=(0, 1)) & ~np.isnan(moved).any(axis=(0, 1)))
+    rows = np.flatnonzero(~settled.all(axis=0) & ~np.isnan(near[0] + near[1]).any(axis=0))
     if not len(rows) or not turn:
         return results
-    some, moved = load.take(rows), moved[..., rows]
+    some, (running, prompts) = load.take(rows), (np.maximum(each[:, rows], 1.0) for each in near)
+    moved = _sides(some, running, prompts, ends.places[rows])
     times = some.halves.times(np.concatenate(moved[:2]), np.concatenate(moved[2:]))
     ends = _Ends(*(values[rows] for values in ends))
     for whole, part in zip(results, _settled(some, ends, requests[:, rows], moved, times, turn - 1), strict=True):

@@ -13,7 +13,7 @@ from xlperf.inference.halves import HalfPasses
 from xlperf.inference.load import Service
 
 _MOST_TRIES = 60
-_GRID = np.array([1.0, 4.0, 16.0, 64.0])
+_GRID = np.array([1.0, 8.0])
 """Requests in flight that are tried first where they arrive at a rate. [-]"""
 
 
