@@ -107,9 +107,14 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     >>> from xlperf.catalog.schema import column
     >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
     '[=0]0;[<0.005]0.0E+00;#,##0.00'
+
+    Sections with a condition lose the sign of what is below 0, so changes are shown without powers of ten.
+
+    >>> fitted_format(column("cost_bridge", "cost_change"), [0.0472, -0.0114])
+    '#,##0.0000;-#,##0.0000;0'
     """
-    own = (v for v in shown if isinstance(v, int | float) and not isinstance(v, bool))
-    numbers = sorted(abs(v) for v in own if v and math.isfinite(v))
+    own = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    numbers = sorted(abs(v) for v in own if v)
     if (
         column.table == "study"
         and column.unit == "-"
@@ -123,4 +128,6 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
         return number_format(column)
     decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 10])), 0), 4)
     digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
+    if min(own) < 0.0:
+        return f"{digits};-{digits};0"
     return f"[=0]0;[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"
