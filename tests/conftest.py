@@ -15,8 +15,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from xlperf.calibrate.published import Published
     from xlperf.catalog.catalog import Catalog
-    from xlperf.explore.published import Published
 
 settings.register_profile("reproducible", deadline=None, derandomize=True)
 settings.load_profile("reproducible")
@@ -85,7 +85,7 @@ def training() -> Published:
     """Training rows of papers."""
     from published_samples import TRAINING
 
-    from xlperf.explore.published import read_published
+    from xlperf.calibrate.published import read_published
 
     return read_published(TRAINING)[0]
 
@@ -95,7 +95,7 @@ def inference() -> Published:
     """Inference rows of papers."""
     from published_samples import INFERENCE
 
-    from xlperf.explore.published import read_published
+    from xlperf.calibrate.published import read_published
 
     return read_published(INFERENCE)[0]
 
@@ -103,7 +103,7 @@ def inference() -> Published:
 @pytest.fixture(scope="session")
 def shipped_training() -> Published:
     """Training rows of the shipped validation workbook."""
-    from xlperf.explore.published import read_published
+    from xlperf.calibrate.published import read_published
     from xlperf.resources import workbook
 
     return next(rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "training")

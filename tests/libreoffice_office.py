@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from xlperf.excel.install import host_environment
+from xlperf.addin.install import host_environment
 
 DRIVER = Path(__file__).with_name("libreoffice_driver.py")
 ERROR_CODES = {"#N/A": 32767, "#VALUE!": 519, "#REF!": 524, "#NAME?": 525}
@@ -76,7 +76,7 @@ class Office:
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if b"xlperf.excel.worker" not in (entry / "cmdline").read_bytes().split(b"\0"):
+                if b"xlperf.addin.worker" not in (entry / "cmdline").read_bytes().split(b"\0"):
                     continue
                 if f"XDG_CACHE_HOME={self.folder / 'cache'}".encode() in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))

@@ -11,9 +11,9 @@ from openpyxl.worksheet.worksheet import Worksheet
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
-from xlperf.excel.report import write_report
-from xlperf.excel.style import table_name
 from xlperf.units import factor
+from xlperf.workbook.report import write_report
+from xlperf.workbook.style import table_name
 
 GIB, TFLOP, TB, GB = factor("GiB"), factor("TFLOP/s"), factor("TB/s"), factor("GB/s")
 BLANK = float("nan")

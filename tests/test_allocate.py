@@ -16,10 +16,10 @@ from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
-from xlperf.excel.build import read_tables, write_workbook
 from xlperf.explore.allocate import OBJECTIVES, optimal_allocation
 from xlperf.explore.plan_grid import plan_grid
 from xlperf.resources import workbook
+from xlperf.workbook.build import read_tables, write_workbook
 
 DERIVED = "3 nm HBM4 (derived)"
 
@@ -92,7 +92,7 @@ def test_batches_are_free_where_the_plan_leaves_them_blank() -> None:
 
 def test_a_device_with_base_dies_has_no_free_compute_share() -> None:
     row = {"accelerator": "mine", "generation": "cdna3", "default_network": "MI300X-platform"}
-    from xlperf.excel.build import table_of
+    from xlperf.workbook.build import table_of
 
     own = catalog().with_tables([table_of("accelerators", [{**row, "device": "MI300X from budgets"}])])
     found = optimal_allocation(training("mine"), own, "step-time", population=6, generations=2)

@@ -13,13 +13,13 @@ import pytest
 from conftest import csv_rows
 from openpyxl import Workbook, load_workbook
 
+from xlperf.addin.blocks import CellError
+from xlperf.addin.session import Session
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.plans import read_plans
 from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
-from xlperf.excel.blocks import CellError
-from xlperf.excel.session import Session
 from xlperf.explore import resolve as resolving
 from xlperf.explore.candidates import MAPPING, candidates
 from xlperf.explore.plan_grid import plan_grid
@@ -336,7 +336,7 @@ def test_searches_that_cells_refuse(arguments: list[Any], code: str, words: str)
 
 
 def test_cells_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlperf.excel.session.MOST_IN_CELLS", 3)
+    monkeypatch.setattr("xlperf.addin.session.MOST_IN_CELLS", 3)
     found = one(Session().call("XLPERF_STEP_TIME", [CARD]))
     assert isinstance(found, CellError)
     assert found.message.startswith('training "a", tensor parallel: more than 3 plans to try: write values for some of')

@@ -15,11 +15,11 @@ import pytest
 from conftest import Outcome
 from workbook_samples import set_cell, sheets, write
 
+from xlperf.addin.session import Session
+from xlperf.addin.worker import answer, serve
 from xlperf.catalog.plans import read_plans, table_from_columns, table_from_rows
 from xlperf.cli.results import shown
 from xlperf.errors import Fault, InputError, nearest
-from xlperf.excel.session import Session
-from xlperf.excel.worker import answer, serve
 from xlperf.resources import workbook
 
 Command = Callable[..., Outcome]

@@ -16,13 +16,13 @@ import openpyxl
 import pytest
 from openpyxl.utils.datetime import CALENDAR_MAC_1904, from_excel, to_excel
 
+from xlperf.addin.session import Session
+from xlperf.addin.worker import answer
 from xlperf.catalog.cells import table_from_columns, table_from_rows
 from xlperf.catalog.plans import read_plans
 from xlperf.catalog.show import show
 from xlperf.catalog.values import DateNumber, as_number, serial_number
 from xlperf.errors import InputError
-from xlperf.excel.session import Session
-from xlperf.excel.worker import answer
 
 HEADER = ["name", "model", "accelerator", "num accelerators", "tensor parallel", "ttft target (ms)", "prompt length",
           "output length"]  # fmt: skip
@@ -127,7 +127,7 @@ CARD = [["model", "Llama3-70B"], ["accelerator", "H100-SXM-80GB"], ["num acceler
 
 
 def test_functions_take_what_stands_for_numbers(tmp_path: Path) -> None:
-    from xlperf.excel.handles import CatalogStore
+    from xlperf.addin.handles import CatalogStore
 
     session = Session(CatalogStore(tmp_path))
     expected = session.call("XLPERF_STEP_TIME", [CARD])
@@ -146,7 +146,7 @@ def test_dates_that_excel_hands_to_xlwings_are_numbers(date_1904: bool) -> None:
     program = (
         "import datetime, json, sys; sys.path.insert(0, sys.argv[1])\n"
         "import xlwings_windows; xlwings_windows.windows_xlwings()\n"
-        "from xlperf.excel import xlwings_functions as made\n"
+        "from xlperf.addin import xlwings_functions as made\n"
         f"made.counts_from_1904 = lambda: {date_1904}\n"
         "start = datetime.datetime(1899, 12, 30)\n"
         f"serials = [1.0, 59.0, 64.0, 5.847, 46023.5]\n"

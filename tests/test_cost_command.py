@@ -18,9 +18,9 @@ from xlperf.catalog.check import check
 from xlperf.catalog.plans import read_designs
 from xlperf.catalog.schema import COST_TABLES, results_of, table_schema, unit_of
 from xlperf.evaluate import evaluate_designs, evaluate_servers
-from xlperf.excel.build import build, read_tables, workbook_package
-from xlperf.excel.build_sheets import sheet_columns
 from xlperf.resources import workbook
+from xlperf.workbook.build import build, read_tables, workbook_package
+from xlperf.workbook.build_sheets import sheet_columns
 
 Command = Callable[..., Outcome]
 HEADER = "chiplet,package,node,num dies,module area (mm2),link area share,volume"
@@ -133,7 +133,7 @@ def test_bad_cells_are_one_line_each(command: Command, study: Path, tmp_path: Pa
 )
 def test_bad_rows_of_sheets(kind: str, column: str, value: object, words: str) -> None:
     from xlperf.errors import InputError
-    from xlperf.excel.build import table_of
+    from xlperf.workbook.build import table_of
 
     rows = {name: [{**own[0], **({column: value} if name == kind else {})}] for name, own in COST_ROWS.items()}
     with pytest.raises(InputError) as raised:

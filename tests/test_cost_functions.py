@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 from cost_samples import DESIGN, NODE, PACKAGE
 
+from xlperf.addin.blocks import CellError
+from xlperf.addin.functions import functions
+from xlperf.addin.handles import CatalogStore
+from xlperf.addin.session import Session
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.cost.dies import dies_per_wafer, dies_per_wafer_placed, raw_die_cost
@@ -16,13 +20,9 @@ from xlperf.cost.tco import capital_recovery_rate, owned_cost_rate
 from xlperf.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
 from xlperf.evaluate import evaluate_designs
 from xlperf.evaluate.servers import HOUR_PARTS, evaluate_servers
-from xlperf.excel.blocks import CellError
-from xlperf.excel.build import table_of
-from xlperf.excel.functions import functions
-from xlperf.excel.handles import CatalogStore
-from xlperf.excel.session import Session
-from xlperf.excel.style import data_rows
 from xlperf.units import YEAR, factor
+from xlperf.workbook.build import table_of
+from xlperf.workbook.style import data_rows
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.errors import InputError
 from xlperf.evaluate import evaluate_designs, evaluate_servers
 from xlperf.evaluate.cases import uncertain_columns
-from xlperf.excel.build import read_tables, table_of, workbook_package
 from xlperf.explore.cost_sensitivity import cost_sensitivity
 from xlperf.resources import workbook
+from xlperf.workbook.build import read_tables, table_of, workbook_package
 
 Command = Callable[..., Outcome]
 NODES = [{**NODE, "wafer_price_low": 15_000, "wafer_price_high": 20_000, "defect_density_high": 0.2}]

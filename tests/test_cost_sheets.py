@@ -15,18 +15,18 @@ import pytest
 from conftest import Outcome
 from cost_samples import DESIGN, NODE, SERVER
 
+from xlperf.addin.blocks import CellError
+from xlperf.addin.handles import CatalogStore
+from xlperf.addin.session import Session
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate_designs, evaluate_servers
 from xlperf.evaluate.servers import HOUR_PARTS
-from xlperf.excel.blocks import CellError
-from xlperf.excel.build import read_tables, table_of, workbook_package
-from xlperf.excel.build_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
-from xlperf.excel.handles import CatalogStore
-from xlperf.excel.session import Session
-from xlperf.excel.style import data_rows
 from xlperf.resources import workbook
+from xlperf.workbook.build import read_tables, table_of, workbook_package
+from xlperf.workbook.build_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
+from xlperf.workbook.style import data_rows
 
 KINDS = ("chiplets", "servers")
 OWN = {**DESIGN, "package": "Organic MCM"}

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from device_samples import catalog, devices, product, technology_tables, training
 
+from xlperf.addin.handles import CatalogStore
+from xlperf.addin.session import Session
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.schema import results_of, unit_of
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.devices import evaluate_devices
-from xlperf.excel.build import table_of
-from xlperf.excel.handles import CatalogStore
-from xlperf.excel.session import Session
 from xlperf.explore.reverse_check import TOLERANCE, device_faults, reverse_check
+from xlperf.workbook.build import table_of
 
 # Datasheets: NVIDIA whitepapers of Ampere, Hopper, Blackwell; AMD CDNA 3 whitepaper and MI300X datasheet. SRAM is the
 # last-level cache with L1, shared memory and registers of the units that are switched on.

@@ -11,6 +11,8 @@ import openpyxl
 import pytest
 from device_samples import catalog, devices, product, technology_tables, training
 
+from xlperf.addin.handles import CatalogStore
+from xlperf.addin.session import Session
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, table_schema
 from xlperf.catalog.table import Table
@@ -18,11 +20,9 @@ from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.designs import evaluate_designs
 from xlperf.evaluate.devices import accelerators_of, evaluate_devices
-from xlperf.excel.build import read_tables, table_of, write_workbook
-from xlperf.excel.handles import CatalogStore
-from xlperf.excel.session import Session
-from xlperf.excel.style import data_rows
 from xlperf.resources import workbook
+from xlperf.workbook.build import read_tables, table_of, write_workbook
+from xlperf.workbook.style import data_rows
 
 # --- from a cell to a plan
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlperf.addin import client
 from xlperf.catalog import catalog as catalogs
 from xlperf.catalog import kept
 from xlperf.catalog.catalog import Catalog
@@ -18,7 +19,6 @@ from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.kept import MOST_KEPT, keep_tables, kept_tables
 from xlperf.catalog.workbook import read_catalog_tables
 from xlperf.evaluate import devices, evaluate
-from xlperf.excel import client
 from xlperf.files import cache_folder
 from xlperf.resources import workbook
 

@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xlperf.catalog.calibration import declared_constants
-from xlperf.catalog.catalog import Catalog
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
-from xlperf.explore import fit_stacks
-from xlperf.explore.fit import Measured, documented_constants, read_measured
-from xlperf.explore.fit_rows import calibration_table, fit_set, joined_tables, rounded, rows_of_fit_set
-from xlperf.explore.fit_stack_kernels import fit_kernels_of_stack, kernel_constants
-from xlperf.explore.fit_stacks import fit_training
-from xlperf.explore.fit_training import (
+from xlperf.calibrate import fit_stacks
+from xlperf.calibrate.fit import Measured, documented_constants, read_measured
+from xlperf.calibrate.fit_rows import calibration_table, fit_set, joined_tables, rounded, rows_of_fit_set
+from xlperf.calibrate.fit_stack_kernels import fit_kernels_of_stack, kernel_constants
+from xlperf.calibrate.fit_stacks import fit_training
+from xlperf.calibrate.fit_training import (
     FEWEST_ROWS,
     FOLDS,
     MOST_CONSTANTS,
@@ -30,8 +26,12 @@ from xlperf.explore.fit_training import (
     fit_software,
     fold_of,
 )
-from xlperf.explore.published import Published, published_columns, published_rows, read_published
-from xlperf.explore.published_training import training_plans
+from xlperf.calibrate.published import Published, published_columns, published_rows, read_published
+from xlperf.calibrate.published_training import training_plans
+from xlperf.catalog.calibration import declared_constants
+from xlperf.catalog.catalog import Catalog
+from xlperf.errors import InputError
+from xlperf.evaluate import evaluate
 
 DATA = Path(__file__).parent / "data"
 TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"
@@ -86,7 +86,7 @@ def runs(catalog: Catalog, software: str, truth: dict[str, float], group: str = 
 
 
 def _constant(software: str, name: str, value: float):  # type: ignore[no-untyped-def]
-    from xlperf.explore.fit_rows import FittedConstant
+    from xlperf.calibrate.fit_rows import FittedConstant
 
     return FittedConstant("training_software", "any", "any", software, name, value, "", 0, math.nan, "", "")
 

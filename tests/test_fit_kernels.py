@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlperf.calibrate.fit_kernels import FEWEST_ROWS, KernelFit, fit_kernels, fitted_groups
+from xlperf.calibrate.fit_rows import calibration_table
+from xlperf.calibrate.kernel_errors import summary
+from xlperf.calibrate.kernel_rows import Measurements, measurements, predicted_time, read_kernels, take_rows
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.explore.fit_kernels import FEWEST_ROWS, KernelFit, fit_kernels, fitted_groups
-from xlperf.explore.fit_rows import calibration_table
-from xlperf.explore.kernel_errors import summary
-from xlperf.explore.kernel_rows import Measurements, measurements, predicted_time, read_kernels, take_rows
 
 DATA = Path(__file__).parent / "data" / "kernels.csv"
 DATE = "2026-01-31"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from xlperf import load_catalog
-from xlperf.explore.fit import documented_constants, read_measured
-from xlperf.explore.fit_memory import FEWEST_ROWS, fit_memory
-from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
-from xlperf.explore.measurements import predicted
-from xlperf.explore.published import Published
-from xlperf.explore.published_training import training_plans
+from xlperf.calibrate.fit import documented_constants, read_measured
+from xlperf.calibrate.fit_memory import FEWEST_ROWS, fit_memory
+from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.measurements import predicted
+from xlperf.calibrate.published import Published
+from xlperf.calibrate.published_training import training_plans
 
 KNOWN = {"activation_share": 0.3, "allocator_share": 0.1, "allocator_base": 2.0**29}
 STACK = "nanotron"

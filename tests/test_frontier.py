@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xlperf.addin.blocks import CellError
+from xlperf.addin.session import Session
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.schema import results_of
@@ -16,8 +18,6 @@ from xlperf.catalog.table import Table
 from xlperf.cli.app import run
 from xlperf.errors import InputError
 from xlperf.evaluate import evaluate
-from xlperf.excel.blocks import CellError
-from xlperf.excel.session import Session
 from xlperf.explore.frontier import SHOWN, frontier, loads, points, unbeaten
 from xlperf.explore.grid import grid, read_values
 

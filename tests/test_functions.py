@@ -9,13 +9,13 @@ import re
 import numpy as np
 import pytest
 
+from xlperf.addin.blocks import CellError
+from xlperf.addin.functions import functions
+from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
+from xlperf.addin.session import Session
 from xlperf.catalog.schema import PLAN_TABLES, results_of
 from xlperf.catalog.table import Table
 from xlperf.errors import Fault, InputError
-from xlperf.excel.blocks import CellError
-from xlperf.excel.functions import functions
-from xlperf.excel.handles import CatalogStore, UnknownHandleError, content_of, handle_of
-from xlperf.excel.session import Session
 
 HEADER = ["name", "model", "accelerator", "num_accelerators", "tensor parallel"]
 ROW = ["a", "M", "A", 8.0, 2.0]
@@ -402,7 +402,7 @@ def test_evaluations_are_shared_and_bounded(session, engine, monkeypatch):
     for name in ("XLPERF_STEP_TIME", "XLPERF_MEMORY", "XLPERF_FITS", "XLPERF_CHECK", "XLPERF_TRAINING"):
         session.call(name, [[HEADER, ROW]])
     assert engine.evaluated == [1]
-    monkeypatch.setattr("xlperf.excel.outcomes.MOST_ROWS_KEPT", 2)
+    monkeypatch.setattr("xlperf.addin.outcomes.MOST_ROWS_KEPT", 2)
     for count in (1.0, 2.0, 3.0):
         session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", count, 1.0]]])
     session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", 3.0, 1.0]]])

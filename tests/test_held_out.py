@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
-from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.cli.app import cli
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.bands import band_ends, band_of_mode, full_cache
-from xlperf.evaluate.precisions import PRECISIONS
-from xlperf.explore.cross_validation import (
+from xlperf.calibrate.cross_validation import (
     FEWEST_ROWS,
     FOLDS,
     SOURCES,
@@ -28,17 +21,24 @@ from xlperf.explore.cross_validation import (
     refitted,
     trial_values,
 )
-from xlperf.explore.fit import Measured, belongs_to, read_measured, software_of, training_constants
-from xlperf.explore.fit_bands import bands_left_out, fit_bands, with_checks
-from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
-from xlperf.explore.held_out import MARKERS, cross_validation_table, kernel_table, markdown
-from xlperf.explore.kernel_errors import KernelError, kernel_errors
-from xlperf.explore.kernel_rows import read_kernels
-from xlperf.explore.leave_out import not_published, rows_of
-from xlperf.explore.measurements import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
-from xlperf.explore.possible import prompt_share
-from xlperf.explore.published import Published, published_columns, published_rows
-from xlperf.explore.published_inference import inference_plans
+from xlperf.calibrate.fit import Measured, belongs_to, read_measured, software_of, training_constants
+from xlperf.calibrate.fit_bands import bands_left_out, fit_bands, with_checks
+from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
+from xlperf.calibrate.held_out import MARKERS, cross_validation_table, kernel_table, markdown
+from xlperf.calibrate.kernel_errors import KernelError, kernel_errors
+from xlperf.calibrate.kernel_rows import read_kernels
+from xlperf.calibrate.leave_out import not_published, rows_of
+from xlperf.calibrate.measurements import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
+from xlperf.calibrate.possible import prompt_share
+from xlperf.calibrate.published import Published, published_columns, published_rows
+from xlperf.calibrate.published_inference import inference_plans
+from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.cli.app import cli
+from xlperf.errors import InputError
+from xlperf.evaluate import evaluate
+from xlperf.evaluate.bands import band_ends, band_of_mode, full_cache
+from xlperf.evaluate.precisions import PRECISIONS
 from xlperf.resources import workbook
 
 STACK = "somestack"

@@ -21,15 +21,15 @@ import pytest
 from conftest import Outcome
 from workbook_samples import refused, set_cell, sheets, write
 
+from xlperf.addin.blocks import CellError
+from xlperf.addin.session import Session
+from xlperf.addin.worker import answer
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.check import check
 from xlperf.catalog.csvfile import _as_written, harmless
 from xlperf.catalog.plans import plan_kind, read_plans, table_from_columns
 from xlperf.catalog.values import number_of
 from xlperf.errors import Fault, InputError, nearest, printable
-from xlperf.excel.blocks import CellError
-from xlperf.excel.session import Session
-from xlperf.excel.worker import answer
 from xlperf.explore.objectives import limit_of, tightest
 
 Command = Callable[..., Outcome]
@@ -120,8 +120,8 @@ def test_two_thousand_unknown_models_in_one_call() -> None:
 
 
 def test_measurements_that_are_no_numbers() -> None:
+    from xlperf.calibrate.kernel_rows import measurements, read_kernels
     from xlperf.catalog.catalog import load_catalog
-    from xlperf.explore.kernel_rows import measurements, read_kernels
     from xlperf.resources import workbook
 
     row = next(row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm")

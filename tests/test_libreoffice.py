@@ -18,6 +18,10 @@ import pytest
 from libreoffice_office import Office, python_with_uno
 from openpyxl.worksheet.formula import ArrayFormula
 
+from xlperf.addin.functions import functions
+from xlperf.addin.install import install, uninstall
+from xlperf.addin.outcomes import shown_column
+from xlperf.addin.session import Engine
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.plans import read_plans
@@ -25,13 +29,9 @@ from xlperf.catalog.schema import results_of, split_header
 from xlperf.catalog.table import Table
 from xlperf.errors import HostError
 from xlperf.evaluate import evaluate, evaluate_designs, evaluate_servers
-from xlperf.excel.build import read_tables, workbook_package
-from xlperf.excel.functions import functions
-from xlperf.excel.install import install, uninstall
-from xlperf.excel.outcomes import shown_column
-from xlperf.excel.session import Engine
 from xlperf.resources import workbook
 from xlperf.units import YEAR
+from xlperf.workbook.build import read_tables, workbook_package
 
 
 @pytest.fixture(scope="module")

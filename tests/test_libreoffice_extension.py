@@ -11,12 +11,12 @@ import zipfile
 
 import pytest
 
+from xlperf.addin import install as install_module
+from xlperf.addin.functions import functions
+from xlperf.addin.install import host_environment, install, uninstall
+from xlperf.addin.libreoffice import extension
+from xlperf.addin.libreoffice_saved import make_portable, portable_formulas
 from xlperf.errors import HostError, InputError
-from xlperf.excel import install as install_module
-from xlperf.excel.functions import functions
-from xlperf.excel.install import host_environment, install, uninstall
-from xlperf.excel.libreoffice import extension
-from xlperf.excel.libreoffice_saved import make_portable, portable_formulas
 
 # --- what the extension is made of
 

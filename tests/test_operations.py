@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xlperf.addin.blocks import CellError
+from xlperf.addin.session import Session
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
@@ -17,8 +19,6 @@ from xlperf.cli.operations import _NUMBERS, _TEXTS, OPERATIONS
 from xlperf.errors import InputError
 from xlperf.evaluate import explain
 from xlperf.evaluate.operations import NEEDS, TAKES, evaluate_operations
-from xlperf.excel.blocks import CellError
-from xlperf.excel.session import Session
 
 H100, H200 = "H100-SXM-80GB", "H200-SXM-141GB"
 Command = Callable[..., Any]

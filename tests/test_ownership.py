@@ -18,9 +18,9 @@ from xlperf.catalog.table import Table
 from xlperf.cost.systems import network_parts
 from xlperf.evaluate import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
 from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS
-from xlperf.excel.build import read_tables, table_of, workbook_package
 from xlperf.resources import workbook
 from xlperf.units import YEAR, factor
+from xlperf.workbook.build import read_tables, table_of, workbook_package
 
 Command = Callable[..., Outcome]
 H100 = "H100-SXM-80GB"

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from published_samples import INFERENCE, TRAINING, edited, one, plan_of, without_models
 
-from xlperf.catalog.catalog import Catalog
-from xlperf.errors import InputError
-from xlperf.explore.measurements import compare, predicted
-from xlperf.explore.published import Published, published_columns, read_published
-from xlperf.explore.published_inference import inference_plans
-from xlperf.explore.published_training import precision_choice, recipe_choice, training_plans
-from xlperf.explore.validate import (
+from xlperf.calibrate.measurements import compare, predicted
+from xlperf.calibrate.published import Published, published_columns, read_published
+from xlperf.calibrate.published_inference import inference_plans
+from xlperf.calibrate.published_training import precision_choice, recipe_choice, training_plans
+from xlperf.calibrate.validate import (
     records_of,
     validate,
 )
+from xlperf.catalog.catalog import Catalog
+from xlperf.errors import InputError
 
 # --- reading -------------------------------------------------------------------------------------------------------
 

@@ -19,16 +19,16 @@ from xlperf.catalog.schema import CATALOG_TABLES, Column, TableSchema, column, s
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError, XlperfError
 from xlperf.evaluate import evaluate
-from xlperf.excel.report import report_workbook
-from xlperf.excel.report_data import Plans, Report
-from xlperf.excel.report_findings import findings
-from xlperf.excel.report_limits import curves
-from xlperf.excel.style import (
-    cell_value,
-)
 from xlperf.explore.resolve import resolve
 from xlperf.resources import workbook
 from xlperf.units import factor
+from xlperf.workbook.report import report_workbook
+from xlperf.workbook.report_data import Plans, Report
+from xlperf.workbook.report_findings import findings
+from xlperf.workbook.report_limits import curves
+from xlperf.workbook.style import (
+    cell_value,
+)
 
 
 @pytest.fixture(scope="module")

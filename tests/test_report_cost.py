@@ -19,8 +19,8 @@ from xlperf.catalog.cells import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.cost.systems import crossover_volume
 from xlperf.evaluate import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
-from xlperf.excel.build import table_of
-from xlperf.excel.report import report_workbook, write_report
+from xlperf.workbook.build import table_of
+from xlperf.workbook.report import report_workbook, write_report
 
 H100 = "H100-SXM-80GB"
 SHEETS = ["token cost", "cost bridge", "accelerator cost", "chiplets or one die"]

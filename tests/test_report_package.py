@@ -23,9 +23,9 @@ from xlperf import resources
 from xlperf.catalog.schema import column, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError
-from xlperf.excel.build_template import main as build_template
-from xlperf.excel.save import workbook_bytes
-from xlperf.excel.style import (
+from xlperf.workbook.build_template import main as build_template
+from xlperf.workbook.save import workbook_bytes
+from xlperf.workbook.style import (
     add_styles,
     data_rows,
     fitted_format,

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.published import Published, published_rows
+from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
-from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
-from xlperf.explore.published import Published, published_rows
-from xlperf.explore.published_inference import inference_plans
 from xlperf.inference.load import Service
 from xlperf.inference.runs import run_rate
 

@@ -13,8 +13,8 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate
-from xlperf.excel.build import table_of
 from xlperf.parallel.serving_memory import cache_budget, usable_memory
+from xlperf.workbook.build import table_of
 
 GIB = 2.0**30
 ONE_H100 = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 1, "precision": "fp8",

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlperf.calibrate.published import read_published
+from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.evaluate import evaluate
-from xlperf.excel.build import read_tables
-from xlperf.excel.build_validation import read_parts
-from xlperf.explore.published import read_published
-from xlperf.explore.published_training import training_plans
 from xlperf.resources import workbook
+from xlperf.workbook.build import read_tables
+from xlperf.workbook.build_validation import read_parts
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data"

@@ -11,12 +11,12 @@ import pytest
 
 from xlperf.catalog.show import show
 from xlperf.errors import InputError
-from xlperf.excel.build_studies import study_package, write_study
-from xlperf.excel.report import write_study_report
 from xlperf.studies import NAMES, study
 from xlperf.studies.outcome import Outcome, StudySheet
 from xlperf.studies.shelf import study as shelved
 from xlperf.studies.source import read_inputs, study_workbook
+from xlperf.workbook.build_studies import study_package, write_study
+from xlperf.workbook.report import write_study_report
 
 _OUTCOMES: dict[str, Outcome] = {}
 

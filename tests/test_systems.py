@@ -23,8 +23,8 @@ from xlperf.cost.tco import (
     run_cost,
 )
 from xlperf.evaluate import evaluate_designs, evaluate_servers
-from xlperf.excel.build import table_of
 from xlperf.units import HOUR, YEAR, factor
+from xlperf.workbook.build import table_of
 
 HOURLY = factor("USD/h")
 

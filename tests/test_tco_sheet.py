@@ -18,11 +18,11 @@ import pytest
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.catalog.table import Table
-from xlperf.excel.build import read_tables, table_of, workbook_package
-from xlperf.excel.build_tco import TOP
 from xlperf.explore.resolve import evaluate_resolved
 from xlperf.resources import workbook
 from xlperf.units import YEAR, factor
+from xlperf.workbook.build import read_tables, table_of, workbook_package
+from xlperf.workbook.build_tco import TOP
 
 POOLS = {"model": "Meta-Llama-3.1-70B", "num_accelerators": 12, "software": "vllm", "tensor_parallel": 4,
          "prompt_length": 1024, "output_length": 256, "mode": "disaggregated", "concurrency": 32}  # fmt: skip

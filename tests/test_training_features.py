@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from training_samples import H100, NARROW, plans, result
 
+from xlperf.calibrate.published import read_published
+from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
 from xlperf.evaluate.columns import catalog_models
 from xlperf.evaluate.join import architecture_codes, architecture_of, named_rows
 from xlperf.evaluate.training import training_setting
-from xlperf.explore.published import read_published
-from xlperf.explore.published_training import training_plans
 from xlperf.resources import workbook
 from xlperf.training.communication import distinct_share
 from xlperf.training.stages import stages_of

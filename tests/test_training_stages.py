@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.evaluate import evaluate
 from xlperf.evaluate.join import join
 from xlperf.evaluate.training import plan_of
-from xlperf.explore.fit_rows import FittedConstant, calibration_table, joined_tables
 from xlperf.parallel.pipeline import layers_dealt
 from xlperf.training.stages import stages_of
 from xlperf.workload.parameters import layer_matrices

@@ -7,12 +7,12 @@ import pytest
 from training_samples import plans
 from training_samples import result as time
 
+from xlperf.calibrate.fit_rows import FittedConstant, calibration_table
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.evaluate import evaluate, explain
 from xlperf.evaluate.columns import catalog_models
-from xlperf.explore.fit_rows import FittedConstant, calibration_table
 from xlperf.training.communication import distinct_share
 from xlperf.workload.parameters import parameter_count
 

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 from published_samples import INFERENCE, TRAINING, edited, one
 
-from xlperf.catalog.catalog import Catalog
-from xlperf.errors import InputError
-from xlperf.explore.baseline import against_constant_mfu
-from xlperf.explore.measurements import Record, hardware_share, metrics_of, relative_error
-from xlperf.explore.published import Published, published_columns
-from xlperf.explore.published_training import training_plans
-from xlperf.explore.validate import (
+from xlperf.calibrate.baseline import against_constant_mfu
+from xlperf.calibrate.measurements import Record, hardware_share, metrics_of, relative_error
+from xlperf.calibrate.published import Published, published_columns
+from xlperf.calibrate.published_training import training_plans
+from xlperf.calibrate.validate import (
     CSV_COLUMNS,
     MARKERS,
     Tolerance,
@@ -26,6 +24,8 @@ from xlperf.explore.validate import (
     summary,
     validate,
 )
+from xlperf.catalog.catalog import Catalog
+from xlperf.errors import InputError
 from xlperf.resources import workbook
 
 

@@ -29,14 +29,14 @@ from xlperf.catalog.schema import (
 )
 from xlperf.catalog.table import Table
 from xlperf.errors import InputError
-from xlperf.excel.build import KINDS, build, main, read_tables, table_of, workbook_package, write_workbook
-from xlperf.excel.build_checks import TOLERANCE, computed_parameters
-from xlperf.excel.build_package import with_values
-from xlperf.excel.build_sheets import LIVE_RESULTS, plan_formula, sheet_columns
-from xlperf.excel.build_validation import PARTS, PREDICTED, read_parts, rows_of, validation_package
-from xlperf.excel.new import new_workbook
-from xlperf.excel.style import data_rows
 from xlperf.resources import workbook
+from xlperf.workbook.build import KINDS, build, main, read_tables, table_of, workbook_package, write_workbook
+from xlperf.workbook.build_checks import TOLERANCE, computed_parameters
+from xlperf.workbook.build_package import with_values
+from xlperf.workbook.build_sheets import LIVE_RESULTS, plan_formula, sheet_columns
+from xlperf.workbook.build_validation import PARTS, PREDICTED, read_parts, rows_of, validation_package
+from xlperf.workbook.new import new_workbook
+from xlperf.workbook.style import data_rows
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
@@ -84,7 +84,7 @@ def test_the_same_rows_give_the_same_bytes(tables: dict[str, Table], built: byte
 
 
 def test_the_shipped_workbook_is_what_its_rows_give(built: bytes) -> None:
-    """If this fails, run ``python -m xlperf.excel.build`` and commit; values and row heights may be older."""
+    """If this fails, run ``python -m xlperf.workbook.build`` and commit; values and row heights may be older."""
 
     def bare(data: bytes) -> dict[str, bytes]:
         value = rb'(?: t="(?:str|e)")?>(<f>.*?</f>)<v(?: />|>[^<]*</v>)'
@@ -316,7 +316,7 @@ def test_results_are_live_formulas_in_the_form_of_files(book: Any) -> None:
 
 
 def test_functions_in_formulas_are_registered(book: Any) -> None:
-    from xlperf.excel.functions import functions
+    from xlperf.addin.functions import functions
 
     used = {
         name
@@ -421,7 +421,7 @@ def published() -> dict[str, list[list[Any]]]:
 
 
 def test_validation_holds_the_published_rows(published: dict[str, list[list[Any]]]) -> None:
-    from xlperf.explore.published import published_columns
+    from xlperf.calibrate.published import published_columns
 
     for kind, papers in (("training", 11), ("inference", 22)):
         header = published[kind][0]

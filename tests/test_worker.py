@@ -12,12 +12,12 @@ import time
 import pytest
 
 import xlperf
-from xlperf.excel import client as client_module
-from xlperf.excel.blocks import CellError
-from xlperf.excel.client import Client, WorkerError
-from xlperf.excel.worker import answer
+from xlperf.addin import client as client_module
+from xlperf.addin.blocks import CellError
+from xlperf.addin.client import Client, WorkerError
+from xlperf.addin.worker import answer
 
-WORKER = [sys.executable, "-P", "-m", "xlperf.excel.worker"]
+WORKER = [sys.executable, "-P", "-m", "xlperf.addin.worker"]
 GREETING = 'print(\'{"version": "1"}\', flush=True)\n'
 
 
@@ -103,7 +103,7 @@ def test_worker_opens_no_port_and_has_no_more_files_than_its_pipes(started):
 
 def test_what_is_printed_does_not_reach_the_host():
     code = (
-        "import os, sys\nfrom xlperf.excel import worker\n"
+        "import os, sys\nfrom xlperf.addin import worker\n"
         "class Loud:\n def call(self, *a):\n  print('noise'); os.write(1, b'more'); return [[1.5]]\n"
         "worker.Session = Loud\nworker.main()"
     )
@@ -169,7 +169,7 @@ def test_time_limit_counts_per_call(started):
 
 
 def test_worker_that_cannot_start_is_tried_once_in_a_while(started, monkeypatch):
-    client = started(["/nowhere/python", "-m", "xlperf.excel.worker"])
+    client = started(["/nowhere/python", "-m", "xlperf.addin.worker"])
     message = r"cannot be started with /nowhere/python \(No such file.*\); run `xlperf install` again"
     with pytest.raises(WorkerError, match=message):
         client.call("F", [])

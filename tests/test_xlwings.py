@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from xlperf.addin.functions import functions
+from xlperf.addin.outcomes import shown_column
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.evaluate import evaluate
-from xlperf.excel.functions import functions
-from xlperf.excel.outcomes import shown_column
 
 HEADER = ["name", "model", "accelerator", "num accelerators", "tensor parallel", "data parallel"]
 NA = -2146826246
@@ -110,7 +110,7 @@ def test_nothing_is_imported_that_is_not_free_to_use(excel):
 
 def test_on_other_systems_the_module_is_plain_python(row, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    from xlperf.excel import xlwings_functions
+    from xlperf.addin import xlwings_functions
 
     results = evaluate(table_from_rows("training", HEADER, [row]), load_catalog())
     assert xlwings_functions.XLPERF_MFU([HEADER, row]) == shown_column(results, "mfu")[0]

@@ -69,7 +69,7 @@ def com(value):
 def main():
     udfs = windows_xlwings()
     before = set(sys.modules)  # xlwings itself looks for a licence
-    from xlperf.excel import xlwings_functions as module
+    from xlperf.addin import xlwings_functions as module
 
     about = {
         name: {

@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.test_libreoffice import Office
+from xlperf.addin.install import install
 from xlperf.catalog.schema import results_of
-from xlperf.excel.install import install
 from xlperf.resources import workbook
 
 NUM_PLANS = 1000

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import rival
+from xlperf.calibrate.published import read_published
+from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog
-from xlperf.explore.published import read_published
-from xlperf.explore.validate import records_of
 from xlperf.resources import workbook
 
 TRAINING, SERVING = "korthikanti2022", "imec_nemo_llama2"

@@ -165,7 +165,7 @@ def odd_argument(rng: random.Random, name: str, handle: str) -> Any:
 
 def arguments_of(seed: int, number: int, handle: str) -> tuple[str, list[Any]]:
     """Function and arguments of a call."""
-    from xlperf.excel.functions import functions
+    from xlperf.addin.functions import functions
 
     rng = random.Random(f"{seed}/{number}")
     name = rng.choice(list(functions()))
@@ -184,10 +184,10 @@ def arguments_of(seed: int, number: int, handle: str) -> tuple[str, list[Any]]:
 
 def series(seed: int, numbers: range) -> int:
     """Make calls one after the other; how many have a problem."""
-    from xlperf.excel.blocks import CellError
-    from xlperf.excel.handles import CatalogStore
-    from xlperf.excel.session import Session
-    from xlperf.excel.worker import answer
+    from xlperf.addin.blocks import CellError
+    from xlperf.addin.handles import CatalogStore
+    from xlperf.addin.session import Session
+    from xlperf.addin.worker import answer
 
     bad = 0
     slowest = (0.0, -1)

@@ -15,22 +15,22 @@ import pytest
 import report_samples
 from conftest import Outcome
 
+from xlperf.addin.functions import STAND_INS
+from xlperf.addin.session import Session
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.evaluate import cost_bridge, evaluate, evaluate_ownership
 from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS
 from xlperf.evaluate.token_costs import Terms, mean_terms
-from xlperf.excel.build import table_of
-from xlperf.excel.functions import STAND_INS
-from xlperf.excel.report import report_workbook
-from xlperf.excel.session import Session
-from xlperf.excel.style import data_rows
 from xlperf.explore.frontier import points
 from xlperf.explore.objectives import SHORT
 from xlperf.explore.search import search
 from xlperf.explore.sweep import sweep
 from xlperf.units import HOUR, YEAR, factor
+from xlperf.workbook.build import table_of
+from xlperf.workbook.report import report_workbook
+from xlperf.workbook.style import data_rows
 
 Command = Callable[..., Outcome]
 ALL_IN = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}

@@ -17,7 +17,7 @@ from xlperf.catalog.table import Table, nowhere
 from xlperf.evaluate import evaluate, evaluate_designs
 from xlperf.evaluate.devices import evaluate_devices
 from xlperf.evaluate.ownership import evaluate_ownership
-from xlperf.excel.build import table_of
+from xlperf.workbook.build import table_of
 
 _UNTARGETED = {name: np.full(9000, np.nan) for name in ("ttft_target", "tpot_target")}
 Evaluate = Callable[[Table], Table]

@@ -71,8 +71,8 @@ def report(
     import datetime
 
     from xlperf.catalog.plans import read_plans
-    from xlperf.excel.report import write_report
     from xlperf.resources import workbook as shipped
+    from xlperf.workbook.report import write_report
 
     if study is not None:
         _study(study, workbook, output, full, catalog)
@@ -92,10 +92,10 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     """Run a study and write its report; ``list`` shows what studies there are."""
     import datetime
 
-    from xlperf.excel.report import write_study_report
     from xlperf.studies import NAMES
     from xlperf.studies import study as found
     from xlperf.studies.source import read_inputs
+    from xlperf.workbook.report import write_study_report
 
     if name.strip().casefold() == "list":
         for known in NAMES:

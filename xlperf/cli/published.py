@@ -88,7 +88,7 @@ def validate(
     rows are taken. The error of a row is |predicted time / measured time - 1|. Exit code 1 where a tolerance is
     missed.
     """
-    from xlperf.explore.validate import validate as validated
+    from xlperf.calibrate.validate import validate as validated
     from xlperf.files import replaced
 
     if baseline and (leave_out or output == STANDARD):
@@ -185,7 +185,7 @@ def calibrate(
     known = catalog_of(catalog, None)
     table = known.tables["calibration"]
     if fit:
-        from xlperf.explore.fit import fitted_calibration
+        from xlperf.calibrate.fit import fitted_calibration
 
         day = f"{date or datetime.datetime.now():%Y-%m-%d}"
         table = fitted_calibration(known, day, measurements, _announced, values_only)
@@ -193,7 +193,7 @@ def calibrate(
         shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
         say(*text_table(shown))
     elif Path(output).suffix.lower() == ".xlsx":
-        from xlperf.excel.build import read_tables, write_workbook
+        from xlperf.workbook.build import read_tables, write_workbook
 
         write_workbook(output, {**read_tables(catalog or shipped()), "calibration": table})
     else:
@@ -204,8 +204,8 @@ def calibrate(
 
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
     """Median errors of the step time beside those of one constant MFU, by group and by source."""
-    from xlperf.explore.baseline import against_constant_mfu
-    from xlperf.explore.published import read_published
+    from xlperf.calibrate.baseline import against_constant_mfu
+    from xlperf.calibrate.published import read_published
     from xlperf.resources import workbook
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
@@ -221,8 +221,8 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
 
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
-    from xlperf.explore.fit import read_measured
-    from xlperf.explore.held_out import cross_validated_errors, cross_validation_table
+    from xlperf.calibrate.fit import read_measured
+    from xlperf.calibrate.held_out import cross_validated_errors, cross_validation_table
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
@@ -232,9 +232,9 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
 
 
 def _kernels(catalog: Catalog, readme: str | None) -> int:
-    from xlperf.explore.held_out import kernel_table
-    from xlperf.explore.kernel_errors import kernel_errors
-    from xlperf.explore.kernel_rows import read_kernels
+    from xlperf.calibrate.held_out import kernel_table
+    from xlperf.calibrate.kernel_errors import kernel_errors
+    from xlperf.calibrate.kernel_rows import read_kernels
     from xlperf.resources import workbook
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
@@ -248,8 +248,8 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 
 
 def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], readme: str | None) -> int:
-    from xlperf.explore.held_out import left_out_table
-    from xlperf.explore.published import read_published
+    from xlperf.calibrate.held_out import left_out_table
+    from xlperf.calibrate.published import read_published
     from xlperf.resources import workbook
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
@@ -259,7 +259,7 @@ def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], read
 
 
 def _markdown(name: str, table: tuple[tuple[str, ...], list[tuple[str, ...]]]) -> str:
-    from xlperf.explore.held_out import markdown
+    from xlperf.calibrate.held_out import markdown
 
     return markdown(name, table)
 

@@ -80,8 +80,8 @@ def write_columns(path: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
     """
     from openpyxl import Workbook
 
-    from xlperf.excel.style import add_styles, save_workbook, write_table
-    from xlperf.excel.tables import cell_value
+    from xlperf.workbook.style import add_styles, save_workbook, write_table
+    from xlperf.workbook.tables import cell_value
 
     workbook = Workbook()
     workbook.remove(workbook.worksheets[0])

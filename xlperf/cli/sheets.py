@@ -24,8 +24,8 @@ def check(workbook: str | None) -> int:
     parameters are not the stated ones, a device that cannot be built or is far from the accelerator that it is
     compared with), 0 where all is well.
     """
+    from xlperf.calibrate.consistency import parameter_faults
     from xlperf.catalog.check import check as checked
-    from xlperf.explore.consistency import parameter_faults
     from xlperf.explore.reverse_check import device_faults
     from xlperf.resources import workbook as shipped
 
@@ -62,13 +62,13 @@ def show(file: str) -> None:
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
 def new(file: str, empty: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: the shipped catalog and plans, drop-downs, comments, live formulas."""
-    from xlperf.excel.new import new_workbook
+    from xlperf.workbook.new import new_workbook
 
     if Path(file).exists() and not force:
         raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
     if study is not None:
-        from xlperf.excel.build_studies import write_study
         from xlperf.studies import study as found
+        from xlperf.workbook.build_studies import write_study
 
         if empty:
             raise click.UsageError("give --empty or --study, not both")

@@ -1,1 +1,1 @@
-"""Exploration: validation against published rows, and the fit of the calibration."""
+"""Exploration: search, solve, sweep and frontier over plans, and the shares of derived devices."""

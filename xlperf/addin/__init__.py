@@ -1,0 +1,1 @@
+"""Worksheet functions: their registry, the worker that computes them, and the hosts generated from the registry."""

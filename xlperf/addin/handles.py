@@ -1,0 +1,128 @@
+"""Catalogs that cells name: tables kept under a text made of their content, on disk, so that the text outlives us.
+
+A cell keeps the text; another cell gives it back, perhaps after a restart. The store is a folder of JSON files in the
+user's cache, bounded in number and size; what was used least recently goes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xlperf.addin.client import cache_folder
+from xlperf.addin.functions import HANDLE_PREFIX
+from xlperf.files import replaced
+
+MOST_FILES = 64
+MOST_BYTES = 64 * 2**20
+_HANDLE = re.compile(re.escape(HANDLE_PREFIX) + r"(?P<digest>[0-9a-f]{24})")
+
+Block = list[list[Any]]
+
+
+class UnknownHandleError(LookupError):
+    """No tables are kept under this text."""
+
+
+def content_of(tables: Sequence[Block]) -> bytes:
+    """Tables as they are kept: JSON with numbers in the shortest form that reads back as the same float."""
+    return json.dumps({"tables": list(tables)}, separators=(",", ":")).encode("ascii")
+
+
+def handle_of(content: bytes) -> str:
+    """Text that names some content: equal content, equal text."""
+    return HANDLE_PREFIX + hashlib.sha256(content).hexdigest()[:24]
+
+
+class CatalogStore:
+    """Tables by handle, in a folder.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Where; by default ``xlperf/catalogs`` in the user's cache.
+    most_files, most_bytes : int
+        Bounds; beyond them the tables that were used least recently are removed. [B]
+    """
+
+    def __init__(self, folder: Path | None = None, most_files: int = MOST_FILES, most_bytes: int = MOST_BYTES) -> None:
+        self.folder = folder or cache_folder() / "catalogs"
+        self._most_files = most_files
+        self._most_bytes = most_bytes
+
+    def put(self, tables: Sequence[Block]) -> str:
+        """Keep tables and return their handle.
+
+        Parameters
+        ----------
+        tables : sequence of blocks
+            Rows of numbers, texts, flags and None; the header row first.
+
+        Returns
+        -------
+        str
+            The handle. Where the folder cannot be written it is valid as long as somebody remembers it.
+        """
+        content = content_of(tables)
+        handle = handle_of(content)
+        path = self._path(handle)
+        with contextlib.suppress(OSError):
+            if not self._touched(path):
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with replaced(path, durable=False) as temporary:
+                    temporary.write_bytes(content)
+                self._remove_oldest(path)
+        return handle
+
+    def get(self, handle: str) -> list[Block]:
+        """Tables of a handle.
+
+        Raises
+        ------
+        UnknownHandleError
+            Where there are none, or where the file is not what the handle names.
+        """
+        if not _HANDLE.fullmatch(handle):
+            raise UnknownHandleError(handle)
+        path = self._path(handle)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            raise UnknownHandleError(handle) from None
+        if handle_of(content) != handle:
+            raise UnknownHandleError(handle)
+        self._touched(path)
+        tables: list[Block] = json.loads(content)["tables"]
+        return tables
+
+    def _path(self, handle: str) -> Path:
+        return self.folder / (handle.removeprefix(HANDLE_PREFIX) + ".json")
+
+    @staticmethod
+    def _touched(path: Path) -> bool:
+        """Note that a file was used; whether there is one."""
+        try:
+            os.utime(path)
+        except OSError:
+            return False
+        return True
+
+    def _remove_oldest(self, newest: Path) -> None:
+        found = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                found.append((path == newest, status.st_mtime_ns, status.st_size, path))
+        found.sort(reverse=True)
+        size = 0
+        for place, (_, _, length, path) in enumerate(found):
+            size += length
+            if place and (place >= self._most_files or size > self._most_bytes):
+                with contextlib.suppress(OSError):
+                    path.unlink()

@@ -1,0 +1,166 @@
+"""The LibreOffice Calc add-in: an extension (.oxt) generated from the registry of functions.
+
+An extension is a zip archive: the types of the functions as text (IDL), the texts of the function wizard
+(CalcAddIns.xcu), the events that a job listens to (Jobs.xcu) and Python without numpy that calls the worker. Nothing
+is compiled.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import zipfile
+from collections.abc import Sequence
+from importlib.resources import files
+from xml.sax.saxutils import escape, quoteattr
+
+from xlperf import __version__
+from xlperf.addin.client import TIME_LIMIT
+from xlperf.addin.functions import PREFIX, Function, functions
+
+IDENTIFIER = "org.xlperf.addin"
+SERVICE = "XLPERF"
+EVENTS = ("OnLoadFinished", "OnSaveDone", "OnSaveAsDone")
+HOST_MODULES = ("client", "libreoffice_saved", "libreoffice_values")
+_DATE = (1980, 1, 1, 0, 0, 0)
+_XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_REGISTRY = 'xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema"'
+
+
+def worker_command() -> list[str]:
+    """How the add-in starts the worker: with the interpreter that runs this, and nothing from the current folder."""
+    return [sys.executable, "-P", "-m", "xlperf.addin.worker"]
+
+
+def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIMIT) -> bytes:
+    """The add-in as the bytes of an .oxt file; equal input gives equal bytes.
+
+    Parameters
+    ----------
+    command : sequence of str, optional
+        How the worker is started; by default with the interpreter that runs this.
+    time_limit : float
+        Longest time that one call may take. [s]
+
+    Returns
+    -------
+    bytes
+        A zip archive.
+    """
+    registry = list(functions().values())
+    package = files("xlperf.addin")
+    parts = {
+        "META-INF/manifest.xml": _manifest(),
+        "description.xml": _description(),
+        "xlperf.idl": types(registry),
+        "CalcAddIns.xcu": wizard_texts(registry),
+        "Jobs.xcu": jobs(),
+        "functions.json": json.dumps(
+            {
+                "command": list(command or worker_command()),
+                "time_limit": time_limit,
+                "functions": {
+                    function.name: {
+                        "shape": function.shape,
+                        "repeated": any(argument.repeated for argument in function.arguments),
+                    }
+                    for function in registry
+                },
+            },
+            indent=1,
+        ),
+        "xlperf_addin.py": package.joinpath("glue", "xlperf_addin.py").read_text(encoding="utf-8"),
+        "pythonpath/xlperf_host/__init__.py": "",
+    }
+    for module in HOST_MODULES:
+        parts[f"pythonpath/xlperf_host/{module}.py"] = package.joinpath(f"{module}.py").read_text(encoding="utf-8")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in parts.items():
+            info = zipfile.ZipInfo(name, _DATE)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system = 3
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, text.encode("utf-8"))
+    return packed.getvalue()
+
+
+def method_name(function: Function) -> str:
+    """Name of a function in the type library: ``STEP_TIME`` of the service ``XLPERF``."""
+    return function.name.removeprefix(PREFIX)
+
+
+def types(registry: Sequence[Function]) -> str:
+    """The type library as text: every function returns a block, every argument is a cell or a range."""
+    lines = ["module org { module xlperf {", "  interface XXlperf : com::sun::star::uno::XInterface {"]
+    for function in registry:
+        arguments = ", ".join(
+            f"[in] {'sequence<any>' if argument.repeated else 'any'} {argument.name}" for argument in function.arguments
+        )
+        lines.append(f"    sequence< sequence<any> > {method_name(function)}({arguments});")
+    return "\n".join([*lines, "  };", "}; };", ""])
+
+
+def wizard_texts(registry: Sequence[Function]) -> str:
+    """Names and texts of the functions and their arguments, as the configuration of Calc's add-ins."""
+    lines = [
+        f'{_XML}<oor:component-data {_REGISTRY} oor:name="CalcAddIns" oor:package="org.openoffice.Office">',
+        f'<node oor:name="AddInInfo"><node oor:name={quoteattr(SERVICE)} oor:op="replace">'
+        '<node oor:name="AddInFunctions">',
+    ]
+    for function in registry:
+        lines.append(f'<node oor:name={quoteattr(method_name(function))} oor:op="replace">')
+        lines.append(_property("DisplayName", function.name))
+        lines.append(_property("Description", function.doc))
+        lines.append('<prop oor:name="Category"><value>Add-In</value></prop>')
+        lines.append(_property("CompatibilityName", function.name))
+        lines.append('<node oor:name="Parameters">')
+        for argument in function.arguments:
+            lines.append(f'<node oor:name={quoteattr(argument.name)} oor:op="replace">')
+            lines.append(_property("DisplayName", argument.name) + _property("Description", argument.doc) + "</node>")
+        lines.append("</node></node>")
+    return "\n".join([*lines, "</node></node></node>", "</oor:component-data>", ""])
+
+
+def _property(name: str, text: str) -> str:
+    return f'<prop oor:name="{name}"><value xml:lang="en-US">{escape(text)}</value></prop>'
+
+
+def jobs() -> str:
+    """Which events of documents our job listens to."""
+    name = "org.xlperf.DocumentJob"
+    lines = [
+        f'{_XML}<oor:component-data {_REGISTRY} oor:name="Jobs" oor:package="org.openoffice.Office">',
+        f'<node oor:name="Jobs"><node oor:name="{name}" oor:op="replace">'
+        f'<prop oor:name="Service"><value>{name}</value></prop></node></node>',
+        '<node oor:name="Events">',
+    ]
+    for event in EVENTS:
+        lines.append(
+            f'<node oor:name="{event}" oor:op="fuse"><node oor:name="JobList">'
+            f'<node oor:name="{name}" oor:op="replace"/></node></node>'
+        )
+    return "\n".join([*lines, "</node>", "</oor:component-data>", ""])
+
+
+def _manifest() -> str:
+    kinds = {
+        "xlperf.idl": "application/vnd.sun.star.uno-typelibrary;type=RDB",
+        "xlperf_addin.py": "application/vnd.sun.star.uno-component;type=Python",
+        "CalcAddIns.xcu": "application/vnd.sun.star.configuration-data",
+        "Jobs.xcu": "application/vnd.sun.star.configuration-data",
+    }
+    entries = "\n".join(
+        f'<manifest:file-entry manifest:full-path="{name}" manifest:media-type="{kind}"/>'
+        for name, kind in kinds.items()
+    )
+    return f'{_XML}<manifest:manifest xmlns:manifest="http://openoffice.org/2001/manifest">\n{entries}\n</manifest:manifest>\n'
+
+
+def _description() -> str:
+    return (
+        f'{_XML}<description xmlns="http://openoffice.org/extensions/description/2006">\n'
+        f'<identifier value="{IDENTIFIER}"/>\n<version value="{__version__}"/>\n'
+        '<display-name><name lang="en">xlperf worksheet functions</name></display-name>\n</description>\n'
+    )

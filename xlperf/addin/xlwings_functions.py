@@ -1,0 +1,112 @@
+"""The worksheet functions as classic xlwings functions, for Excel on Windows: name this module under UDF Modules.
+
+They are built from the registry when the module is imported, so there is nothing here to keep in step with it. Excel's
+server process of xlwings computes them itself; it is the environment that xlperf is installed in. xlwings cannot
+return an error code to a cell, so what is an error elsewhere is a text that starts with ``#XLPERF! ``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import xlwings as xw
+
+from xlperf.addin.blocks import CellError
+from xlperf.addin.functions import Function, functions
+from xlperf.addin.session import Session
+from xlperf.catalog.values import in_days
+
+_DATE_1900, _DATE_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
+ERROR_TEXT = "#XLPERF! "
+
+
+@cache
+def session() -> Session:
+    """The one session of this process."""
+    return Session()
+
+
+def shown(cell: Any) -> Any:
+    """A cell as Excel gets it: errors as text.
+
+    >>> shown(CellError("#N/A", "3 does not divide 8"))
+    '#XLPERF! 3 does not divide 8'
+    >>> shown(CellError("#N/A", "")), shown(1.5)
+    ('#XLPERF! not available', 1.5)
+    """
+    if isinstance(cell, CellError):
+        return ERROR_TEXT + (cell.message or "not available")
+    return cell
+
+
+def numbers(argument: Any) -> Any:
+    """An argument with the number behind each date: Excel hands numbers in a date format over as dates.
+
+    They count from 30 December 1899 whatever the workbook counts from, as all dates between programs on Windows do.
+    """
+    if not isinstance(argument, list) or not any(
+        isinstance(cell, datetime.datetime) for row in argument for cell in row
+    ):
+        return argument
+    start = _DATE_1904 if counts_from_1904() else _DATE_1900
+    return [
+        [in_days(cell - start) if isinstance(cell, datetime.datetime) else cell for cell in row] for row in argument
+    ]
+
+
+def counts_from_1904() -> bool:
+    """Whether the workbook that Excel shows counts days from 1904, as those of old Macs do."""
+    try:
+        excel: Any = xw.apps.active
+        return excel.api.ActiveWorkbook.Date1904 is True
+    except Exception:  # no Excel, no workbook: whatever COM raises
+        return False
+
+
+def excel_function(function: Function) -> Callable[..., Any]:
+    """A function of the registry as xlwings wants it: its name, its arguments by name, its texts.
+
+    Parameters
+    ----------
+    function : Function
+        From the registry.
+
+    Returns
+    -------
+    callable
+        Cells in, a value or rows of values out.
+    """
+
+    def call(*arguments: Any) -> Any:
+        cells = [numbers(argument) for argument in arguments]
+        rows = [[shown(cell) for cell in row] for row in session().call(function.name, cells)]
+        return rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else rows
+
+    call.__name__ = call.__qualname__ = function.name
+    call.__doc__ = function.doc
+    call.__annotations__ = {}
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(argument.name, inspect.Parameter.VAR_POSITIONAL)
+            if argument.repeated
+            else inspect.Parameter(
+                argument.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=None if argument.optional else inspect.Parameter.empty,
+            )
+            for argument in function.arguments
+        ]
+    )
+    made: Callable[..., Any] = call
+    for argument in function.arguments:
+        made = xw.arg(argument.name, ndim=2, err_to_str=True, doc=argument.doc)(made)
+    # last, because xlwings' arg sets the category back
+    return xw.func(category=function.category)(made)
+
+
+globals().update({name: excel_function(function) for name, function in functions().items()})
+__all__ = ["ERROR_TEXT", "excel_function", "session", "shown", *functions()]

@@ -1,0 +1,493 @@
+"""Constants of kernel families and collective operations, fitted to kernel measurements.
+
+Each group of measurements (family, generation, precision, software) is fitted on its own, in the logarithm of the
+time, with a loss that far outliers hardly move. A fixed share of the shapes, chosen by the hash of their sizes, is
+never fitted and gives the error. What no measurement tells is derived or assumed, and marked so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.calibrate.fit_rows import FittedConstant, inside_value, rounded
+from xlperf.calibrate.kernel_rows import (
+    DEEPGEMM,
+    FLASH_2,
+    FP8_BLOCK,
+    TENSORRT,
+    TENSORRT_1_2,
+    Constants,
+    KernelRows,
+    Measurements,
+    Row,
+    measurements,
+    predicted_time,
+    take_rows,
+)
+from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.catalog import Catalog
+from xlperf.errors import Fault, InputError
+from xlperf.hardware.roofline import sustained_time
+from xlperf.units import factor
+
+Key = tuple[str, str, str, str]
+
+FEWEST_ROWS = 8
+LONG = 50.0
+_SHORT_WEIGHT = 0.5
+_OUTLIER = 0.03
+_STARTS = (1.0, 0.5, 1.5)
+_NARROW = (0.2, 0.05)
+_NEGLIGIBLE = 1e-3
+_LAUNCH_SHARE = 0.25
+_PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
+_USUAL_RATIO = 0.85
+_USUAL_RATE = 0.8
+_REFERENCES = ("hopper", "blackwell", "ampere", "ada")
+_COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
+_GEMM = ("compute_efficiency", "wave_time", "cache_share", "memory_efficiency", "serial_share", "launch_time")
+_FLASH = ("compute_efficiency", "imbalance", "tile_time", "memory_efficiency", "launch_time")
+_FLASH_FAMILIES = ("attention", "attention_backward")
+_SHARES = ("compute_efficiency", "memory_efficiency")
+_STARTING = ("launch_time", "step_factor", "bulk_factor")
+_INNER = (*_STARTING, "low_latency_efficiency", "bandwidth_efficiency", "group_penalty")
+
+
+@dataclass(frozen=True)
+class KernelFit:
+    """Outcome of one group: its constants in inside units, and relative errors of all its rows."""
+
+    key: Key
+    values: dict[str, float]
+    base: Mapping[str, float]
+    rows: KernelRows
+    error: Array
+
+    @property
+    def held_back_error(self) -> float:
+        """Median absolute error of the rows that were not fitted."""
+        return float(np.median(np.abs(self.error[self.rows.held_back]))) if self.rows.held_back.any() else math.nan
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """Constants of the equation for these rows: what the group fits, over what it takes from elsewhere."""
+        return {**self.base, **self.values}
+
+
+def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Fit the constants of all kernel families.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Columns of the sheet ``kernels`` of ``validation.xlsx``.
+    catalog : Catalog
+        Accelerators and networks; its calibration is not used.
+    date : str
+        Date that the rows carry.
+
+    Returns
+    -------
+    list of FittedConstant
+        In a fixed order; the same rows give the same constants.
+
+    Raises
+    ------
+    InputError
+        When scipy is not installed.
+    """
+    found = measurements(rows, catalog)
+    fits = fitted_groups(found, catalog)
+    constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
+    constants += _derived_backward(fits, date)
+    constants += _best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
+    constants += _fall_backs(constants, fits, date)
+    order = {family: number for number, family in enumerate(declared_constants())}
+    return sorted(constants, key=lambda one: (order[one.family], one.generation, one.precision, one.software))
+
+
+def fitted_groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelFit]:
+    """Fit every group of measurements that is large enough.
+
+    Parameters
+    ----------
+    found : Measurements
+        As :func:`xlperf.calibrate.kernel_rows.measurements` sorts them.
+    catalog : Catalog
+        Accelerators and networks.
+    """
+    groups = _groups(found, catalog)
+    fits: dict[Key, KernelFit] = {}
+    for key in sorted(groups, key=_fit_order):
+        if key[0] == "attention_backward":
+            found_fits = _fit_backward(key, groups[key], fits)
+        else:
+            names, base = _choice(key, groups[key], fits)
+            found_fits = [_fit(key, groups[key], names, base)]
+        fits.update((fit.key, fit) for fit in found_fits)
+    return fits
+
+
+def _groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
+    members: dict[Key, list[int]] = {}
+    for family, rows in found.families.items():
+        for row, (generation, precision, software) in enumerate(
+            zip(rows.generation, rows.precision, rows.software, strict=True)
+        ):
+            key_precision = ANY if family in (*_COLLECTIVES, "vector", "attention_decode") else precision
+            members.setdefault((family, generation, key_precision, software), []).append(row)
+    groups = {}
+    for (family, generation, precision, software), index in members.items():
+        # An engine's kernels stand for all where no others are measured.
+        alone = software == TENSORRT and (family, generation, precision, ANY) not in members
+        alone = alone and (family, generation, precision, FLASH_2) not in members
+        if family == "attention" and alone and ("attention_backward", generation, precision, FLASH_2) in members:
+            alone = False
+        key = (family, generation, precision, ANY if alone else software)
+        if len(index) >= FEWEST_ROWS:
+            groups[key] = take_rows(found.families[family], index, catalog)
+    return groups
+
+
+def _fit_order(key: Key) -> tuple[object, ...]:
+    """What others build on first: all software, then FlashAttention-2, then engines; hopper has both passes apart."""
+    family, generation, precision, software = key
+    rank = {ANY: 0, FLASH_2: 2 if family == "attention_backward" else 1}.get(software, 3)
+    return (rank, generation != "hopper", family, generation, precision, software)
+
+
+def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Constants that a group fits, and those that it takes from elsewhere."""
+    family, generation, precision, software = key
+    base = {name: inside_value(family, name, one.default) for name, one in declared_constants()[family].items()}
+    if software != ANY and (family, generation, precision, ANY) in fits:
+        base |= fits[family, generation, precision, ANY].constants
+    powers = np.unique(rows.machine.device.thermal_design_power)
+    if family == "gemm":
+        if software == DEEPGEMM:
+            return ("compute_efficiency", "energy_per_flop", "launch_time", "input_traffic"), base
+        if software == TENSORRT_1_2:
+            return ("launch_time", "input_traffic"), base
+        if precision == "bf16":
+            return (*_GEMM, "energy_per_flop", "boost_time"), base
+        if len(powers) > 1:
+            return (*_GEMM, "input_traffic", "energy_per_flop"), base
+        if precision == FP8_BLOCK:
+            return (*_GEMM, "input_traffic"), base
+        slowing = ("input_traffic", "energy_per_flop", "boost_time")
+        return (*(name for name in _GEMM if name != "wave_time"), *slowing), base
+    if family in _FLASH_FAMILIES:
+        if software == FLASH_2:
+            return ("compute_efficiency", "tile_time"), base
+        if software != ANY:
+            return ("compute_efficiency", "memory_efficiency", "serial_share", "launch_time"), base
+        told = (len(np.unique(rows.arguments["head_size"])) > 1, len(powers) > 1)
+        if told[0]:
+            return (*_FLASH, "softmax_flop", "serial_share"), base
+        return (*_FLASH, *(("energy_per_flop",) if told[1] else ())), base
+    if family == "attention_decode":
+        return ("memory_efficiency", "launch_time"), base
+    if family == "vector":
+        return ("memory_efficiency", "launch_time"), base
+    if family == "all_to_all":
+        return (*_INNER, "middle_share"), base
+    adds_up = family == "all_reduce" and bool((rows.machine.network.in_network_reduction[:, 0] == 1.0).any())
+    return (*_INNER, *(("in_network_efficiency",) if adds_up else ())), base
+
+
+def _columns(values: Mapping[str, float]) -> Constants:
+    return {name: np.array([[value]]) for name, value in values.items()}
+
+
+def _weights(rows: KernelRows) -> Array:
+    """Less for short kernels, and less for each row of a source that has many."""
+    count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
+    most = max(count.values())
+    share = np.array([(count[source] / most) ** -0.25 for source in rows.source_id])
+    return share * np.where(rows.time > LONG * factor("us"), 1.0, _SHORT_WEIGHT)
+
+
+def _fit(
+    key: Key,
+    rows: KernelRows,
+    names: Sequence[str],
+    base: Mapping[str, float],
+    forward: Constants | None = None,
+) -> KernelFit:
+    family = key[0]
+    declared = declared_constants()[family]
+    used = ~rows.held_back
+    weights = _weights(rows)[used]
+    scale = np.array([abs(base[name]) or declared[name].high / 10.0 for name in names])
+    low, high = _bounds(family, names, scale)
+
+    def values_of(point: Array) -> dict[str, float]:
+        return {name: float(value) for name, value in zip(names, point * scale, strict=True)}
+
+    def excess(values: Mapping[str, float]) -> Array:
+        return np.asarray(np.log(predicted_time(rows, _columns({**base, **values}), forward) / rows.time))
+
+    def residual(point: Array) -> Array:
+        return np.asarray(excess(values_of(point))[used] * weights)
+
+    start = np.array([base[name] for name in names]) / scale
+    start = np.where(start == 0.0, 0.1, start)
+    if family == "gemm":
+        start = np.where([name == "energy_per_flop" for name in names], _drawn(rows) / scale, start)
+    point = _least(residual, _starts(names, start), low, high)
+    values = {name: rounded(value) for name, value in values_of(_tidy(point, low)).items()}
+    return KernelFit(key, values, base, rows, np.expm1(excess(values)))
+
+
+def _bounds(family: str, names: Sequence[str], scale: Array) -> tuple[Array, Array]:
+    """Bounds of the fitted constants over their scale; no kernel starts in no time, none computes beyond its peak."""
+    declared = declared_constants()[family]
+    low = np.array([declared[name].low for name in names]) / scale
+    high = np.array([1.0 if name in _SHARES else declared[name].high for name in names])
+    starts = np.array([name == "launch_time" for name in names])
+    return np.where(starts, np.maximum(low, _LAUNCH_SHARE), low), high / scale
+
+
+def _tidy(point: Array, low: Array) -> Array:
+    """A constant that does not matter is 0 where it may be."""
+    return np.asarray(np.where((low == 0.0) & (point < _NEGLIGIBLE), 0.0, point))
+
+
+def _drawn(rows: KernelRows) -> float:
+    """Energy of an operation with which long products reach a usual share of the peak. [J/FLOP]"""
+    device = rows.machine.device
+    return float(np.median(device.thermal_design_power / device.peak_flop_rate)) * (1.0 / _USUAL_RATE - 1.0)
+
+
+def _starts(names: Sequence[str], start: Array) -> list[Array]:
+    """Points that a search starts from: all constants smaller or larger; a narrow low-latency protocol."""
+    points = [start * share for share in _STARTS]
+    if "low_latency_efficiency" in names:
+        narrow = np.array([name == "low_latency_efficiency" for name in names])
+        points += [np.where(narrow, start * share, start) for share in _NARROW]
+    return points
+
+
+def _least(residual: object, starts: Sequence[Array], low: Array, high: Array) -> Array:
+    """The point of the least robust cost, from a few fixed starts."""
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise InputError(Fault("calibrate", "a fit needs scipy: pip install scipy")) from None
+    best, cost = starts[0], math.inf
+    for start in starts:
+        found = least_squares(residual, np.clip(start, low, high), bounds=(low, high), loss="soft_l1")
+        for scale in (10.0 * _OUTLIER, _OUTLIER):
+            found = least_squares(residual, found.x, bounds=(low, high), loss="soft_l1", f_scale=scale)
+        if found.cost < cost:
+            best, cost = found.x, found.cost
+    return np.asarray(best)
+
+
+def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> list[KernelFit]:
+    """Backward pass from runs of both passes; the forward pass is measured alone, or shares its efficiency."""
+    family, generation, precision, software = key
+    names = ("compute_efficiency", "softmax_flop", "tile_time")
+    base = {name: inside_value(family, name, one.default) for name, one in declared_constants()[family].items()}
+    own = fits.get(("attention", generation, precision, software))
+    if own is not None:
+        shared = fits.get(("attention", generation, precision, ANY), own).constants
+        base |= {name: shared[name] for name in ("imbalance", "memory_efficiency", "serial_share", "softmax_flop")}
+        return [_fit(key, rows, names, base, _columns(own.constants))]
+    ratio = _backward_ratio(fits)
+    declared = declared_constants()["attention"]
+    shared = {name: inside_value("attention", name, one.default) for name, one in declared.items()}
+    measured = next((fit for other, fit in fits.items() if other[0] == "attention" and other[3] == FLASH_2), None)
+    shared |= measured.constants if measured else {}
+    return _fit_both(key, rows, shared, base, ratio)
+
+
+def _fit_both(
+    key: Key,
+    rows: KernelRows,
+    forward: Mapping[str, float],
+    backward: Mapping[str, float],
+    ratio: float,
+) -> list[KernelFit]:
+    """Fit runs of both passes with one efficiency, the backward pass's a fixed share of the forward pass's."""
+    names = ("compute_efficiency", "softmax_flop", "tile_time")
+    used, weights = ~rows.held_back, _weights(rows)[~rows.held_back]
+    declared = declared_constants()["attention"]
+    scale = np.array([inside_value("attention", name, declared[name].default) for name in names])
+    low, high = _bounds("attention", names, scale)
+
+    def both_of(point: Array) -> tuple[dict[str, float], dict[str, float]]:
+        first = {name: rounded(float(value)) for name, value in zip(names, point * scale, strict=True)}
+        return first, {name: rounded(value) for name, value in _backward(first, ratio).items()}
+
+    def excess(point: Array, exact: bool) -> Array:
+        if exact:
+            first = {name: float(value) for name, value in zip(names, point * scale, strict=True)}
+            second = _backward(first, ratio)
+        else:
+            first, second = both_of(point)
+        time = predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
+        return np.asarray(np.log(time / rows.time))
+
+    starts = _starts(names, np.ones(len(names)))
+    point = _least(lambda at: excess(at, True)[used] * weights, starts, low, high)
+    point = _tidy(point, low)
+    first, second = both_of(point)
+    error = np.expm1(excess(point, False))
+    _, generation, precision, _ = key
+    return [
+        KernelFit(("attention", generation, precision, ANY), {**forward, **first}, forward, rows, error),
+        KernelFit(("attention_backward", generation, precision, ANY), {**backward, **second}, backward, rows, error),
+    ]
+
+
+def _backward(forward: Mapping[str, float], ratio: float) -> dict[str, float]:
+    """Constants with which a pair takes 2.5 times as long as forward, over the ratio of the two efficiencies."""
+    scale = {
+        "compute_efficiency": ratio,
+        "energy_per_flop": 1.0 / ratio,
+        "softmax_flop": _PRODUCTS_BACKWARD / _PRODUCTS / ratio,
+        "tile_time": _PRODUCTS_BACKWARD / _PRODUCTS,
+    }
+    return {name: value * scale.get(name, 1.0) for name, value in forward.items()}
+
+
+def _backward_ratio(fits: Mapping[Key, KernelFit]) -> float:
+    """Efficiency of the backward over that of the forward pass, where both are measured alone."""
+    ratios = []
+    for (family, generation, precision, software), fit in fits.items():
+        first = fits.get(("attention", generation, precision, software))
+        if family == "attention_backward" and first is not None and "compute_efficiency" in first.values:
+            ratios.append(_pair_rate(fit, _PRODUCTS_BACKWARD) / _pair_rate(first, _PRODUCTS))
+    return min(float(np.median(ratios)), 1.0) if ratios else _USUAL_RATIO
+
+
+def _pair_rate(fit: KernelFit, products: float) -> float:
+    """Share of the peak that long sequences of heads of 128 reach, softmax included."""
+    device = fit.rows.machine.device
+    peak, vector = device.peak_flop_rate[0, 0], device.vector_flop_rate[0, 0]
+    flop = 2.0 * products * 128.0
+    limited = fit.constants["energy_per_flop"] / device.thermal_design_power[0, 0]
+    time = flop / (fit.constants["compute_efficiency"] * peak) + flop * limited + fit.constants["softmax_flop"] / vector
+    return float(flop / (time * peak))
+
+
+def _row_of(key: Key, name: str, value: float, fit: KernelFit, date: str) -> FittedConstant:
+    family, generation, precision, software = key
+    fitted = int((~fit.rows.held_back).sum())
+    sources = " ".join(sorted(set(fit.rows.source_id)))
+    return FittedConstant(
+        family,
+        generation,
+        precision,
+        software,
+        name,
+        value,
+        f"{sources}: {fitted} of {len(fit.rows)} rows, the others by hash of their shape held back",
+        fitted,
+        rounded(fit.held_back_error),
+        date,
+        "rows of the sheet kernels in validation.xlsx",
+        notes="error: median of the rows held back",
+    )
+
+
+def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
+    found = [_row_of(fit.key, name, value, fit, date) for name, value in fit.values.items()]
+    if fit.key[0] in _FLASH_FAMILIES and fit.key[3] == ANY:
+        # All of them, so that what stands for unmeasured generations does not mix with what was fitted here.
+        found += [
+            replace(_row_of(fit.key, name, value, fit, date), kind="assumption", notes="not fitted, held while fitting")
+            for name, value in fit.base.items()
+            if name not in fit.values
+        ]
+    if fit.key[0] == "vector":
+        # The runs were launched one by one from Python: their fixed time is the host's, not the kernel's.
+        return [one for one in found if one.constant != "launch_time"]
+    return found
+
+
+def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedConstant]:
+    """Backward pass of generations whose forward pass alone is measured: the same share less."""
+    ratio = _backward_ratio(fits)
+    found = []
+    for key, fit in fits.items():
+        family, generation, precision, software = key
+        target = ("attention_backward", generation, precision, software)
+        if family != "attention" or software != ANY or precision != "bf16" or target in fits:
+            continue
+        for name, value in _backward(fit.constants, ratio).items():
+            one = _row_of(target, name, rounded(value), fit, date)
+            note = f"forward pass of this generation, efficiency times {ratio:.2f} as FlashAttention-2 on hopper"
+            found.append(replace(one, kind="assumption", error=math.nan, notes=note))
+    return found
+
+
+def _best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
+    """Efficiency of products from the best rate found, for generations without a sweep of shapes."""
+    accelerators = catalog.tables["accelerators"]
+    names = [str(name).casefold() for name in accelerators.text("accelerator")]
+    best: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        name, dtype = str(row.get("gpu") or "").casefold(), str(row.get("dtype") or "")
+        if row.get("kind") != "gemm_max" or name not in names or dtype not in ("bf16", "fp8"):
+            continue
+        at = names.index(name)
+        generation = str(accelerators.text("generation")[at])
+        peak = float(accelerators.number(f"peak_flop_rate_{dtype}")[at])
+        rate = float(str(row.get("tflops") or "nan")) * factor("TFLOP/s")
+        if generation not in known and math.isfinite(rate / peak):
+            best.setdefault((generation, dtype), []).append(rate / peak)
+    return [
+        FittedConstant(
+            "gemm",
+            generation,
+            dtype,
+            ANY,
+            "compute_efficiency",
+            rounded(min(float(np.median(shares)), declared_constants()["gemm"]["compute_efficiency"].high)),
+            "ml_engineering_mamf",
+            len(shares),
+            math.nan,
+            date,
+            "rows of kind gemm_max of the sheet kernels in validation.xlsx",
+            kind="estimate",
+            notes="best rate found over shapes, over the peak; median of the accelerators of the generation",
+        )
+        for (generation, dtype), shares in sorted(best.items())
+    ]
+
+
+def _fall_backs(constants: Sequence[FittedConstant], fits: Mapping[Key, KernelFit], date: str) -> list[FittedConstant]:
+    """What holds for generations that nothing was measured on: the constants of one that was, all together."""
+    groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
+    for one in constants:
+        if one.software == ANY and one.generation in _REFERENCES and one.precision != FP8_BLOCK:
+            precision = ANY if one.precision in ("bf16", ANY) else one.precision
+            groups.setdefault((one.family, precision), {}).setdefault(one.generation, []).append(one)
+    found = []
+    for (family, precision), known in groups.items():
+        reference = next(generation for generation in _REFERENCES if generation in known)
+        for one in known[reference]:
+            if family == "gemm" and one.constant in ("energy_per_flop", "boost_time", "wave_time"):
+                continue  # a group that does not fit these holds them at their defaults
+            value = one.value
+            if family == "gemm" and one.constant == "compute_efficiency":
+                value = rounded(_sustained(fits["gemm", reference, one.precision, ANY]))
+            fallback = replace(one, generation=ANY, precision=precision, value=value, fit_set="", num_rows=0)
+            note = f"as {reference}, for generations without measurements of their own"
+            found.append(replace(fallback, error=math.nan, kind="assumption", date=date, notes=note))
+    return found
+
+
+def _sustained(fit: KernelFit) -> float:
+    """Efficiency of a product of one millisecond under the power limit."""
+    device, values, length = fit.rows.machine.device, fit.constants, factor("ms")
+    efficiency = values["compute_efficiency"]
+    limit = 1.0 + values["energy_per_flop"] * float(np.median(device.peak_flop_rate / device.thermal_design_power))
+    return efficiency / float(sustained_time(length, efficiency * limit * length, values["boost_time"]) / length)

@@ -1,0 +1,320 @@
+"""Published quantities beside the predicted ones: which column is compared with which result, and in what unit."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from xlperf.arrays import Array
+from xlperf.calibrate.published import Published, PublishedPlans, package_rows
+from xlperf.catalog.table import Table
+from xlperf.evaluate import evaluate
+from xlperf.units import factor
+
+STEP_TIME, MEMORY, LAYER_TIME = "step time", "memory", "layer time"
+TIME_PER_TOKEN, FIRST_TOKEN = "time per token", "time to first token"
+_TRAINING_ORDER = (
+    "iter_time_s",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu_pct",
+    "hfu_pct",
+    "time_to_train_min",
+)
+_INFERENCE_ORDER = ("latency_s", "tpot_ms", "tokens_per_s", "tokens_per_s_per_gpu", "mfu_pct")
+RATES = frozenset(["tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct"])
+_RESULTS = {
+    "iter_time_s": ("step_time", "s"),
+    "tflops_per_gpu": ("model_flop_rate", "TFLOP/s"),
+    "mfu_pct": ("mfu", "%"),
+    "hfu_pct": ("hfu", "%"),
+    "latency_s": ("latency", "s"),
+    "ttft_ms": ("ttft", "ms"),
+    "tpot_ms": ("tpot", "ms"),
+    "tokens_per_s": ("tokens_per_second", "token/s"),
+    "tokens_per_s_per_gpu": ("tokens_per_second_per_accelerator", "token/s"),
+}
+_NOTHING = (math.nan, math.nan, math.nan)
+_BANDS = {"step_time": ("step_time_low", "step_time_high"), "tpot": ("tpot_low", "tpot_high")}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One published value and what xlperf says of it, both in the unit of the published column.
+
+    ``quantity`` is what the value measures; ``primary`` marks the one by which the row's accuracy is quoted in that
+    quantity. ``relative_error`` is |predicted time / measured time - 1|, rates turned into times; NaN where there is
+    no prediction, and ``reason`` then says why.
+    """
+
+    row_id: str
+    source_id: str
+    group: str
+    accelerator: str
+    metric: str
+    measured: float
+    predicted: float
+    relative_error: float
+    reason: str
+    kind: str
+    quantity: str
+    primary: bool
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def covered(self) -> bool:
+        """Whether there is a prediction."""
+        return not math.isnan(self.relative_error)
+
+    @property
+    def in_band(self) -> bool:
+        """Whether the measured value lies in the 80 % band; False where there is none."""
+        return self.low <= self.measured <= self.high
+
+
+def relative_error(metric: str, predicted: float, measured: float) -> float:
+    """Relative error of a prediction as a time (or a size): |predicted time / measured time - 1|.
+
+    >>> relative_error("iter_time_s", 1.1, 1.0)
+    0.10
+    >>> relative_error("tokens_per_s", 80.0, 100.0)
+    0.25
+    """
+    if metric in RATES:
+        predicted, measured = measured, predicted
+    return abs(predicted / measured - 1.0) if measured > 0.0 and predicted > 0.0 else math.nan
+
+
+@cache
+def _counts_hardware(source_id: str, column: str) -> bool:
+    return any(
+        row["column"] == column and fnmatch.fnmatchcase(source_id, row["source_id"]) and row["count"] == "hardware"
+        for row in package_rows("published_counts.csv")
+    )
+
+
+def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
+    """Metrics that a published row prints and that are compared: (column, quantity, primary).
+
+    Training: one of time, tokens, TFLOP/s, MFU in that order, and memory. Inference: everything printed; time per
+    token is quoted by latency, else TPOT, else tokens/s.
+
+    Parameters
+    ----------
+    published : Published
+        Rows.
+    row : int
+        Which.
+
+    Returns
+    -------
+    list of tuple
+        In the order of the columns' rank.
+    """
+    given = {name for name, values in published.number.items() if not math.isnan(values[row])}
+    found = []
+    if published.kind == "training":
+        kind = published.text["metric_kind"][row]
+        if not kind.startswith("memory"):
+            first = next((name for name in _TRAINING_ORDER if name in given), None)
+            if first is not None:
+                found.append((first, LAYER_TIME if kind == "layer_time" else STEP_TIME, True))
+        if "peak_mem_gb" in given:
+            found.append(("peak_mem_gb", MEMORY, True))
+        return found
+    per_gpu = {"tokens_per_s_per_gpu"} if "tokens_per_s" in given else set()
+    times = [name for name in _INFERENCE_ORDER if name in given and name not in per_gpu]
+    if len(times) > 1:
+        times = [name for name in times if name != "mfu_pct"]
+    found += [(name, TIME_PER_TOKEN, position == 0) for position, name in enumerate(times)]
+    if "ttft_ms" in given:
+        found.append(("ttft_ms", FIRST_TOKEN, True))
+    return found
+
+
+def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = None) -> Table:
+    """Results of published rows as plans; a table without columns where no row is a plan.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Published rows as plans.
+    progress : callable, optional
+        Called with the number of rows of each block that is done.
+    """
+    if not len(plans.plans):
+        return Table(f"{plans.published.kind}_results", {})
+    return evaluate(plans.plans, plans.catalog, progress)
+
+
+def compare(plans: PublishedPlans, results: Table) -> list[Record]:
+    """Set every published value beside its prediction.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Published rows as plans.
+    results : Table
+        What :func:`predicted` says of them.
+
+    Returns
+    -------
+    list of Record
+        In the order of the rows.
+    """
+    published = plans.published
+    first: dict[int, int] = {}
+    for plan, row in enumerate(plans.index.tolist()):
+        first.setdefault(row, plan)
+    predictions = _Predictions(plans, results)
+    words = results.text("reason")
+    records = []
+    for row in range(len(published)):
+        plan = first.get(row, -1)
+        notes = str(plans.notes[row])
+        verdict = str(words[plan]) if plan >= 0 else str(plans.reasons[row])
+        for metric, quantity, primary in metrics_of(published, row):
+            measured = float(published.number[metric][row])
+            predicted, low, high, why = predictions.of(metric, plan, row) if plan >= 0 else (*_NOTHING, "")
+            error = relative_error(metric, predicted, measured)
+            said = (why, verdict, notes) if math.isnan(error) else (notes, verdict)
+            records.append(
+                Record(
+                    row_id=published.text["row_id"][row],
+                    source_id=published.text["source_id"][row],
+                    group=published.text["group"][row],
+                    accelerator=published.text["gpu"][row],
+                    metric=metric,
+                    measured=measured,
+                    predicted=predicted,
+                    relative_error=error,
+                    reason="; ".join(word for word in said if word),
+                    kind=published.kind,
+                    quantity=quantity,
+                    primary=primary,
+                    low=low,
+                    high=high,
+                )
+            )
+    return records
+
+
+class _Predictions:
+    """Predicted values in the units of published columns."""
+
+    def __init__(self, plans: PublishedPlans, results: Table) -> None:
+        self._plans = plans
+        self._results = results
+        self._number: dict[str, Array] = {}
+        self._hardware = hardware_share(plans) if plans.published.kind == "training" else np.zeros(0)
+        accelerators = plans.catalog.tables["accelerators"]
+        rows = plans.catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
+        self._kept_back = accelerators.filled("reserved_memory")[rows]
+
+    def _value(self, column: str, plan: int) -> float:
+        if column not in self._number:
+            self._number[column] = self._results.number(column)
+        return float(self._number[column][plan])
+
+    def of(self, metric: str, plan: int, row: int) -> tuple[float, float, float, str]:
+        """Prediction, ends of its band, and why there is none."""
+        published = self._plans.published
+        if metric == "peak_mem_gb":
+            return (self._memory(plan, published.text["mem_kind"][row]), math.nan, math.nan, "")
+        if metric not in _RESULTS:
+            return (*_NOTHING, f"{metric} is not predicted")
+        if metric.startswith("tokens") and published.kind == "inference":
+            sense = published.text["tokens_per_s_kind"][row]
+            if sense.casefold() == "input" and metric == "tokens_per_s_per_gpu":
+                return (self._prompt_rate(plan), math.nan, math.nan, "")
+            if published.text["mode"][row].casefold() == "decode" and metric == "tokens_per_s_per_gpu":
+                return (self._decoding_rate(plan), math.nan, math.nan, "")
+            if sense.casefold() not in ("output", "output total"):
+                return (*_NOTHING, f'tokens/s counts "{sense}"')
+        if published.kind == "inference" and metric in ("mfu_pct", "hfu_pct"):
+            return (*_NOTHING, "utilisation of inference is not predicted")
+        column, unit = _RESULTS[metric]
+        if published.kind == "training" and published.text["metric_kind"][row] == "layer_time":
+            column = "layer_time"
+        scale = 1.0 / factor(unit)
+        if metric == "tflops_per_gpu" and _counts_hardware(published.text["source_id"][row], metric):
+            scale *= float(self._hardware[plan])
+        value = self._value(column, plan) * scale
+        if column in ("model_flop_rate", "mfu", "hfu") or column.startswith("tokens"):
+            base = "step_time" if published.kind == "training" else "tpot"
+            ends = [self._value(end, plan) / self._value(base, plan) for end in reversed(_BANDS[base])]
+            low, high = (value / end for end in ends)
+        else:
+            base = column if column in _BANDS else "step_time" if published.kind == "training" else "tpot"
+            ends = [self._value(end, plan) / self._value(base, plan) for end in _BANDS[base]]
+            low, high = (value * end for end in ends)
+        if metric == "ttft_ms":
+            low = high = math.nan
+        return value, low, high, ""
+
+    def _prompt_rate(self, plan: int) -> float:
+        """Tokens of prompts that one accelerator takes per second in the prefill. [token/s]"""
+        table = self._plans.plans
+        tokens = table.number("batch_size")[plan] * table.number("prompt_length")[plan]
+        return float(tokens / (self._value("prefill_time", plan) * table.number("num_accelerators")[plan]))
+
+    def _decoding_rate(self, plan: int) -> float:
+        """Tokens that one accelerator puts out per second while it decodes. [token/s]"""
+        table = self._plans.plans
+        batch, count = table.number("batch_size")[plan], table.number("num_accelerators")[plan]
+        return float(batch / (self._value("tpot", plan) * count))
+
+    def _memory(self, plan: int, words: str) -> float:
+        """Memory in the unit and sense of ``mem_kind``.
+
+        Reserved is what the allocator holds, without what the driver keeps back; ratios are of what the layers keep.
+        """
+        words = words.casefold()
+        if words.startswith("percent"):
+            other = int(self._plans.reference[plan])
+            if other < 0:
+                return math.nan
+            ratio = self._value("memory_layer_activations", plan) / self._value("memory_layer_activations", other)
+            return ratio / factor("%")
+        unit = factor("GiB" if "gib" in words or "(torch)" in words else "GB")
+        if "reserved" in words or "max over" in words:
+            return (self._value("memory_reserved", plan) - float(self._kept_back[plan])) / unit
+        return self._value("memory", plan) / unit
+
+
+def hardware_share(plans: PublishedPlans) -> Array:
+    r"""FLOP that a source counts with recomputation over the FLOP of the model.
+
+    .. math:: \frac{4 + 4 s / 6 h + V / 4 L h}{3 + 3 s / 6 h + V / 4 L h}
+
+    for full recomputation (the projection to logits is not computed again), 1 for none.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Training rows as plans.
+
+    Returns
+    -------
+    Array
+        One ratio per plan. [-]
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, equation 3.
+    """
+    table = plans.plans
+    models = plans.catalog.tables["models"]
+    rows = plans.catalog.rows("models", table.text("model"), table, "model")
+    shape = {name: models.number(name)[rows] for name in ("num_layers", "hidden_size", "vocab_size")}
+    layer = 1.0 + table.number("sequence_length") / (6.0 * shape["hidden_size"])
+    head = shape["vocab_size"] / (4.0 * shape["num_layers"] * shape["hidden_size"])
+    share = (4.0 * layer + head) / (3.0 * layer + head)
+    return np.where(table.text("recompute") == "full", share, 1.0)

@@ -1,0 +1,383 @@
+"""Published inference rows -> plans: engines, batches, modes, and why a row is no plan."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from functools import cache
+
+import numpy as np
+
+from xlperf.calibrate.possible import possible
+from xlperf.calibrate.published import Published, PublishedPlans, package_rows
+from xlperf.calibrate.published_models import ModelShelf
+from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
+from xlperf.catalog.catalog import Catalog
+
+_ENGINES = (
+    ("nim", "nim"),
+    ("nemo", "nemo"),
+    ("tensorrt-llm", "tensorrt-llm"),
+    ("trtllm", "tensorrt-llm"),
+    ("vllm", "vllm"),
+    ("sglang", "sglang"),
+    ("turbomind", "turbomind"),
+    ("jax", "jax"),
+    ("deepseek", "deepseek"),
+)
+_MATCHED = ("source_id", "source", "model", "gpu", "notes")
+_OF_A_SERVICE = (
+    "polling_steps",
+    "gathering_steps",
+    "prefill_first",
+    "prefill_tokens",
+    "memory_fraction",
+    "output_variation",
+)
+_POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
+_FOUR_BITS = ("gpt-oss",)
+"""Models whose experts are published in 4 bits and are served so whatever the precision around them."""
+_TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
+_TOKENS_OF_A_PASS = 16384.0
+_BATCH_OF_MAXIMUM = 4096.0
+"""Requests offered where the source says "maximum throughput" and not how many: the cache decides how many run."""
+_OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
+
+
+def engine_of(framework: str) -> str:
+    """Serving engine, without its version, as the calibration calls it.
+
+    >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
+    ('tensorrt-llm', 'nemo', 'vllm', 'abc')
+    >>> engine_of("TensorRT-LLM 0.5")
+    'tensorrt-llm-0'
+    """
+    words = framework.casefold()
+    if words.startswith("tensorrt-llm 0."):
+        return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
+    for start, engine in _ENGINES:
+        if words.startswith(start):
+            return engine
+    return words.split()[0] if words else ""
+
+
+@cache
+def _defaults() -> tuple[dict[str, str], ...]:
+    return tuple(row for row in package_rows("published_defaults.csv") if row["table"] == "inference")
+
+
+def engine_default(engine: str, text: dict[str, str], column: str) -> tuple[str, str]:
+    """What an engine or the benchmark of a source does where a published row does not say: value and reference.
+
+    Parameters
+    ----------
+    engine : str
+        Serving engine.
+    text : dict of str to str
+        The row as printed.
+    column : str
+        Setting: a column of inference plans, ``length_share`` (mean of the lengths over the stated ones),
+        ``run_waves`` (requests of a run over those in flight) or ``draft_tokens_copies`` (tokens drafted where the
+        attention layers have copies).
+
+    Returns
+    -------
+    tuple of str
+        Value and where it is documented; "" for none.
+    """
+    for row in _defaults():
+        if row["column"] != column or not fnmatch.fnmatchcase(engine, row["software"]):
+            continue
+        if all(fnmatch.fnmatchcase(text[name].casefold(), row[name].casefold()) for name in _MATCHED):
+            return row["value"], row["reference"]
+    return "", ""
+
+
+def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Turn published inference rows into plans.
+
+    A serving row with one request in flight is a static batch of one; other serving rows are continuous batching at
+    their concurrency. A precision that is not stated is the one in the model's name, else 16 bits.
+
+    Parameters
+    ----------
+    published : Published
+        Rows of kind ``inference``.
+    catalog : Catalog
+        Models and accelerators.
+
+    Returns
+    -------
+    PublishedPlans
+        Plans, and why the other rows are none.
+    """
+    shelf = ModelShelf(catalog)
+    accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
+    peaks = catalog.tables["accelerators"].number("peak_flop_rate_fp4")
+    names = catalog.tables["accelerators"].text("accelerator").tolist()
+    narrow = {name.casefold() for name, peak in zip(names, peaks.tolist(), strict=True) if peak > 0.0}
+    rows: list[dict[str, object]] = []
+    index = []
+    reasons = np.full(len(published), "", dtype=object)
+    notes = np.full(len(published), "", dtype=object)
+    for row in range(len(published)):
+        try:
+            plan, said = _plan(published, row, shelf, accelerators, narrow)
+        except Refusal as refusal:
+            reasons[row] = str(refusal)
+            continue
+        rows.append(plan)
+        index.append(row)
+        notes[row] = "; ".join(said)
+    plans = PublishedPlans(
+        published,
+        plan_table("inference", rows, published, index),
+        np.array(index, dtype=np.int64),
+        np.full(len(rows), -1, dtype=np.int64),
+        reasons,
+        notes,
+        shelf.catalog(),
+    )
+    return possible(plans) if rows else plans
+
+
+def _plan(
+    published: Published, row: int, shelf: ModelShelf, accelerators: set[str], narrow: set[str]
+) -> tuple[dict[str, object], list[str]]:
+    text = {name: values[row] for name, values in published.text.items()}
+    number = {name: float(values[row]) for name, values in published.number.items()}
+    if text["gpu"].casefold() not in accelerators:
+        raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
+    model, note, missing = shelf.name(published, row)
+    if missing:
+        raise Refusal(missing)
+    said = [note] if note else []
+    if text["mode"].casefold().startswith("prefill") and math.isnan(number["osl"]):
+        number["osl"] = 1.0
+    if text["group"] == "production":
+        _production(number, text, said)
+    for name, words in (("n_gpus", "accelerators"), ("isl", "prompt length"), ("osl", "output length"), ("tp", "tp")):
+        if math.isnan(number[name]):
+            raise Refusal(f"the {words if name != 'tp' else 'mapping'} is not stated")
+    engine = engine_of(text["framework"])
+    if not engine:
+        raise Refusal("the serving engine is not stated")
+    if shelf.number(model, "num_experts") > 0.0:
+        _experts(text, number, engine, said)
+    _mapping(text, number, said)
+    plan: dict[str, object] = {
+        "name": text["row_id"],
+        "model": model,
+        "accelerator": text["gpu"],
+        "num_accelerators": number["n_gpus"],
+        "software": engine,
+        "tensor_parallel": number["tp"],
+        "pipeline_parallel": _at_least_one(number["pp"]),
+        "expert_parallel": _at_least_one(number["ep"]),
+        "data_parallel_attention": _replicas(text["dp_attn"], number["tp"]),
+        "prompt_length": number["isl"],
+        "output_length": number["osl"],
+        "precision": _precision(text, said),
+        "kv_precision": _kv_precision(text) or engine_default(engine, text, "kv_precision")[0],
+    }
+    if "tokens" in number:
+        plan["prefill_tokens"] = number["tokens"]
+    _mode(plan, text, number, said)
+    _unsaid(plan, text, said)
+    _narrow_weights(plan, said, narrow)
+    return plan, said
+
+
+def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
+    """Lengths as the benchmark of the source draws them, tokens drafted as its recipes have it."""
+    engine = str(plan["software"])
+    share, why = engine_default(engine, text, "length_share")
+    if share:
+        for name in ("prompt_length", "output_length"):
+            value = plan[name]
+            assert isinstance(value, float)
+            plan[name] = max(float(round(value * float(share))), 1.0)
+        said.append(f"lengths {share} of the stated ones on average ({why})")
+    dispatch, why = engine_default(engine, text, "expert_dispatch")
+    if dispatch and plan["mode"] == "static" and plan["expert_parallel"] != 1.0:
+        plan["expert_dispatch"], plan["two_batch_overlap"] = dispatch, 1.0
+        said.append(f"tokens go to {dispatch} once, behind half of a batch ({why})")
+    copies = plan["data_parallel_attention"] != 1.0
+    waves, why = engine_default(engine, text, "run_waves")
+    requests = plan.get("concurrency")
+    if waves and isinstance(requests, float):
+        plan["run_requests"] = float(waves) * requests
+        said.append(f"{waves} times as many requests as in flight, all of those sent at once at the start ({why})")
+    for column in _OF_A_SERVICE:
+        value, why = engine_default(engine, text, column)
+        if column == "gathering_steps" and plan["data_parallel_attention"] == 1.0:
+            continue
+        if column == "prefill_first" and "run_requests" not in plan:
+            continue
+        if value and plan["mode"] == "continuous":
+            plan[column] = float(value)
+            said.append(f"{column.replace('_', ' ')} {value} ({why})")
+    drafted, why = engine_default(engine, text, "draft_tokens_copies" if copies else "draft_tokens")
+    if drafted:
+        plan["draft_tokens"] = float(drafted)
+        said.append(f"{drafted} tokens drafted ({why})")
+
+
+def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:
+    """Rates of one accelerator: experts over all of them, attention on each, prompts until a pass is full."""
+    ranks = _at_least_one(number["ep"])
+    if math.isnan(number["n_gpus"]):
+        number["n_gpus"] = ranks
+        said.append(f"accelerators not stated: {ranks:g}")
+    if math.isnan(number["tp"]):
+        number["tp"] = ranks
+        text["dp_attn"] = f"{ranks:g}"
+    if math.isnan(number["batch"]) and text["mode"].casefold().startswith("prefill"):
+        stated = _TOKENS_AT_ONCE.search(text["notes"])
+        tokens = float(stated["thousands"]) * 1024.0 if stated else _TOKENS_OF_A_PASS
+        number["batch"] = max(math.floor(tokens / number["isl"]), 1.0) if number["isl"] > 0.0 else math.nan
+        number["tokens"] = tokens
+    if not math.isnan(number["batch"]):
+        number["batch"] *= ranks
+
+
+def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: list[str]) -> None:
+    """Mapping of the experts where a row gives only the ranks: as the source's commands have it."""
+    if not math.isnan(number["ep"]) or text["dp_attn"]:
+        return
+    found, why = engine_default(engine, text, "data_parallel_attention")
+    if found == "ranks":
+        number["ep"] = number["tp"]
+        text["dp_attn"] = f"{number['tp']:g}"
+        said.append(f"experts and copies of the attention layers on all {number['tp']:g} ranks ({why})")
+
+
+def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
+    """Correct degrees of the ranks that share a stage.
+
+    Some rows count the ranks of one copy of the attention layers, some multiplied tp and ep: no more ranks share a
+    stage than there are accelerators.
+    """
+    if "disagg" in text["mode"].casefold():
+        return
+    most = number["n_gpus"] / _at_least_one(number["pp"])
+    copies = text["dp_attn"].casefold()
+    try:
+        apart = float(copies) > 1.0
+    except ValueError:
+        apart = False
+    if number["tp"] > most or (apart and number["tp"] < most):
+        said.append(
+            f"tp {number['tp']:g} and dp_attn {copies or '1'} on {number['n_gpus']:g} accelerators: {most:g} share"
+        )
+        number["tp"] = most
+    number["ep"] = min(_at_least_one(number["ep"]), number["tp"])
+
+
+def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
+    """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product."""
+    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and plan["precision"] in ("fp8", "bf16")
+    if (plan["precision"] == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
+        plan["precision"] = "int4"
+        plan["kv_precision"] = plan["kv_precision"] or "bf16"
+        said.append("no FP4 units: 4-bit weights, 16-bit products")
+
+
+def _at_least_one(value: float) -> float:
+    return 1.0 if math.isnan(value) else max(value, 1.0)
+
+
+def _replicas(printed: str, tensor_parallel: float) -> float:
+    words = printed.casefold()
+    if words in ("true", "yes"):
+        return tensor_parallel
+    if words in ("", "false", "no"):
+        return 1.0
+    try:
+        return min(_at_least_one(float(words)), tensor_parallel)
+    except ValueError:
+        raise Refusal(f'dp_attn "{printed}" is not modelled') from None
+
+
+def _precision(text: dict[str, str], said: list[str]) -> str:
+    found = precision_choice(text["precision"])
+    if found:
+        return found
+    if text["precision"]:
+        raise Refusal(f'precision "{text["precision"]}" is not modelled')
+    named = _OWN_PRECISION.search(text["model_name"]) or _OWN_PRECISION.search(text["model"])
+    found = precision_choice(named["precision"]) if named else "bf16"
+    said.append(f"precision not stated: {found} ({'in the name of the model' if named else 'as published'})")
+    return found
+
+
+def _kv_precision(text: dict[str, str]) -> str:
+    if not text["kv_precision"]:
+        return ""
+    found = precision_choice(text["kv_precision"])
+    if not found:
+        raise Refusal(f'kv_precision "{text["kv_precision"]}" is not modelled')
+    return found
+
+
+def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
+    """Set mode, batch and concurrency."""
+    mode = text["mode"].casefold()
+    batch, requests = number["batch"], number["concurrency"]
+    plan["mode"] = "static"
+    if "disagg" in mode:
+        if math.isnan(requests):
+            raise Refusal("the concurrency is not stated")
+        plan["mode"], plan["concurrency"] = "disaggregated", requests
+        _pools(plan, text["notes"])
+    elif text["group"] == "max-throughput" and math.isnan(batch):
+        shape = {**text, "notes": f"{text['notes']}; {number['isl']:g}x{number['osl']:g}"}
+        offered, why = engine_default(str(plan["software"]), shape, "run_requests")
+        plan["mode"], plan["concurrency"] = "continuous", float(offered) if offered else _BATCH_OF_MAXIMUM
+        if offered:
+            plan["run_requests"] = float(offered)
+            said.append(f"{offered} requests ({why})")
+        said.append("batch not stated: the largest that the cache takes")
+    elif text["group"] == "static" and not math.isnan(batch):
+        plan["batch_size"] = batch
+    elif mode.startswith("serving"):
+        if requests == 1.0:
+            plan["batch_size"] = 1.0
+            said.append("one request in flight: a static batch of 1")
+        elif math.isnan(requests):
+            raise Refusal("the concurrency is not stated")
+        else:
+            plan["mode"], plan["concurrency"] = "continuous", requests
+    elif math.isnan(batch):
+        raise Refusal("the batch is not stated")
+    else:
+        plan["batch_size"] = batch
+
+
+def _pools(plan: dict[str, object], notes: str) -> None:
+    """Degrees of both pools, which the notes of a disaggregated row state.
+
+    Raises
+    ------
+    Refusal
+        When the workers of the pools are not stated.
+    """
+    pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
+    for found in _POOLS.finditer(notes):
+        pools[found["pool"]][found["name"]] = float(found["value"])
+    sizes = {}
+    for pool, values in pools.items():
+        if "num_workers" not in values or "tp_size" not in values:
+            raise Refusal("the workers of the two pools are not stated")
+        start = "prefill_" if pool == "prefill" else ""
+        replicas = _at_least_one(values.get("attention_dp_size", math.nan))
+        ranks = values["tp_size"] * replicas
+        stages = _at_least_one(values.get("pp_size", math.nan))
+        plan[f"{start}tensor_parallel"] = ranks
+        plan[f"{start}pipeline_parallel"] = stages
+        plan[f"{start}data_parallel_attention"] = replicas
+        plan[f"{start}expert_parallel"] = min(_at_least_one(values.get("moe_ep_size", math.nan)), ranks)
+        sizes[pool] = values["num_workers"] * ranks * stages
+    plan["prefill_accelerators"] = sizes["prefill"]
+    plan["num_accelerators"] = sizes["prefill"] + sizes["decode"]

@@ -1,0 +1,374 @@
+"""Published training rows -> plans: spellings, software defaults, and why a row is no plan."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from functools import cache, lru_cache
+
+import numpy as np
+
+from xlperf.calibrate.published import Published, PublishedPlans, package_rows
+from xlperf.calibrate.published_models import ModelShelf
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+
+_REFUSED = {
+    "time_to_train": "time to train depends on how many steps converge",
+}
+_RECOMPUTE = {
+    "none": "none",
+    "selective": "selective",
+    "full": "full",
+    "full(remat)": "full",
+    "rmsnorm+mla up-proj": "selective",
+}
+_RECIPES = {
+    "mxfp8": "mxfp8",
+    "fp8-mx": "mxfp8",
+    "fp8-cs": "fp8-current",
+    "fp8-current": "fp8-current",
+    "fp8 tensorwise": "fp8-current",
+    "fp8-tensorwise": "fp8-current",
+    "fp8 rowwise": "fp8-block",
+    "fp8-rowwise": "fp8-block",
+    "fp8-sc": "fp8-block",
+    "fp8-subchannel": "fp8-block",
+    "fp8-block": "fp8-block",
+    "fp8 block": "fp8-block",
+    "fp8-ds": "fp8",
+    "fp8-delayed": "fp8",
+}
+_MODULES = {"rmsnorm+mla up-proj": "norm latent"}
+DEFAULTED = (
+    "context_method",
+    "cross_entropy",
+    "recompute_modules",
+    "pipeline_schedule",
+    "pipeline_overlap",
+    "dispatch_precision",
+    "zero_group_size",
+    "train_mtp",
+    "expert_capacity",
+    "graphs",
+    "token_dispatch",
+    "dispatch_nodes",
+    "expert_overlap",
+    "tensor_overlap",
+    "moment_precision",
+    "activation_storage",
+    "stage_dealing",
+)
+_NUMBERS = frozenset(("zero_group_size", "train_mtp", "expert_capacity", "dispatch_nodes"))
+_PLAIN = {
+    "tensor_parallel": "tp",
+    "pipeline_parallel": "pp",
+    "virtual_pipeline": "vp",
+    "context_parallel": "cp",
+    "expert_parallel": "ep",
+    "expert_tensor_parallel": "etp",
+    "num_accelerators": "n_gpus",
+    "global_batch_size": "gbs",
+    "micro_batch_size": "mbs",
+    "sequence_length": "seq_len",
+    "zero_stage": "zero_stage",
+    "sequence_parallel": "sp",
+}
+_MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
+_FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
+_AS_TENSOR = "tensor"
+_PER_REPLICA = "per_replica"
+_ROUNDED = 0.1
+"""Most that a printed global batch may be off a whole number of micro-batches. [-]"""
+_WORDS = {
+    "recompute": "recompute",
+    "sequence_parallel": "sequence parallel",
+    "virtual_pipeline": "interleave",
+    "micro_batch_size": "micro batch",
+    "precision": "precision",
+}
+
+
+def precision_choice(printed: str) -> str:
+    """Precision of the schema that a printed spelling means, "" for one that is not known.
+
+    >>> [precision_choice(word) for word in ("amp_bf16", "FP8-CS (FP8-MX)", "NVFP4", "MXFP8", "int8 weights", "q5")]
+    ['bf16', 'fp8', 'fp4', 'fp8', 'int8', '']
+    """
+    words = printed.casefold().removeprefix("amp_").removeprefix("mx").removeprefix("nv")
+    for choice in ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8", "int4"):
+        if words.startswith(choice):
+            return choice
+    return ""
+
+
+def recipe_choice(printed: str) -> str:
+    """The same with the kinds of FP8 that training tells apart.
+
+    >>> [recipe_choice(word) for word in ("bf16", "FP8-CS (FP8-MX)", "MXFP8", "fp8_sc", "fp8")]
+    ['bf16', 'fp8-current', 'mxfp8', 'fp8-block', 'fp8']
+    """
+    words = printed.casefold().removeprefix("amp_").replace("_", "-")
+    return next((recipe for spelling, recipe in _RECIPES.items() if words.startswith(spelling)), "") or (
+        precision_choice(printed)
+    )
+
+
+@cache
+def _defaults() -> tuple[dict[str, str], ...]:
+    return tuple(row for row in package_rows("published_defaults.csv") if row["table"] == "training")
+
+
+@lru_cache(maxsize=65536)
+def software_default(
+    software: str, source_id: str, source: str, model: str, gpu: str, notes: str, column: str
+) -> tuple[str, str, bool]:
+    """What a software does where a published row does not say: value, reference, and whether it is of that source.
+
+    Parameters
+    ----------
+    software, source_id, source, model, gpu, notes : str
+        As the row prints them.
+    column : str
+        Column of training plans.
+
+    Returns
+    -------
+    tuple
+        Value ("" for none), where it is documented, and whether the entry names the source.
+    """
+    for row in _defaults():
+        if row["column"] != column:
+            continue
+        patterns = [row[name] for name in _MATCHED]
+        found = (software, source_id, source, model, gpu, notes)
+        if all(fnmatch.fnmatchcase(a.casefold(), b.casefold()) for a, b in zip(found, patterns, strict=True)):
+            return row["value"], row["reference"], row["source_id"] != "*" or row["source"] != "*"
+    return "", "", False
+
+
+class Refusal(Exception):
+    """Why a published row is not a plan, in words."""
+
+
+def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Turn published training rows into plans.
+
+    Where a row does not state recomputation, sequence parallelism, interleave, micro-batch or attention kernel, the
+    documented default of its software is taken (``published_defaults.csv``) and the note says so.
+
+    Parameters
+    ----------
+    published : Published
+        Rows of kind ``training``.
+    catalog : Catalog
+        Models and accelerators.
+
+    Returns
+    -------
+    PublishedPlans
+        Rows of kind ``memory_ratio`` have a second plan to compare with: no sequence parallelism, no recomputation.
+    """
+    shelf = ModelShelf(catalog)
+    accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
+    rows, index, reference = [], [], []
+    reasons = np.full(len(published), "", dtype=object)
+    notes = np.full(len(published), "", dtype=object)
+    for row in range(len(published)):
+        try:
+            plan, said = _plan(published, row, shelf, accelerators)
+        except Refusal as refusal:
+            reasons[row] = str(refusal)
+            continue
+        notes[row] = "; ".join(said)
+        rows.append(plan)
+        index.append(row)
+        reference.append(-1)
+        if published.text["metric_kind"][row] == "memory_ratio":
+            reference[-1] = len(rows)
+            rows.append({**plan, "sequence_parallel": 0.0, "recompute": "none"})
+            index.append(row)
+            reference.append(-1)
+    return PublishedPlans(
+        published,
+        plan_table("training", rows, published, index),
+        np.array(index, dtype=np.int64),
+        np.array(reference, dtype=np.int64),
+        reasons,
+        notes,
+        shelf.catalog(),
+    )
+
+
+def plan_table(kind: str, rows: list[dict[str, object]], published: Published, index: list[int]) -> Table:
+    """Plans as a table whose places name the published rows."""
+    columns: dict[str, np.ndarray] = {}
+    for column in table_schema(kind).columns:
+        blank: object = "" if column.is_text else math.nan
+        values = [row.get(column.name, blank) for row in rows]
+        columns[column.name] = np.array(values, dtype=object if column.is_text else np.float64)
+
+    def place(row: int, column: str) -> str:
+        return published.place(index[row], {"model": "model_name", "accelerator": "gpu"}.get(column, "row_id"))
+
+    return Table(kind, columns, place)
+
+
+def _plan(
+    published: Published, row: int, shelf: ModelShelf, accelerators: set[str]
+) -> tuple[dict[str, object], list[str]]:
+    text = {name: values[row] for name, values in published.text.items()}
+    refused = _REFUSED.get(text["metric_kind"])
+    if refused:
+        raise Refusal(refused)
+    if text["gpu"].casefold() not in accelerators:
+        raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
+    where = tuple(text[name] for name in _MATCHED)
+    layers, reference, _ = software_default(*where, "num_layers")
+    model, note, missing = shelf.name(published, row, {"num_layers": float(layers)} if layers else None)
+    if missing:
+        raise Refusal(missing)
+    said = [note] if note else []
+    if layers:
+        said.append(f"{layers} layers ({reference})")
+    plan: dict[str, object] = {
+        "name": text["row_id"],
+        "model": model,
+        "accelerator": text["gpu"],
+        **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
+    }
+    plan["software"] = software_default(*where, "software")[0] or text["software"].casefold()
+    where = (str(plan["software"]), *where[1:])
+    for column in ("expert_parallel", "expert_tensor_parallel"):
+        ranks, reference, _ = software_default(*where, column)
+        if ranks and math.isnan(_value(plan, column)):
+            plan[column] = plan["tensor_parallel"] if ranks == _AS_TENSOR else float(ranks)
+            said.append(f"{column.replace('_', ' ')} not stated: {plan[column]:g} ({reference})")
+    _degrees(plan, published, row)
+    network = software_default(*where, "network")[0]
+    if network.casefold() in shelf.networks:
+        plan["network"] = network
+    plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
+    _recipe(plan, text, where, said)
+    plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
+    plan["attention"] = software_default(*where, "attention")[0] or "flash"
+    if plan["attention"] == "standard":
+        said.append("standard attention")
+    for column in DEFAULTED:
+        value = software_default(*where, column)[0]
+        if value:
+            plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
+    if math.isnan(shelf.number(model, "num_mtp_layers")):
+        plan.pop("train_mtp", None)
+    plan["recompute_modules"] = plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), "")
+    if plan["recompute"] != "selective":
+        plan["recompute_modules"] = ""
+    _sharding(plan, text, where)
+    for column in ("virtual_pipeline", "sequence_parallel", "micro_batch_size"):
+        if math.isnan(_value(plan, column)):
+            _fill(plan, column, where, said)
+    if _value(plan, "pipeline_parallel") < 2.0 and _value(plan, "virtual_pipeline") > 1.0:
+        said.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
+        plan["virtual_pipeline"] = 1.0
+    if text["metric_kind"] == "throughput_lora":
+        rank, reference, _ = software_default(*where, "adapter_rank")
+        plan["adapter_rank"] = float(rank)
+        plan["adapter_modules"] = software_default(*where, "adapter_modules")[0]
+        said.append(f"rank of the adapters not stated: {rank} ({reference})")
+    if text["metric_kind"] in ("throughput_sft", "throughput_lora"):
+        said.append("sequences are taken as packed to the full length: attention as of one document")
+    _whole_batch(plan, text, said)
+    return plan, said
+
+
+def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
+    """Bring a rounded global batch of a row that prints a rate to a whole number of micro-batches."""
+    batch, pieces = _value(plan, "global_batch_size"), _value(plan, "data_parallel") * _value(plan, "micro_batch_size")
+    if text["iter_time_s"] or text["metric_kind"] != "throughput" or math.fmod(batch, pieces) == 0.0:
+        return
+    whole = max(1.0, math.floor(batch / pieces + 0.5)) * pieces
+    if abs(whole / batch - 1.0) <= _ROUNDED:
+        plan["global_batch_size"] = whole
+        said.append(f"global batch {batch:g} is no whole number of micro-batches: {whole:g}")
+
+
+def _recipe(plan: dict[str, object], text: dict[str, str], where: tuple[str, ...], said: list[str]) -> None:
+    """What a source makes of plain FP8, what it keeps narrow, how it adds gradients, which layers it leaves wide."""
+    printed = str(plan["precision"])
+    value, reference, _ = software_default(*where, f"precision of {printed}")
+    if value:
+        plan["precision"] = value
+        said.append(f"{printed} taken as {value} ({reference})")
+    recipe = plan["precision"]
+    copies = software_default(*where, f"quantized_copies of {recipe}")[0]
+    if copies:
+        plan["quantized_copies"] = copies
+    gradients = software_default(*where, f"gradient_precision of {text['precision'].casefold()}")[0]
+    if gradients:
+        plan["gradient_precision"] = gradients
+    wide = software_default(*where, f"wide_layers of {recipe}")[0]
+    if wide:
+        plan["wide_layers"] = float(wide)
+
+
+def _value(plan: dict[str, object], column: str) -> float:
+    value = plan[column]
+    assert isinstance(value, float)
+    return value
+
+
+def _degrees(plan: dict[str, object], published: Published, row: int) -> None:
+    """Fill degrees that follow from the others; refuse a row that does not say how it was mapped."""
+    for column in ("context_parallel", "expert_parallel", "expert_tensor_parallel"):
+        if math.isnan(_value(plan, column)):
+            plan[column] = 1.0
+    replicas = float(published.number["dp"][row])
+    total, tensor = _value(plan, "num_accelerators"), _value(plan, "tensor_parallel")
+    context = _value(plan, "context_parallel")
+    if math.isnan(total) or math.isnan(tensor):
+        raise Refusal("the mapping is not stated: accelerators or tensor parallel")
+    if math.isnan(_value(plan, "pipeline_parallel")):
+        if math.isnan(replicas):
+            raise Refusal("the mapping is not stated: pipeline parallel")
+        plan["pipeline_parallel"] = total / (tensor * context * replicas)
+    if math.isnan(replicas):
+        replicas = total / (tensor * context * _value(plan, "pipeline_parallel"))
+    plan["data_parallel"] = replicas
+    for column, words in (("global_batch_size", "global batch"), ("sequence_length", "sequence length")):
+        if math.isnan(_value(plan, column)):
+            raise Refusal(f"the {words} is not stated")
+
+
+def _choice(text: dict[str, str], column: str, found: str, where: tuple[str, ...], said: list[str]) -> str:
+    if found:
+        return found
+    if text[column]:
+        raise Refusal(f'{column} "{text[column]}" is not modelled')
+    value, reference, _ = software_default(*where, column)
+    if not value:
+        raise Refusal(f"{column} is not stated")
+    said.append(f"{column} not stated: {value} ({reference})")
+    return value
+
+
+def _sharding(plan: dict[str, object], text: dict[str, str], where: tuple[str, ...]) -> None:
+    """ZeRO stage: as printed; else of that source; else 3 where weights are sharded; else the software's default."""
+    if not math.isnan(_value(plan, "zero_stage")):
+        return
+    value, _, of_source = software_default(*where, "zero_stage")
+    plan["zero_stage"] = 3.0 if text["data_sharding"] == "fsdp" and not of_source else float(value)
+
+
+def _fill(plan: dict[str, object], column: str, where: tuple[str, ...], said: list[str]) -> None:
+    value, reference, _ = software_default(*where, column)
+    if value == _PER_REPLICA:
+        plan[column] = _value(plan, "global_batch_size") / _value(plan, "data_parallel")
+    elif value in ("yes", "no", "auto"):
+        plan[column] = _FLAGS[value]
+    else:
+        plan[column] = float(value)
+    trivial = {"sequence_parallel": "tensor_parallel", "virtual_pipeline": "pipeline_parallel"}.get(column)
+    if trivial is None or _value(plan, trivial) > 1.0:
+        shown = "on" if value == "auto" else "off" if value == "no" else f"{plan[column]:g}"
+        said.append(f"{_WORDS[column]} not stated: {shown} ({reference})")

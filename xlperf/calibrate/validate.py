@@ -1,0 +1,341 @@
+"""Predictions against published measurements: error per group, source, accelerator and metric; coverage; tolerances."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from xlperf.calibrate.measurements import Record, compare, predicted
+from xlperf.calibrate.published import Published, PublishedPlans, read_published, sheet_rows
+from xlperf.calibrate.published_inference import inference_plans
+from xlperf.calibrate.published_training import training_plans
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.csvfile import harmless
+from xlperf.errors import Fault, InputError
+from xlperf.resources import workbook
+
+CSV_COLUMNS = (
+    "row_id",
+    "source_id",
+    "group",
+    "accelerator",
+    "metric",
+    "measured",
+    "predicted",
+    "relative_error",
+    "reason",
+)
+STATISTICS = ("count", "coverage", "mean", "median", "p90", "max", "in_band")
+MARKERS = ("<!-- accuracy: begin -->", "<!-- accuracy: end -->")
+_ORDER = {"step time": 0, "layer time": 0, "memory": 1, "time per token": 2, "time to first token": 3}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Errors of some records. ``coverage`` and ``in_band`` are shares; errors are fractions, NaN where none is known.
+
+    ``in_band`` is the share of the predicted values whose measurement lies in the 80 % band, NaN without bands.
+    """
+
+    key: tuple[str, ...]
+    count: int
+    coverage: float
+    mean: float
+    median: float
+    p90: float
+    max: float
+    in_band: float
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The worst value of a statistic that is accepted for a group.
+
+    ``metric`` is a published column, or a quantity (step time, layer time, memory, time per token, time to first
+    token) of the primary records; blank for all of them.
+    """
+
+    group: str
+    metric: str
+    statistic: str
+    bound: float
+
+    def missed(self, summary: Summary) -> bool:
+        """Whether a summary is worse; not for one without predictions, unless coverage is asked for."""
+        value = getattr(summary, self.statistic)
+        worse = value < self.bound if self.statistic in ("coverage", "in_band", "count") else value > self.bound
+        return bool(worse)
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """Records of published rows and the tolerances that they are held to."""
+
+    records: tuple[Record, ...]
+    tolerances: tuple[Tolerance, ...]
+
+    def summaries(self, *keys: str, primary: bool = True) -> list[Summary]:
+        """Errors by attributes of the records.
+
+        Parameters
+        ----------
+        *keys : str
+            Names of attributes: group, quantity, source_id, accelerator, metric.
+        primary : bool, default True
+            Whether to count a row once per quantity.
+        """
+        groups: dict[tuple[str, ...], list[Record]] = {}
+        for record in self.records:
+            if record.primary or not primary:
+                groups.setdefault(tuple(str(getattr(record, key)) for key in keys), []).append(record)
+        return [summary(key, records) for key, records in groups.items()]
+
+    def missed(self) -> list[str]:
+        """One line for each tolerance that is missed."""
+        lines = []
+        for tolerance in self.tolerances:
+            chosen = [record for record in self.records if _concerns(tolerance, record)]
+            if not chosen:
+                continue
+            found = summary((tolerance.group, tolerance.metric), chosen)
+            if tolerance.missed(found):
+                value = _shown(tolerance.statistic, getattr(found, tolerance.statistic))
+                lines.append(
+                    f"{tolerance.group}, {tolerance.metric}: {tolerance.statistic} {value}, "
+                    f"tolerance {_shown(tolerance.statistic, tolerance.bound)} ({found.count} rows)"
+                )
+        return lines
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 where a tolerance is missed."""
+        return 1 if self.missed() else 0
+
+    def csv_text(self) -> str:
+        """A line per row and metric; an error without prediction is blank and its reason says why."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for record in self.records:
+            numbers = (record.measured, record.predicted, record.relative_error)
+            writer.writerow(
+                [
+                    *map(harmless, (record.row_id, record.source_id, record.group, record.accelerator, record.metric)),
+                    *("" if math.isnan(value) else f"{value:.6g}" for value in numbers),
+                    harmless(record.reason),
+                ]
+            )
+        return stream.getvalue()
+
+    def refusals(self) -> list[tuple[str, str, int]]:
+        """Why rows have no prediction: (source, reason, rows), the most frequent first."""
+        seen: Counter[tuple[str, str]] = Counter()
+        rows = {(record.source_id, record.row_id): record for record in self.records if not record.covered}
+        for (source, _), record in rows.items():
+            seen[source, record.reason.split("; ")[0]] += 1
+        return [(source, reason, number) for (source, reason), number in seen.most_common()]
+
+    def tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+        """Tables for a terminal: title, header, rows as text."""
+        found: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
+        for title, keys in (
+            ("By group", ("group", "quantity")),
+            ("By source", ("source_id", "quantity")),
+            ("By accelerator", ("accelerator", "quantity")),
+            ("By metric", ("metric", "group")),
+        ):
+            chosen = sorted(self.summaries(*keys, primary=keys[0] != "metric"), key=lambda one: one.key)
+            header = (*(key.replace("_id", "") for key in keys), *(name.replace("_", " ") for name in STATISTICS))
+            lines = [(*one.key, *(_shown(name, getattr(one, name)) for name in STATISTICS)) for one in chosen]
+            found.append((title, header, lines))
+        reasons: list[tuple[str, ...]] = [(source, str(rows), why) for source, why, rows in self.refusals()]
+        found.append(("Not predicted", ("source", "rows", "reason"), reasons))
+        return found
+
+    def readme_table(self) -> str:
+        """Markdown table of the accuracy by group and quantity, with its markers."""
+        lines = [
+            MARKERS[0],
+            "| rows | quantity | number | predicted | median error | p90 | mean | max |",
+            "|---|---|---:|---:|---:|---:|---:|---:|",
+        ]
+        order = sorted(
+            self.summaries("kind", "group", "quantity"),
+            key=lambda one: (one.key[0] != "training", one.key[1] != "papers", one.key[1], _ORDER[one.key[2]]),
+        )
+        for one in order:
+            cells = [_shown(name, getattr(one, name)) for name in ("coverage", "median", "p90", "mean", "max")]
+            words = [f"{one.key[0]}: {one.key[1]}", one.key[2], f"{one.count}", *cells]
+            lines.append("| " + " | ".join(words) + " |")
+        return "\n".join([*lines, MARKERS[1]]) + "\n"
+
+
+def _concerns(tolerance: Tolerance, record: Record) -> bool:
+    if record.group.casefold() != tolerance.group.casefold():
+        return False
+    wanted = tolerance.metric.replace("_", " ").casefold()
+    if not wanted:
+        return record.primary
+    if record.metric.replace("_", " ").casefold() == wanted:
+        return True
+    return record.primary and record.quantity.casefold() == wanted
+
+
+def _shown(statistic: str, value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:g}" if statistic == "count" else f"{100.0 * value:.1f} %"
+
+
+def summary(key: Sequence[str], records: Iterable[Record]) -> Summary:
+    """Count, coverage and errors of records.
+
+    >>> summary(("nothing",), []).count
+    0
+    """
+    chosen = list(records)
+    errors = np.array([record.relative_error for record in chosen if record.covered])
+    banded = [record for record in chosen if record.covered and not math.isnan(record.low + record.high)]
+    nothing = math.nan
+    return Summary(
+        key=tuple(key),
+        count=len(chosen),
+        coverage=len(errors) / len(chosen) if chosen else nothing,
+        mean=float(np.mean(errors)) if len(errors) else nothing,
+        median=float(np.median(errors)) if len(errors) else nothing,
+        p90=float(np.quantile(errors, 0.9)) if len(errors) else nothing,
+        max=float(np.max(errors)) if len(errors) else nothing,
+        in_band=sum(record.in_band for record in banded) / len(banded) if banded else nothing,
+    )
+
+
+def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Published rows of either kind as plans."""
+    return training_plans(published, catalog) if published.kind == "training" else inference_plans(published, catalog)
+
+
+def records_of(
+    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
+) -> list[Record]:
+    """Predict published rows.
+
+    Parameters
+    ----------
+    published : sequence of Published
+        Rows as read.
+    catalog : Catalog
+        Models, accelerators, networks and calibration.
+    progress : callable, optional
+        Called with the number of rows of each block that is done.
+    """
+    records = []
+    for rows in published:
+        plans = plans_of(rows, catalog)
+        records += compare(plans, predicted(plans, progress))
+    return records
+
+
+def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
+    """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; no rows where there is none.
+
+    Raises
+    ------
+    InputError
+        When a statistic is unknown or a bound is no number.
+    """
+    sheet = sheet_rows(path, "tolerances", "statistic")
+    if sheet is None:
+        return ()
+    header, rows, place = sheet
+    missing = [name for name in ("group", "metric", "statistic", "bound") if name not in header]
+    if missing:
+        raise InputError(Fault(place(-1, "statistic"), f"tolerances have no column {', '.join(missing)}"))
+    tolerances, faults = [], []
+    for number, cells in enumerate(rows):
+        row = dict(zip(header, cells, strict=True))
+        if not any(cells):
+            continue
+        if row["statistic"] not in STATISTICS:
+            words = f'statistic must be one of {", ".join(STATISTICS)}, got "{row["statistic"]}"'
+            faults.append(Fault(place(number, "statistic"), words))
+            continue
+        try:
+            bound = float(row["bound"])
+        except ValueError:
+            faults.append(Fault(place(number, "bound"), f'bound must be a number, got "{row["bound"]}"'))
+            continue
+        tolerances.append(Tolerance(row["group"], row["metric"], row["statistic"], bound))
+    if faults:
+        raise InputError(faults)
+    return tuple(tolerances)
+
+
+def validate(
+    sources: Sequence[str | Path] | None,
+    catalog: Catalog,
+    leave_out: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> ValidationReport:
+    """Predict published rows and compare.
+
+    Parameters
+    ----------
+    sources : sequence of path-like, optional
+        CSV files or workbooks of published rows; default: the shipped ``validation.xlsx``.
+    catalog : Catalog
+        Models, accelerators, networks and calibration.
+    leave_out : str, optional
+        Generation of accelerators, or software, whose measurements are taken out of the calibration, which is fitted
+        again; only its rows are then predicted.
+    progress : callable, optional
+        Called with the number of rows of each block that is done.
+
+    Returns
+    -------
+    ValidationReport
+        Held to the tolerances of the first workbook given, else to the shipped ones; to none with ``leave_out``.
+
+    Raises
+    ------
+    InputError
+        When a file cannot be read, or a row says something impossible.
+    """
+    shipped = workbook("validation.xlsx")
+    paths = [Path(source) for source in sources] if sources else [shipped]
+    published = [rows for path in paths for rows in read_published(path)]
+    _check_names(published, paths)
+    if leave_out is not None:
+        from xlperf.calibrate.leave_out import left_out, rows_of
+
+        catalog = left_out(catalog, leave_out)
+        published = [rows_of(rows, catalog, leave_out) for rows in published]
+        return ValidationReport(tuple(records_of(published, catalog, progress)), ())
+    books = [path for path in paths if path.suffix.lower() in (".xlsx", ".xlsm")]
+    tolerances: tuple[Tolerance, ...] = ()
+    for book in [*books, shipped]:
+        if not tolerances and book.exists():
+            tolerances = read_tolerances(book)
+    return ValidationReport(tuple(records_of(published, catalog, progress)), tolerances)
+
+
+def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
+    """Refuse the same row in two files: it would count twice."""
+    if len(paths) < 2:
+        return
+    seen: dict[tuple[str, str], str] = {}
+    faults = []
+    for rows in published:
+        for row, row_id in enumerate(rows.text["row_id"]):
+            where = rows.place(row, "row_id")
+            if (rows.kind, row_id) in seen:
+                faults.append(Fault(where, f'"{row_id}" is read twice; the first is at {seen[rows.kind, row_id]}'))
+            seen[rows.kind, row_id] = where
+    if faults:
+        raise InputError(faults)

@@ -1,0 +1,272 @@
+"""The report workbook: plans, results, where time and memory go, and what it all rests on."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openpyxl import load_workbook
+from openpyxl.formatting.rule import FormulaRule
+from openpyxl.styles import Font, PatternFill
+from openpyxl.utils import get_column_letter
+
+import xlperf
+from xlperf import resources
+from xlperf.catalog.schema import CATALOG_TABLES
+from xlperf.catalog.table import Table
+from xlperf.errors import Fault, InputError
+from xlperf.workbook import style
+from xlperf.workbook.report_assumptions import assumptions_sheet, catalog_sheet, reasons_sheet, used_rows
+from xlperf.workbook.report_breakdown import inference_time_sheet, memory_sheet, step_time_sheet
+from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, plural
+from xlperf.workbook.report_limits import Limits, curves, limits_sheet
+from xlperf.workbook.report_roofline import Explain, chosen, roofline_sheet
+from xlperf.workbook.report_summary import summary_sheet
+from xlperf.workbook.save import save_workbook
+from xlperf.workbook.style import add_styles, data_rows, page_setup, write_table
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.studies.outcome import Finding, Inputs, Outcome, Study
+
+_TOP = 4
+
+
+def write_report(
+    path: str | Path,
+    catalog: Catalog,
+    plans: Sequence[Table],
+    results: Sequence[Table],
+    *,
+    date: datetime.date,
+    study: str = "",
+    explain: Explain | None = None,
+    limits: Limits | None = None,
+) -> None:
+    """Write a report workbook; the same arguments give the same bytes.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where; an old file is replaced whole.
+    catalog : Catalog
+        What the plans were computed with.
+    plans : sequence of Table
+        Training and inference plans.
+    results : sequence of Table
+        Their results, one table for each of the plans.
+    date : datetime.date
+        Date that the report carries.
+    study : str
+        Name of the study; part of the title.
+    explain : callable, optional
+        Operators of one plan; :func:`xlperf.evaluate.explain` when not given.
+    limits : callable, optional
+        What a plan gives at every load; :func:`xlperf.explore.frontier.points` when not given.
+
+    Raises
+    ------
+    InputError
+        Where there are no plans, or the file cannot be written.
+    """
+    workbook = report_workbook(catalog, plans, results, date=date, study=study, explain=explain, limits=limits)
+    save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
+
+
+def write_study_report(
+    path: str | Path, study: Study, inputs: Inputs, outcome: Outcome, *, date: datetime.date
+) -> None:
+    """Write the report of a study: its question, tables and charts, then what any report has of its plans.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where; an old file is replaced whole.
+    study : Study
+    inputs : Inputs
+        What it started from.
+    outcome : Outcome
+        What it found.
+    date : datetime.date
+        Date that the report carries.
+
+    Raises
+    ------
+    InputError
+        Where there are no plans, or the file cannot be written.
+    """
+    from xlperf.workbook.report_study import study_sheets
+
+    plans = [table for table, _ in outcome.plans]
+    results = [table for _, table in outcome.plans]
+    workbook = report_workbook(outcome.catalog, plans, results, date=date, study=study.title, found=outcome.findings)
+    study_sheets(workbook, study, inputs, outcome)
+    save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
+
+
+def report_workbook(
+    catalog: Catalog,
+    plans: Sequence[Table],
+    results: Sequence[Table],
+    *,
+    date: datetime.date,
+    study: str = "",
+    explain: Explain | None = None,
+    limits: Limits | None = None,
+    found: Sequence[Finding] = (),
+) -> Workbook:
+    """A report in memory: the arguments of :func:`write_report`, without a path; ``found`` heads the findings.
+
+    Raises
+    ------
+    InputError
+        Where there are no plans.
+    """
+    groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
+    if not groups:
+        raise InputError(Fault(catalog.origin, "holds no plans; fill the sheets training or inference"))
+    operators = _operators(catalog, groups, explain)
+    report = Report(catalog, groups, operators, date, study, xlperf.__version__, tuple(found))
+    workbook = load_workbook(resources.template("report.xlsx"))
+    add_styles(workbook)
+    _properties(workbook, report)
+    for name in ("training", "inference"):
+        group = report.group(name)
+        time = "step time" if name == "training" else "inference time"
+        if group is None:
+            _drop(workbook, name, time)
+            continue
+        _plan_sheet(workbook[name], group)
+        if not len(group.where(GOOD, TOO_LARGE)) or not group.time_parts():
+            _drop(workbook, time)
+        elif name == "training":
+            step_time_sheet(workbook[time], group)
+        else:
+            inference_time_sheet(workbook[time], group)
+    drawn = curves(report.group("inference"), catalog, limits)
+    if drawn:
+        limits_sheet(workbook["limits"], drawn)
+    else:
+        _drop(workbook, "limits")
+    computed = [g for g in groups if g.memory_parts()]
+    if computed:
+        memory_sheet(workbook["memory"], computed)
+    else:
+        _drop(workbook, "memory")
+    _cost_sheets(workbook, report)
+    if report.operators:
+        roofline_sheet(workbook["roofline"], report)
+    else:
+        _drop(workbook, "roofline")
+    reasons_sheet(workbook["reasons"], groups)
+    assumptions_sheet(workbook["assumptions"], report)
+    for kind in CATALOG_TABLES:
+        if len(used_rows(report, kind)):
+            catalog_sheet(workbook[kind], report, kind)
+        else:
+            _drop(workbook, kind)
+    summary_sheet(workbook["summary"], report)
+    workbook.active = 0
+    return workbook
+
+
+def _operators(
+    catalog: Catalog, groups: Sequence[Plans], explain: Explain | None
+) -> tuple[tuple[Plans, int, Table], ...]:
+    if explain is None:
+        from xlperf.evaluate import explain as explained
+
+        explain = explained
+    return tuple((group, row, explain(group.plans, catalog, row)) for group in groups for row in chosen(group))
+
+
+def _properties(workbook: Workbook, report: Report) -> None:
+    sheet = workbook["summary"]
+    name = f"xlperf report: {report.study}" if report.study else "xlperf report"
+    counts = " and ".join(plural(len(group), f"{group.kind} plan") for group in report.groups)
+    style.title(
+        sheet,
+        name,
+        f"{counts}  \N{MIDDLE DOT}  {report.date.isoformat()}  \N{MIDDLE DOT}  catalog {report.catalog.origin} "
+        f"({report.catalog.fingerprint})  \N{MIDDLE DOT}  xlperf {report.version}",
+    )
+    properties = workbook.properties
+    properties.title = name
+    properties.subject = "Performance, memory and cost of language models"
+    properties.creator = f"xlperf {report.version}"
+    properties.lastModifiedBy = properties.creator
+    properties.keywords = f"catalog {report.catalog.fingerprint}"
+
+
+def _cost_sheets(workbook: Workbook, report: Report) -> None:
+    """Sheets of cost, for the accelerators that the sheets servers and chiplets know."""
+    from xlperf.workbook.report_chiplets import basis_of, chiplet_sheet
+    from xlperf.workbook.report_cost import (
+        accelerator_cost_sheet,
+        bridge_sheet,
+        owned_groups,
+        token_cost_sheet,
+        used_designs,
+    )
+
+    groups = owned_groups(report)
+    if groups:
+        token_cost_sheet(workbook["token cost"], groups)
+        bridge_sheet(workbook["cost bridge"], report.catalog, groups)
+    else:
+        _drop(workbook, "token cost", "cost bridge")
+    designs = used_designs(report)
+    if len(designs):
+        accelerator_cost_sheet(workbook["accelerator cost"], report, designs)
+    else:
+        _drop(workbook, "accelerator cost")
+    basis = basis_of(report, designs)
+    if basis is not None:
+        chiplet_sheet(workbook["chiplets or one die"], report, basis)
+    else:
+        _drop(workbook, "chiplets or one die")
+
+
+def _drop(workbook: Workbook, *names: str) -> None:
+    for name in names:
+        workbook.remove(workbook[name])
+
+
+def _plan_sheet(sheet: Worksheet, group: Plans) -> None:
+    """Every plan column that is used, then every result."""
+    inputs = group.inputs
+    if group.plans.schema.key not in inputs:
+        inputs = [group.plans.schema.key, *inputs]
+    outputs = [column for column in group.outputs if column.name != "reason"]
+    reason = [column for column in group.outputs if column.name == "reason"]
+    rows = [
+        [*plan, *result]
+        for plan, result in zip(
+            data_rows(group.plans, inputs), data_rows(group.results, [*outputs, *reason]), strict=True
+        )
+    ]
+    for row, name in zip(rows, group.names, strict=True):
+        row[0] = name
+    columns = [*inputs, *outputs, *reason]
+    area = write_table(sheet, columns, rows, f"A{_TOP}", group.kind, fitted=True)
+    letters = {column.name: get_column_letter(i) for i, column in enumerate(columns, start=1)}
+    body = area.replace(f"A{_TOP}:", f"A{_TOP + 1}:")
+    first = letters[group.outputs[0].name]
+    if "fits" in letters:
+        fits = f"${letters['fits']}{_TOP + 1}"
+        _shade(sheet, body, f"AND(ISLOGICAL({fits}),NOT({fits}))", style.WARN_FILL, style.WARN_INK)
+    _shade(sheet, body, f"ISBLANK(${first}{_TOP + 1})", style.BAD_FILL, style.BAD_INK)
+    wide = sum(sheet.column_dimensions[letter].width for letter in letters.values())
+    pages = max(1, round(wide / 175))
+    page_setup(sheet, _TOP, area=area, pages_wide=pages, key_columns="A:A", heading=f"{group.kind.capitalize()} plans")
+
+
+def _shade(sheet: Worksheet, area: str, formula: str, fill: str, ink: str) -> None:
+    shade: Any = PatternFill(bgColor=f"FF{fill}", fill_type="solid")
+    make: Any = FormulaRule
+    sheet.conditional_formatting.add(area, make(formula=[formula], fill=shade, font=Font(color=f"FF{ink}")))

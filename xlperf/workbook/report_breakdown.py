@@ -1,0 +1,297 @@
+"""Where time and memory go: stacked charts, and the tables under them that they are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, OneCellAnchor
+from openpyxl.drawing.xdr import XDRPositiveSize2D
+from openpyxl.worksheet.pagebreak import Break
+
+from xlperf.catalog.schema import Column
+from xlperf.workbook.chart_parts import Cells
+from xlperf.workbook.charts import Part, colour, columns_with_line, horizontal_bars
+from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, number_words, plural, short
+from xlperf.workbook.style import page_setup, put, write_table
+
+if TYPE_CHECKING:
+    from openpyxl.worksheet.worksheet import Worksheet
+
+MOST_PLANS = 96
+_PER_CHART = 26
+CM_PER_ROW = 15.0 / 72 * 2.54
+_TOP = 4
+_BETWEEN = 3  # rows from the end of a table to the next chart; the page ends with the table
+_EMU_PER_CM = 360000
+_SHARE_WIDTH, _SIDE_WIDTH, _GAP = 20.5, 12.5, 0.3
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A column of the table under the charts: what it is, its values, and its colour in the charts."""
+
+    column: Column
+    values: Sequence[Any]
+    colour: str
+
+
+def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Column:
+    """A column that only a report has, in the shape of a schema column."""
+    return Column("report", name, kind, unit, "", "", (), "", False, meaning)
+
+
+def step_time_sheet(sheet: Worksheet, group: Plans) -> None:
+    """Fill the sheet that says where a training step's time goes.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        From the template; changed in place.
+    group : Plans
+        Training plans.
+    """
+    rows = _shown(group)
+    total = group.number("step_time")[rows]
+    shares = _shares(group, rows, total, "step time")
+    beside = [_field(group, rows, name) for name in ("mfu", "hfu") if np.isfinite(group.number(name)[rows]).any()]
+    labels = [f"{name} \N{MIDDLE DOT} {number_words(t)} s" for name, t in zip(_names(group, rows), total, strict=True)]
+    block = _Block(sheet, group, labels, [*shares, *beside], _TOP)
+    block.share_charts(
+        "Where the step time goes",
+        len(shares),
+        "Utilisation of the peak",
+        "of the dense peak",
+        "0%",
+        stacked=False,
+    )
+    _finish(sheet, block)
+
+
+def inference_time_sheet(sheet: Worksheet, group: Plans) -> None:
+    """Fill the sheet that says where the time of a decode step and of a request goes.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        From the template; changed in place.
+    group : Plans
+        Inference plans.
+    """
+    rows = _shown(group)
+    parts = [group.number(part.name)[rows] for part in group.time_parts()]
+    total = np.nansum(parts, axis=0) if parts else np.full(len(rows), np.nan)
+    shares = _shares(group, rows, total, "decode step")
+    names = ("prefill_time", "decode_time")
+    beside = [_field(group, rows, name) for name in names if np.isfinite(group.number(name)[rows]).any()]
+    each = group.number("tpot")[rows]
+    labels = [f"{name} \N{MIDDLE DOT} {number_words(t)} ms" for name, t in zip(_names(group, rows), each, strict=True)]
+    block = _Block(sheet, group, labels, [*shares, *beside], _TOP)
+    block.share_charts(
+        "Where the time of a decode step goes",
+        len(shares),
+        "Prefill and decode",
+        "of a request",
+        "0%",
+        stacked=True,
+    )
+    _finish(sheet, block)
+
+
+def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
+    """Fill the sheet that sets the memory that plans need against the memory that there is.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        From the template; changed in place.
+    groups : sequence of Plans
+        Training and inference plans.
+    """
+    top = _TOP
+    for group in groups:
+        rows = _shown(group)
+        parts = [
+            _Field(
+                extra_column(part.name.removeprefix("memory_"), part.unit, part.meaning),
+                _listed(group.number(part.name)[rows]),
+                colour(part.name, place),
+            )
+            for place, part in enumerate(group.memory_parts())
+        ]
+        reserve = group.number("memory_reserved")[rows] - group.number("memory")[rows]
+        if np.isfinite(reserve).any():
+            column = extra_column("reserve", "GiB", "What the allocator and the runtime keep beside the plan")
+            parts.append(_Field(column, _listed(np.maximum(reserve, 0.0)), colour("memory_reserve")))
+        flags = group.results.number("fits")[rows]
+        states = [bool(flag) if flag == flag else None for flag in flags]
+        fits = _Field(group.results.schema.by_name["fits"], states, colour("other"))
+        fields = [*parts, _field(group, rows, "memory_capacity"), fits]
+        block = _Block(sheet, group, _names(group, rows), fields, top)
+        block.memory_charts(f"{group.kind.capitalize()}: memory of the fullest accelerator", len(parts))
+        top = _finish(sheet, block) + _BETWEEN
+
+
+def _shown(group: Plans) -> np.ndarray:
+    """Plans with numbers, not more than charts can hold."""
+    return group.where(GOOD, TOO_LARGE)[:MOST_PLANS]
+
+
+def _names(group: Plans, rows: np.ndarray) -> list[str]:
+    return [short(group.names[row], 52) for row in rows]
+
+
+def _listed(values: np.ndarray) -> list[Any]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _field(group: Plans, rows: np.ndarray, name: str) -> _Field:
+    return _Field(group.results.schema.by_name[name], _listed(group.number(name)[rows]), colour(name))
+
+
+def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[_Field]:
+    """Parts as shares of a total, and the rest where parts do not add up to it."""
+    fields: list[_Field] = []
+    rest = np.ones(len(rows))
+    for part in group.time_parts():
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = group.number(part.name)[rows] / total
+        rest = rest - np.nan_to_num(share)
+        fields.append(
+            _Field(
+                extra_column(part.name.removeprefix("time_"), "%", f"Share of the {of}. {part.meaning}"),
+                _listed(100 * share),
+                colour(part.name, len(fields)),
+            )
+        )
+    if (np.abs(rest) > 0.002).any():
+        fields.append(
+            _Field(extra_column("other", "%", f"Share of the {of} in no part"), _listed(100 * rest), colour("other"))
+        )
+    return fields
+
+
+class _Block:
+    """Charts, and below them the table that they are drawn from."""
+
+    def __init__(self, sheet: Worksheet, group: Plans, labels: list[str], fields: Sequence[_Field], top: int) -> None:
+        self.sheet, self.group, self.fields, self.top = sheet, group, fields, top
+        self.count = len(labels)
+        charts = max(1, ceil(self.count / _PER_CHART))
+        step = max(1, ceil(self.count / charts))
+        self.pages = [(start, min(start + step, self.count)) for start in range(0, self.count, step)]
+        self.header_row = top
+        self.labels = labels
+
+    @property
+    def last_row(self) -> int:
+        """Last row of the table."""
+        return self.header_row + max(1, self.count)
+
+    def _write(self, height: float) -> None:
+        """Write the table below as many charts of one height as there are pages."""
+        self.chart_rows = ceil(height / CM_PER_ROW) + 1
+        self.header_row = self.top + self.chart_rows * len(self.pages) + 1
+        for row in range(self.top, self.header_row):
+            self.sheet.row_dimensions[row].height = 15.0
+        key = extra_column("plan", "", f"Plan of the sheet {self.group.kind}", "name")
+        self.sheet.column_dimensions["A"].width = 54
+        rows = [list(row) for row in zip(self.labels, *(field.values for field in self.fields), strict=True)]
+        name = f"{self.sheet.title}_{self.group.kind}".replace(" ", "_")
+        columns = [key, *(field.column for field in self.fields)]
+        write_table(self.sheet, columns, rows, f"A{self.header_row}", name, freeze=None, fitted=True)
+        if self.top != _TOP:
+            self.sheet.row_breaks.append(Break(id=self.top - _BETWEEN))
+        for page in range(1, len(self.pages) + 1):
+            self.sheet.row_breaks.append(Break(id=self.top + page * self.chart_rows - 1))
+
+    def _cells(self, column: int, page: tuple[int, int]) -> Cells:
+        return Cells(self.sheet, column, self.header_row + 1 + page[0], self.header_row + page[1])
+
+    def _part(self, position: int, page: tuple[int, int]) -> Part:
+        header = Cells(self.sheet, position + 2, self.header_row, self.header_row)
+        return Part(header, self._cells(position + 2, page), self.fields[position].colour)
+
+    def _place(self, chart: Any, page: int, left: float) -> None:
+        row = self.top + page * self.chart_rows
+        marker = AnchorMarker(col=0, colOff=round(left * _EMU_PER_CM), row=row - 1, rowOff=round(0.1 * _EMU_PER_CM))
+        extent = XDRPositiveSize2D(round(chart.width * _EMU_PER_CM), round(chart.height * _EMU_PER_CM))
+        chart.anchor = OneCellAnchor(_from=marker, ext=extent)
+        self.sheet.add_chart(chart)
+
+    def _of(self, page: tuple[int, int]) -> str:
+        if len(self.pages) == 1:
+            return ""
+        return f", {page[0] + 1} to {page[1]} of {self.count}"
+
+    def share_charts(self, words: str, shares: int, beside: str, axis: str, number: str, *, stacked: bool) -> None:
+        """Shares of a whole as stacked bars, and what stands beside them."""
+        height = max(7.0, 4.2 + 0.55 * max((last - first for first, last in self.pages), default=0))
+        self._write(height)
+        for place, page in enumerate(self.pages):
+            labels = self._cells(1, page)
+            chart = horizontal_bars(
+                words + self._of(page),
+                labels,
+                [self._part(position, page) for position in range(shares)],
+                axis_title="share (%)",
+                number="0",
+                size=(_SHARE_WIDTH, height),
+                most=100,
+            )
+            self._place(chart, place, 0.0)
+            others = [self._part(position, page) for position in range(shares, len(self.fields))]
+            if others:
+                side = horizontal_bars(
+                    beside,
+                    labels,
+                    others,
+                    axis_title=axis,
+                    number=number,
+                    percent=stacked,
+                    stacked=stacked,
+                    show_labels=False,
+                    size=(_SIDE_WIDTH, height),
+                )
+                self._place(side, place, _SHARE_WIDTH + _GAP)
+
+    def memory_charts(self, words: str, parts: int) -> None:
+        """Memory by part as stacked columns, with the capacity as a line."""
+        height = 17.0
+        self._write(height)
+        capacities = [value for value in self.fields[parts].values if value is not None]
+        needs = [
+            sum(value or 0.0 for value in row) for row in zip(*(f.values for f in self.fields[:parts]), strict=True)
+        ]
+        for place, page in enumerate(self.pages):
+            most = None
+            note = ""
+            if capacities and max(needs[page[0] : page[1]]) > 2 * max(capacities):
+                most = 20.0 * ceil(2 * max(capacities) / 20.0)
+                note = f" (columns above {most:,.0f} GiB are cut off)"
+            chart = columns_with_line(
+                words + self._of(page) + note,
+                self._cells(1, page),
+                [self._part(position, page) for position in range(parts)],
+                self._part(parts, page),
+                axis_title="memory (GiB)",
+                number="#,##0",
+                size=(_SHARE_WIDTH + _GAP + _SIDE_WIDTH, height),
+                most=most,
+            )
+            self._place(chart, place, 0.0)
+
+
+def _finish(sheet: Worksheet, block: _Block) -> int:
+    """Say which plans are left out, set up the print; the last row that is used."""
+    last = block.last_row
+    left_out = len(block.group) - block.count
+    if left_out:
+        last += 1
+        put(sheet.cell(last, 1), f"{plural(left_out, 'plan')} not shown: see the sheet reasons.", "xlperf note")
+    page_setup(sheet, block.header_row)
+    sheet.freeze_panes = f"A{_TOP}"
+    return last

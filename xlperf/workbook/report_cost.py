@@ -1,0 +1,443 @@
+"""What accelerators and tokens cost, from the wafer to the power: waterfalls, tornado, cost of a token by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, OneCellAnchor
+from openpyxl.drawing.xdr import XDRPositiveSize2D
+from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.pagebreak import Break
+
+from xlperf.catalog.schema import Column, results_of, unit_of
+from xlperf.catalog.table import Table
+from xlperf.evaluate.bridge import cost_bridge
+from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, first_rows
+from xlperf.evaluate.servers import HOUR_PARTS as SERVER_PARTS
+from xlperf.evaluate.token_costs import ALL_IN
+from xlperf.workbook.chart_parts import Cells
+from xlperf.workbook.charts import Part, horizontal_bars
+from xlperf.workbook.charts_cost import tornado, waterfall
+from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
+from xlperf.workbook.report_data import Plans, Report, number_words, plural, short
+from xlperf.workbook.style import NAVY, page_setup, put, write_table
+
+if TYPE_CHECKING:
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.catalog import Catalog
+
+MOST_PLANS = 40
+_TOP = 4
+_EMU_PER_CM = 360000
+_ACROSS = 33.4
+_HEIGHT = 8.9
+_COLOURS = {
+    "hour_dies": "1B4F8A",
+    "hour_memory": "2E9E8F",
+    "hour_package": "7FB2E5",
+    "hour_board": "B9A7E0",
+    "hour_one_time": "C98BB9",
+    "hour_margin": "C9B037",
+    "hour_accelerator": "1B4F8A",
+    "hour_server": "8C6BB1",
+    "hour_network": "E08A2E",
+    "hour_storage": "F2C48D",
+    "hour_facility": "8D99A6",
+    "hour_running": "5B8C3A",
+    "hour_energy": "C0392B",
+}
+_WORDS = {
+    "hour_dies": "dies",
+    "hour_memory": "stacked memory",
+    "hour_package": "package",
+    "hour_board": "board and test",
+    "hour_one_time": "design and masks",
+    "hour_margin": "gross margin",
+    "hour_accelerator": "accelerator",
+    "hour_server": "server",
+    "hour_network": "network",
+    "hour_storage": "storage",
+    "hour_facility": "rack and building",
+    "hour_running": "maintenance, staff",
+    "hour_energy": "energy",
+}
+_STEPS = (
+    ("raw dies", ("raw_dies",), "1B4F8A"),
+    ("bad dies", ("die_defects",), "6F9FD0"),
+    ("package", ("raw_package",), "7FB2E5"),
+    ("lost packages", ("package_defects",), "B7D3EE"),
+    ("stacked memory", ("memory",), "2E9E8F"),
+    ("lost dies and memory", ("wasted_dies", "wasted_memory"), "8FCFC6"),
+    ("test", ("test",), "B9A7E0"),
+    ("board", ("board_cost",), "8C6BB1"),
+    ("design and masks", ("nre_per_unit",), "C98BB9"),
+)
+
+
+def used_designs(report: Report) -> np.ndarray:
+    """Rows of the sheet chiplets whose accelerators the plans use."""
+    designs = report.catalog.tables["chiplets"]
+    if not len(designs):
+        return np.zeros(0, dtype=np.int64)
+    rows = first_rows(designs, report.catalog, report.used("accelerators"))
+    return np.array(sorted({row for row in rows.tolist() if row >= 0}), dtype=np.int64)
+
+
+def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
+    """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        From the template; changed in place.
+    report : Report
+        What is reported.
+    designs : np.ndarray
+        Rows of the sheet chiplets to show, at least one.
+    """
+    from xlperf.evaluate.designs import evaluate_designs
+    from xlperf.evaluate.servers import evaluate_servers
+    from xlperf.explore.cost_sensitivity import cost_sensitivity
+
+    catalog = report.catalog
+    table = catalog.tables["chiplets"].take(designs)
+    made = evaluate_designs(table, catalog)
+    servers, rows = _servers_of(table, catalog)
+    hours = evaluate_servers(servers) if len(servers) else None
+    decisive = cost_sensitivity(table, catalog)
+    for letter, width in zip("ABCDEFGHIJ", (32, 32, 14, 14, 12, 14, 14, 14, 14, 14), strict=True):
+        sheet.column_dimensions[letter].width = width
+    block = ceil(_HEIGHT / CM_PER_ROW) + 1
+    top = _TOP + block * len(table) + 1
+    for row in range(_TOP, top):
+        sheet.row_dimensions[row].height = 15.0
+    price = [step for row in range(len(table)) for step in _price_steps(table, made, row)]
+    price_top = top + 1
+    put(sheet.cell(price_top - 1, 1), "From the wafer to the price of an accelerator", "xlperf heading")
+    after = _steps_table(sheet, price, "design", "USD", price_top, "price_steps")
+    hour: list[_Step] = []
+    hour_top = after + 3
+    if hours is not None:
+        put(sheet.cell(hour_top - 1, 1), "From the price of an accelerator to an hour of it", "xlperf heading")
+        unit_cost = dict(zip(table.text("chiplet").tolist(), made["unit_cost"].tolist(), strict=True))
+        hour = [step for row, name in rows.items() for step in _hour_steps(servers, hours, row, unit_cost[name])]
+        after = _steps_table(sheet, hour, "server", "USD/h", hour_top, "hour_steps")
+    tornado_top = after + 3
+    put(sheet.cell(tornado_top - 1, 1), "What decides the bill of materials: each input alone", "xlperf heading")
+    after = _tornado_table(sheet, decisive, tornado_top)
+    for number, name in enumerate(table.text("chiplet").tolist()):
+        row = _TOP + number * block
+        steps = [step for step in price if step[1] not in ("gross margin", "price")]
+        words = f"From the wafer to the unit cost: {name}"
+        _waterfall(sheet, steps, price, price_top, str(name), words, "USD", "#,##0", row, 0.0)
+        own = next((server for server in rows if rows[server] == name), None)
+        if own is not None:
+            subject = str(servers.text("server")[own])
+            _waterfall(sheet, hour, hour, hour_top, subject, f"To the hour: {subject}", "USD/h", "0.00", row, 12.6)
+        _tornado_chart(sheet, decisive, tornado_top, str(name), row, 24.2)
+        if number and number % 2 == 0:
+            sheet.row_breaks.append(Break(id=row - 1))
+    sheet.row_breaks.append(Break(id=top - 1))
+    page_setup(sheet)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+_Step = tuple[str, str, float, float, str]
+"""Subject, part, what it stands on, amount, colour."""
+
+
+def _servers_of(designs: Table, catalog: Catalog) -> tuple[Table, dict[int, str]]:
+    """First server of each design's accelerator: the rows as a table, and the design of each."""
+    servers = catalog.tables["servers"]
+    accelerator = catalog.known_rows("accelerators", designs.text("accelerator"))
+    rows = first_rows(servers, catalog, accelerator)
+    named = [(row, str(name)) for row, name in zip(rows.tolist(), designs.text("chiplet").tolist(), strict=True)]
+    found = [(row, name) for row, name in named if row >= 0]
+    return servers.take([row for row, _ in found]), {place: name for place, (_, name) in enumerate(found)}
+
+
+def _price_steps(designs: Table, made: Table, row: int) -> list[_Step]:
+    name = str(designs.text("chiplet")[row])
+    steps: list[_Step] = []
+    level = 0.0
+    for words, parts, colour in _STEPS:
+        amount = float(np.nansum([made[part][row] for part in parts]))
+        if amount:
+            steps.append((name, words, level, amount, colour))
+        level += amount
+        if words == "board":
+            steps.append((name, "bill of materials", 0.0, level, NAVY))
+    steps.append((name, "unit cost", 0.0, level, NAVY))
+    price = float(made["sale_price"][row])
+    if price > level:
+        steps.append((name, "gross margin", level, price - level, _COLOURS["hour_margin"]))
+    steps.append((name, "price", 0.0, price, NAVY))
+    return steps
+
+
+def _hour_steps(servers: Table, hours: Table, row: int, unit_cost: float) -> list[_Step]:
+    subject, level = str(servers.text("server")[row]), 0.0
+    steps: list[_Step] = []
+    factor = unit_of(results_of("servers").by_name["cost_rate"]).factor
+    price = float(servers.number("accelerator_price")[row])
+    for part, known in zip(SERVER_PARTS, HOUR_PARTS, strict=True):
+        amount = float(hours[part][row]) / factor
+        if known == "hour_accelerator" and 0.0 < unit_cost < price:
+            made = amount * unit_cost / price
+            steps.append((subject, "made for", level, made, _COLOURS["hour_dies"]))
+            steps.append((subject, "gross margin", level + made, amount - made, _COLOURS["hour_margin"]))
+            steps.append((subject, "accelerator", 0.0, amount, NAVY))
+        elif amount:
+            steps.append((subject, _WORDS[known], level, amount, _COLOURS[known]))
+        level += amount
+    return [*steps, (subject, "hour, all in", 0.0, level, NAVY)]
+
+
+def _steps_table(sheet: Worksheet, steps: Sequence[_Step], subject: str, unit: str, top: int, name: str) -> int:
+    totals = {own: amount for own, _, below, amount, _ in steps if below == 0.0}
+    columns = [
+        extra_column(subject, "", f"{subject.capitalize()} that is taken apart", "name"),
+        extra_column("part", "", "Part or subtotal, with its amount", "result-text"),
+        extra_column("stands_on", unit, "Sum of the parts before; 0 for a subtotal"),
+        extra_column("amount", unit, "Cost of the part, or the subtotal"),
+        extra_column("share", "%", "Of the last total"),
+    ]
+    rows = [
+        [own, f"{part} \N{MIDDLE DOT} {number_words(amount)}", below, amount, 100.0 * amount / totals[own]]
+        for own, part, below, amount, _ in steps
+    ]
+    write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
+    return top + max(len(rows), 1)
+
+
+def _span(rows: Sequence[str], subject: str, top: int) -> tuple[int, int]:
+    places = [place for place, own in enumerate(rows) if own == subject]
+    return top + 1 + places[0], top + 1 + places[-1]
+
+
+def _waterfall(
+    sheet: Worksheet,
+    drawn: Sequence[_Step],
+    steps: Sequence[_Step],
+    top: int,
+    subject: str,
+    words: str,
+    unit: str,
+    number: str,
+    row: int,
+    left: float,
+) -> None:
+    first, _ = _span([step[0] for step in steps], subject, top)
+    colours = [step[4] for step in drawn if step[0] == subject]
+    last = first + len(colours) - 1
+
+    def cells(column: int) -> tuple[Cells, Cells]:
+        return Cells(sheet, column, top, top), Cells(sheet, column, first, last)
+
+    width = 12.4 if left == 0.0 else 11.4
+    chart = waterfall(
+        words, cells(2)[1], cells(3), cells(4), colours, axis_title=unit, number=number, size=(width, _HEIGHT)
+    )
+    _place(sheet, chart, row, left)
+
+
+def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> int:
+    columns = [
+        extra_column("design", "", "Design that is looked at", "name"),
+        extra_column("input", "", "Input that takes its low and its high value alone", "result-text"),
+        extra_column("low_value", "", "Its low value"),
+        extra_column("base_value", "", "Its base value"),
+        extra_column("high_value", "", "Its high value"),
+        extra_column("with_low", "USD", "Bill of materials with the low value"),
+        extra_column("base", "USD", "Bill of materials with all base values"),
+        extra_column("with_high", "USD", "Bill of materials with the high value"),
+        extra_column("low_value_adds", "USD", "What the low value adds to the base"),
+        extra_column("high_value_adds", "USD", "What the high value adds to the base"),
+    ]
+    names = ("value_low", "value_base", "value_high", "result_low", "result_base", "result_high")
+    rows: list[list[Any]] = []
+    for place in range(len(decisive)):
+        numbers = [float(decisive[name][place]) for name in names]
+        rows.append([str(decisive["subject"][place]), str(decisive["input"][place]), *numbers,
+                     numbers[3] - numbers[4], numbers[5] - numbers[4]])  # fmt: skip
+    write_table(sheet, columns, rows, f"A{top}", "tornado", freeze=None, widths=False, fitted=True)
+    for down in range(top + 1, top + 1 + len(rows)):
+        for column in (3, 4, 5):
+            sheet.cell(down, column).number_format = "[<10]0.####;#,##0.##"
+    return top + max(len(rows), 1)
+
+
+def _tornado_chart(sheet: Worksheet, decisive: Table, top: int, subject: str, row: int, left: float) -> None:
+    subjects = [str(own) for own in decisive["subject"].tolist()]
+    if subject not in subjects:
+        return
+    first, last = _span(subjects, subject, top)
+
+    def cells(column: int) -> tuple[Cells, Cells]:
+        return Cells(sheet, column, top, top), Cells(sheet, column, first, last)
+
+    chart = tornado(
+        "What decides the bill of materials",
+        cells(2)[1],
+        cells(9),
+        cells(10),
+        axis_title="change from the base case (USD)",
+        number="#,##0",
+        size=(_ACROSS - left, _HEIGHT),
+    )
+    _place(sheet, chart, row, left)
+
+
+def _place(sheet: Worksheet, chart: Any, row: int, left: float) -> None:
+    marker = AnchorMarker(col=0, colOff=round(left * _EMU_PER_CM), row=row - 1, rowOff=round(0.1 * _EMU_PER_CM))
+    extent = XDRPositiveSize2D(round(chart.width * _EMU_PER_CM), round(chart.height * _EMU_PER_CM))
+    chart.anchor = OneCellAnchor(_from=marker, ext=extent)
+    sheet.add_chart(chart)
+
+
+def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
+    """Plans with what they cost their owner; groups in which no plan has a server are left out."""
+    if not len(report.catalog.tables["servers"]):
+        return []
+    owned = [(group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups]
+    return [(group, costs) for group, costs in owned if np.isfinite(costs["hour_cost"]).any()]
+
+
+def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) -> None:
+    """Fill the sheet that takes an owner's cost of a million tokens apart, from the wafer to the power.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        From the template; changed in place.
+    groups : sequence of (Plans, Table)
+        Of :func:`owned_groups`, at least one.
+    """
+    sheet.column_dimensions["A"].width = 54
+    top = _TOP
+    for group, costs in groups:
+        if top > _TOP:
+            sheet.row_breaks.append(Break(id=top - 1))
+        top = _token_block(sheet, group, costs, top) + 3
+    page_setup(sheet)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
+    """Chart and table of one kind of plan; the last row that is used."""
+    whole = f"owned_{ALL_IN[group.kind]}"
+    meant = "trained tokens" if group.kind == "training" else "output tokens, prompts included,"
+    declared = costs.schema.by_name
+    per_token = costs[whole] / unit_of(declared[whole]).factor
+    every = np.flatnonzero(np.isfinite(per_token))
+    rows = every[:MOST_PLANS]
+    known = ~np.isnan(costs["hour_dies"])
+    columns: list[tuple[Column, np.ndarray, str]] = []
+    for part in (*ACCELERATOR_PARTS, *HOUR_PARTS):
+        hours = costs[part]
+        if part == "hour_accelerator":
+            hours = np.where(known, 0.0, hours)
+        amounts = np.nan_to_num(hours / costs["hour_cost"])[rows] * per_token[rows]
+        if not np.any(amounts):
+            continue
+        column = extra_column(_WORDS[part].replace(" ", "_"), "USD/Mtoken", declared[part].meaning)
+        columns.append((column, amounts, _COLOURS[part]))
+    labels = [
+        f"{short(group.names[row], 46)} \N{MIDDLE DOT} {number_words(per_token[row])} USD" for row in rows.tolist()
+    ]
+    count = len(labels)
+    height = max(8.0, 4.6 + 0.55 * count)
+    header = top + ceil(height / CM_PER_ROW) + 2
+    for line in range(top, header):
+        sheet.row_dimensions[line].height = 15.0
+    sheet.row_breaks.append(Break(id=header - 1))
+    key = extra_column("plan", "", f"Plan of the sheet {group.kind}", "name")
+    total = declared[whole]
+    names: tuple[str, ...]
+    names = ("hour_cost", "owned_tokens_per_dollar", "tokens_per_second_per_provisioned_megawatt",
+             "owned_energy_per_token", "owned_carbon_per_million_tokens")  # fmt: skip
+    if group.kind == "inference":
+        names = (names[0], "owned_cost_per_million_input_tokens", "owned_cost_per_million_output_tokens", *names[1:])
+    more = [declared[name] for name in names]
+    for place in range(2, len(columns) + 3):
+        sheet.column_dimensions[get_column_letter(place)].width = 12.6
+    shown = [
+        [label, *(float(amounts[place]) for _, amounts, _ in columns), float(per_token[row])]
+        for place, (label, row) in enumerate(zip(labels, rows.tolist(), strict=True))
+    ]
+    name = f"token_cost_{group.kind}"
+    head = [key, *(column for column, _, _ in columns), total]
+    write_table(sheet, head, shown, f"A{header}", name, freeze=None, widths=False, fitted=True)
+    second = header + count + 3
+    put(sheet.cell(second - 1, 1), "What a dollar, a megawatt and a kilogram are worth", "xlperf heading")
+    rest = [
+        [f"{short(group.names[row], 26)} \N{MIDDLE DOT} {costs['server'][row]}",
+         *(_number(costs, column, row) for column in more)]
+        for row in rows.tolist()
+    ]  # fmt: skip
+    write_table(sheet, [key, *more], rest, f"A{second}", f"{name}_worth", freeze=None, widths=False, fitted=True)
+    parts = [
+        Part(Cells(sheet, 2 + place, header, header), Cells(sheet, 2 + place, header + 1, header + count), colour)
+        for place, (_, _, colour) in enumerate(columns)
+    ]
+    chart = horizontal_bars(
+        f"{group.kind.capitalize()}: cost of a million {meant} to an owner, from the wafer to the power",
+        Cells(sheet, 1, header + 1, header + count),
+        parts,
+        axis_title="share of the cost",
+        number="0%",
+        percent=True,
+        size=(_ACROSS + 8.0, height),
+    )
+    _place(sheet, chart, top, 0.0)
+    last = second + count
+    left_out = len(group) - count
+    if left_out:
+        last += 1
+        words = f"{plural(left_out, 'plan')} not shown: without a result, without a row of servers, or too many."
+        put(sheet.cell(last, 1), words, "xlperf note")
+    return last
+
+
+def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
+    """Fill the sheet that walks from cost and energy at the sheet prices to those of the owner.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        From the template; changed in place.
+    catalog : Catalog
+        What the plans refer to.
+    groups : sequence of (Plans, Table)
+        Of :func:`owned_groups`, at least one.
+    """
+    top = _TOP
+    for letter, width in zip("ABCDEF", (54, 66, 14, 14, 14, 14), strict=True):
+        sheet.column_dimensions[letter].width = width
+    for group, _ in groups:
+        named = Table(
+            group.kind, {**group.plans.columns, "name": np.array(group.names, dtype=object)}, group.plans.place
+        )
+        bridge = cost_bridge(named, catalog, results=group.results)
+        columns = [*bridge.schema.columns]
+        rows = [
+            [*words, *(_number(bridge, column, row) for column in columns[2:])]
+            for row, words in enumerate(zip(bridge["plan"].tolist(), bridge["line"].tolist(), strict=True))
+        ]
+        name = f"cost_bridge_{group.kind}"
+        write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
+        top += max(len(rows), 1) + 3
+    page_setup(sheet)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _number(costs: Table, column: Column, row: int) -> float | None:
+    value = float(costs[column.name][row]) / unit_of(column).factor
+    return value if np.isfinite(value) else None
+
+
+__all__ = ["accelerator_cost_sheet", "bridge_sheet", "owned_groups", "token_cost_sheet", "used_designs"]
