@@ -103,7 +103,7 @@ def inference() -> Published:
 @pytest.fixture(scope="session")
 def shipped_training() -> Published:
     """Training rows of the shipped validation workbook."""
+    from xlperf.base.resources import workbook
     from xlperf.calibrate.published import read_published
-    from xlperf.resources import workbook
 
     return next(rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "training")

@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-import xlperf
 from xlperf.catalog.schema import table_schema, unit_of
 
-ROOMS = ("hardware", "network", "workload", "parallel", "training", "inference", "cost")
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
@@ -65,14 +63,10 @@ def section(documentation: str, title: str) -> list[Entry]:
 
 
 def modules() -> Iterator[ModuleType]:
-    """Modules of the rooms that hold equations."""
-    for room in ROOMS:
-        if importlib.util.find_spec(f"xlperf.{room}") is None:
-            continue
-        top = importlib.import_module(f"xlperf.{room}")
-        yield top
-        for info in pkgutil.walk_packages(getattr(top, "__path__", ()), f"{top.__name__}."):
-            yield importlib.import_module(info.name)
+    """Modules that hold equations."""
+    top = importlib.import_module("xlperf.equations")
+    for info in pkgutil.walk_packages(top.__path__, f"{top.__name__}."):
+        yield importlib.import_module(info.name)
 
 
 @cache
@@ -82,7 +76,7 @@ def functions() -> dict[str, Callable[..., Any]]:
     for module in modules():
         for name, value in vars(module).items():
             if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
-                found[f"{module.__name__.removeprefix(xlperf.__name__ + '.')}.{name}"] = value
+                found[f"{module.__name__.removeprefix('xlperf.equations.')}.{name}"] = value
     return found
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
-from xlperf.hardware.device import Device
-from xlperf.inference import serving_results
-from xlperf.network.tiers import Network
-from xlperf.parallel.serving_plan import inference_plan
-from xlperf.workload.model import Model
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.model.model import Model
+from xlperf.equations.network.tiers import Network
+from xlperf.equations.plan.serving_plan import inference_plan
+from xlperf.equations.serving import serving_results
 
 LLAMA_7B = (32, 4096, 32, 32, 128, 11008, 32000)
 LLAMA_13B = (40, 5120, 40, 40, 128, 13824, 32000)

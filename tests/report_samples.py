@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from openpyxl.worksheet.worksheet import Worksheet
 
+from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
-from xlperf.units import factor
 from xlperf.workbook.report import write_report
 from xlperf.workbook.style import table_name
 

@@ -12,10 +12,10 @@ from xlperf import load_catalog
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_columns
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.inference.arrivals import turn
-from xlperf.inference.load import Service, closed_state
-from xlperf.inference.runs import first_of_run, run_state, staying_together
+from xlperf.engine import evaluate
+from xlperf.equations.serving.arrivals import turn
+from xlperf.equations.serving.load import Service, closed_state
+from xlperf.equations.serving.runs import first_of_run, run_state, staying_together
 
 BASE = {
     "model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,

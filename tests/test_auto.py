@@ -15,11 +15,11 @@ from openpyxl import Workbook, load_workbook
 
 from xlperf.addin.blocks import CellError
 from xlperf.addin.session import Session
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.plans import read_plans
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.explore import resolve as resolving
 from xlperf.explore.candidates import MAPPING, candidates
 from xlperf.explore.plan_grid import plan_grid

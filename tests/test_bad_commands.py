@@ -17,10 +17,10 @@ from workbook_samples import set_cell, sheets, write
 
 from xlperf.addin.session import Session
 from xlperf.addin.worker import answer, serve
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import workbook
 from xlperf.catalog.plans import read_plans, table_from_columns, table_from_rows
 from xlperf.cli.results import shown
-from xlperf.errors import Fault, InputError, nearest
-from xlperf.resources import workbook
 
 Command = Callable[..., Outcome]
 PLANS = "name,model,accelerator,num accelerators,tensor parallel\n"

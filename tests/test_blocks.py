@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from benchmarks.plans import SERVING_MODES, plans_of
 
-from xlperf.arrays import total
+from xlperf.base.arrays import total
 from xlperf.catalog.catalog import Catalog
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.pieces import PIECE
-from xlperf.hardware.kernels import TILES, gemm_time
-from xlperf.hardware.roofline import tiled_product_time
+from xlperf.engine import evaluate
+from xlperf.engine.pieces import PIECE
+from xlperf.equations.hardware.kernels import TILES, gemm_time
+from xlperf.equations.hardware.roofline import tiled_product_time
 
 MODES = ("training", *SERVING_MODES)
 
@@ -52,7 +52,7 @@ def test_sums_do_not_depend_on_the_number_of_rows(terms: int) -> None:
 
 
 def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
-    from xlperf.hardware.device import Device
+    from xlperf.equations.hardware.device import Device
 
     random = np.random.default_rng(3)
     m, n, k = (np.ceil(10.0 ** random.uniform(0, 5, (500, 6))) for _ in range(3))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xlperf.base.errors import InputError
+from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import SOFTWARE_FAMILIES, Calibration, calibration_keys, declared_constants
 from xlperf.catalog.cells import table_from_rows
-from xlperf.errors import InputError
-from xlperf.units import UNITS
 
 HEADER = ["calibration", "family", "generation", "precision", "software", "constant", "value", "unit"]
 FALL_BACKS = [

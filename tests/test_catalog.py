@@ -12,13 +12,13 @@ import pytest
 from excel_samples import write_as_excel
 from workbook_samples import set_cell, sheets, write
 
+from xlperf.base.errors import InputError
+from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows, table_kind
 from xlperf.catalog.plans import read_plans
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
-from xlperf.units import factor
 
 PLAN_HEADER = ["model", "accelerator", "num accelerators", "tensor parallel", "sequence parallel", "precision"]
 

@@ -125,7 +125,7 @@ def test_check_says_once_what_many_rows_lack(tmp_path: Path) -> None:
 
 
 def test_check_runs_the_tests_that_need_equations(workbook: Path, command: Callable[..., Outcome]) -> None:
-    from xlperf.errors import Fault
+    from xlperf.base.errors import Fault
 
     found = check(workbook, [lambda catalog: [Fault(catalog.origin, "a model is not what it says")]])
     assert not found.ok

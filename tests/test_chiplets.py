@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from cost_samples import ACTUARY_NODES, DATA, REFERENCE, actuary_catalog, actuary_designs, figures, numbers
 
+from xlperf.base.errors import InputError
+from xlperf.base.units import factor
 from xlperf.catalog.table import Table
-from xlperf.cost.dies import (
+from xlperf.engine import evaluate_designs
+from xlperf.equations.cost.dies import (
     dies_per_wafer,
     dies_per_wafer_by_area,
     dies_per_wafer_exponential,
@@ -22,8 +25,8 @@ from xlperf.cost.dies import (
     reticle_fields,
     reticle_utilization,
 )
-from xlperf.cost.packages import module_cost
-from xlperf.cost.yields import (
+from xlperf.equations.cost.packages import module_cost
+from xlperf.equations.cost.yields import (
     bose_einstein_yield,
     critical_defects,
     die_yield,
@@ -34,9 +37,6 @@ from xlperf.cost.yields import (
     sort_pass_share,
     stitching_yield,
 )
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate_designs
-from xlperf.units import factor
 
 
 def _sources(name: str, published: str) -> list[pytest.param]:

@@ -20,11 +20,11 @@ import pytest
 from conftest import Outcome, csv_rows
 
 from xlperf import load_catalog, read_plans
+from xlperf.base.resources import workbook
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.cli import plans as plan_commands
 from xlperf.cli.app import cli
-from xlperf.evaluate import evaluate
-from xlperf.resources import workbook
+from xlperf.engine import evaluate
 
 Command = Callable[..., Outcome]
 MODEL = "Meta-Llama-3.1-8B"  # the plans name it by an alias
@@ -378,7 +378,9 @@ def _only(folder: Path) -> list[str]:
 def test_killed_half_way_leaves_the_old_file(plans: Path) -> None:
     old = plans.parent / "out.csv"
     old.write_text("old")
-    done = _started(plans, "import os, signal, xlperf.files as f; f.os.replace = lambda *_: os.kill(os.getpid(), 9)")
+    done = _started(
+        plans, "import os, signal, xlperf.base.files as f; f.os.replace = lambda *_: os.kill(os.getpid(), 9)"
+    )
     assert done.returncode == -signal.SIGKILL
     assert old.read_text() == "old"
 
@@ -389,7 +391,7 @@ def test_interrupted_leaves_no_half_file(plans: Path, name: str) -> None:
     old.write_text("old")
     done = _started(
         plans,
-        "import os, signal, time, xlperf.files as f\n"
+        "import os, signal, time, xlperf.base.files as f\n"
         f"f.os.fsync = lambda *_: (os.kill(os.getpid(), signal.{name}), time.sleep(20))",
     )
     assert (done.returncode, done.stderr) == (130, "\nstopped; files are as they were\n")
@@ -410,7 +412,7 @@ def test_folder_without_permission_is_one_line(command: Command, plans: Path, mo
     def refuse(_: Path) -> None:
         raise PermissionError(13, "Permission denied", "/somewhere/.xlperf-0.part.csv")
 
-    monkeypatch.setattr("xlperf.files._new_part", refuse)
+    monkeypatch.setattr("xlperf.base.files._new_part", refuse)
     monkeypatch.chdir(plans.parent)
     done = command("evaluate", plans, "-o", "out.csv")
     assert (done.code, done.err) == (2, "out.csv: permission denied\n")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
-from xlperf.network.collectives import (
+from xlperf.equations.network.collectives import (
     OPERATIONS,
     collective_time,
     ring_all_gather_time,
@@ -22,7 +22,7 @@ from xlperf.network.collectives import (
     tree_all_reduce_time,
     tree_depth,
 )
-from xlperf.network.tiers import Network, members_by_tier
+from xlperf.equations.network.tiers import Network, members_by_tier
 
 INNER, OUTER = 4.5e11, 5.0e10
 IDEAL = {

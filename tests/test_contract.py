@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from equations import COUNTED, Leaf, functions
 
-from xlperf.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array, Numeric, array
 
 # Functions whose arguments cannot be drawn from their docstring alone; the tests of their rooms call them.
 NOT_DRAWN = {

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from xlperf.cost.tco import (
+from xlperf.base.units import YEAR, factor
+from xlperf.equations.cost.tco import (
     accelerator_cost_rate,
     building_power,
     cost_per_token,
@@ -15,7 +16,6 @@ from xlperf.cost.tco import (
     energy_per_token,
     token_rate_per_power,
 )
-from xlperf.units import YEAR, factor
 
 HOURLY = factor("USD/h")
 OWNED = {

@@ -13,12 +13,12 @@ from conftest import Outcome, csv_rows
 from cost_samples import COST_ROWS, DESIGN, NODE
 from device_samples import without_technology
 
+from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.check import check
 from xlperf.catalog.plans import read_designs
 from xlperf.catalog.schema import COST_TABLES, results_of, table_schema, unit_of
-from xlperf.evaluate import evaluate_designs, evaluate_servers
-from xlperf.resources import workbook
+from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.workbook.build import build, read_tables, workbook_package
 from xlperf.workbook.build_sheets import sheet_columns
 
@@ -132,7 +132,7 @@ def test_bad_cells_are_one_line_each(command: Command, study: Path, tmp_path: Pa
     ],
 )
 def test_bad_rows_of_sheets(kind: str, column: str, value: object, words: str) -> None:
-    from xlperf.errors import InputError
+    from xlperf.base.errors import InputError
     from xlperf.workbook.build import table_of
 
     rows = {name: [{**own[0], **({column: value} if name == kind else {})}] for name, own in COST_ROWS.items()}

@@ -13,14 +13,14 @@ from xlperf.addin.blocks import CellError
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore
 from xlperf.addin.session import Session
+from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import table_schema
-from xlperf.cost.dies import dies_per_wafer, dies_per_wafer_placed, raw_die_cost
-from xlperf.cost.tco import capital_recovery_rate, owned_cost_rate
-from xlperf.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
-from xlperf.evaluate import evaluate_designs
-from xlperf.evaluate.servers import HOUR_PARTS, evaluate_servers
-from xlperf.units import YEAR, factor
+from xlperf.engine import evaluate_designs
+from xlperf.engine.servers import HOUR_PARTS, evaluate_servers
+from xlperf.equations.cost.dies import dies_per_wafer, dies_per_wafer_placed, raw_die_cost
+from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
+from xlperf.equations.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
 from xlperf.workbook.build import table_of
 from xlperf.workbook.style import data_rows
 

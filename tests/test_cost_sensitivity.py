@@ -11,12 +11,12 @@ from conftest import Outcome, csv_rows
 from cost_samples import COST_ROWS, DESIGN, NODE, PACKAGE, SERVER
 from device_samples import without_technology
 
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate_designs, evaluate_servers
-from xlperf.evaluate.cases import uncertain_columns
+from xlperf.engine import evaluate_designs, evaluate_servers
+from xlperf.engine.cases import uncertain_columns
 from xlperf.explore.cost_sensitivity import cost_sensitivity
-from xlperf.resources import workbook
 from xlperf.workbook.build import read_tables, table_of, workbook_package
 
 Command = Callable[..., Outcome]

@@ -18,12 +18,12 @@ from cost_samples import DESIGN, NODE, SERVER
 from xlperf.addin.blocks import CellError
 from xlperf.addin.handles import CatalogStore
 from xlperf.addin.session import Session
+from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate_designs, evaluate_servers
-from xlperf.evaluate.servers import HOUR_PARTS
-from xlperf.resources import workbook
+from xlperf.engine import evaluate_designs, evaluate_servers
+from xlperf.engine.servers import HOUR_PARTS
 from xlperf.workbook.build import read_tables, table_of, workbook_package
 from xlperf.workbook.build_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
 from xlperf.workbook.style import data_rows

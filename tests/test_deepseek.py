@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from xlperf.base.units import HOUR, factor
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.units import HOUR, factor
+from xlperf.engine import evaluate
 
 HOURLY = 2.0 * factor("USD/h")
 """Price of an H800 that DeepSeek reckons with (arXiv:2412.19437 table 1)."""

@@ -15,8 +15,8 @@ from xlperf.addin.session import Session
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.schema import results_of, unit_of
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.devices import evaluate_devices
+from xlperf.engine import evaluate
+from xlperf.engine.devices import evaluate_devices
 from xlperf.explore.reverse_check import TOLERANCE, device_faults, reverse_check
 from xlperf.workbook.build import table_of
 

@@ -13,14 +13,14 @@ from device_samples import catalog, devices, product, technology_tables, trainin
 
 from xlperf.addin.handles import CatalogStore
 from xlperf.addin.session import Session
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, table_schema
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.designs import evaluate_designs
-from xlperf.evaluate.devices import accelerators_of, evaluate_devices
-from xlperf.resources import workbook
+from xlperf.engine import evaluate
+from xlperf.engine.designs import evaluate_designs
+from xlperf.engine.devices import accelerators_of, evaluate_devices
 from xlperf.workbook.build import read_tables, table_of, write_workbook
 from xlperf.workbook.style import data_rows
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
+from xlperf.engine import evaluate, explain
 
 H100, H200 = "H100-SXM-80GB", "H200-SXM-141GB"
 DEGREE = st.sampled_from([1, 2, 4])

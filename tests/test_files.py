@@ -17,13 +17,13 @@ import click
 import pytest
 from conftest import Outcome
 
+from xlperf.base.files import replaced, scratch_folder
+from xlperf.base.resources import template, workbook
 from xlperf.catalog.kept import keep_tables, kept_tables
 from xlperf.catalog.workbook import read_catalog_tables
 from xlperf.cli.app import cli
 from xlperf.cli.files import Command, EditedFile, InputFile, OutputFile
 from xlperf.cli.operations import _NUMBERS, _TEXTS
-from xlperf.files import replaced, scratch_folder
-from xlperf.resources import template, workbook
 
 Run = Callable[..., Outcome]
 PLANS = "name,model,accelerator,num accelerators,tensor parallel\nfirst,Llama3-70B,H100-SXM-80GB,64,8\n"
@@ -230,7 +230,7 @@ def test_the_file_of_another_user_is_not_taken_from_him(tmp_path: Path) -> None:
         if parent.owner() == "root" and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)  # pytest's folders are root's alone
     line = (
-        "import os,sys; from xlperf.files import replaced\n"
+        "import os,sys; from xlperf.base.files import replaced\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         f"try:\n with replaced({str(path)!r}) as t: t.write_text('new')\n"
         "except OSError as e: print(e.strerror)"

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from xlperf.addin import client
+from xlperf.base.files import cache_folder
+from xlperf.base.resources import workbook
 from xlperf.catalog import catalog as catalogs
 from xlperf.catalog import kept
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.kept import MOST_KEPT, keep_tables, kept_tables
 from xlperf.catalog.workbook import read_catalog_tables
-from xlperf.evaluate import devices, evaluate
-from xlperf.files import cache_folder
-from xlperf.resources import workbook
+from xlperf.engine import devices, evaluate
 
 
 def test_kept_tables_are_those_that_were_read(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_changed_workbook_and_changed_readers_are_read_anew(tmp_path: Path, mo
     assert kept_tables(book, folder)
     readers = tmp_path / "xlperf" / "catalog"
     shutil.copytree(Path(kept.__file__).parent, readers)
-    shutil.copy2(Path(kept.__file__).parents[1] / "units.py", readers.parent)
+    shutil.copytree(Path(kept.__file__).parents[1] / "base", readers.parent / "base")
     monkeypatch.setattr(kept, "__file__", str(readers / "kept.py"))
     assert kept_tables(book, folder)  # copies keep their times
     os.utime(readers / "cells.py")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xlperf.base.errors import InputError
 from xlperf.calibrate import fit_stacks
 from xlperf.calibrate.fit import Measured, documented_constants, read_measured
 from xlperf.calibrate.fit_rows import calibration_table, fit_set, joined_tables, rounded, rows_of_fit_set
@@ -30,8 +31,7 @@ from xlperf.calibrate.published import Published, published_columns, published_r
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 DATA = Path(__file__).parent / "data"
 TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"

@@ -200,7 +200,7 @@ def test_backward_pass_of_a_generation_without_one_is_an_assumption() -> None:
 
 
 def test_the_shipped_measurements_are_read() -> None:
-    from xlperf.resources import workbook
+    from xlperf.base.resources import workbook
 
     shipped = {row["row_id"]: row for row in read_kernels(workbook("validation.xlsx"))}
     for row in rows()[::25]:

@@ -13,9 +13,9 @@ from xlperf.addin.blocks import CellError
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.addin.session import Session
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import PLAN_TABLES, results_of
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError
 
 HEADER = ["name", "model", "accelerator", "num_accelerators", "tensor parallel"]
 ROW = ["a", "M", "A", 8.0, 2.0]

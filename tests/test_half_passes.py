@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from benchmarks.plans import plans_of
 
-from xlperf.arrays import total
+from xlperf.base.arrays import total
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate.inference import serving_setting
-from xlperf.evaluate.join import architecture_codes, architecture_of, named_rows
-from xlperf.inference import HalfPasses, Serving, phase_times
+from xlperf.engine.inference import serving_setting
+from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.equations.serving import HalfPasses, Serving, phase_times
 
 
 def serving_of(plans: Table) -> Serving:

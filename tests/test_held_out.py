@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
 from xlperf.calibrate.cross_validation import (
     FEWEST_ROWS,
     FOLDS,
@@ -35,11 +37,9 @@ from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.bands import band_ends, band_of_mode, full_cache
-from xlperf.evaluate.precisions import PRECISIONS
-from xlperf.resources import workbook
+from xlperf.engine import evaluate
+from xlperf.engine.bands import band_ends, band_of_mode, full_cache
+from xlperf.engine.precisions import PRECISIONS
 
 STACK = "somestack"
 SOURCE = SOURCES["training"] + " in validation.xlsx"

@@ -24,12 +24,12 @@ from workbook_samples import refused, set_cell, sheets, write
 from xlperf.addin.blocks import CellError
 from xlperf.addin.session import Session
 from xlperf.addin.worker import answer
+from xlperf.base.errors import Fault, InputError, nearest, printable
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.check import check
 from xlperf.catalog.csvfile import _as_written, harmless
 from xlperf.catalog.plans import plan_kind, read_plans, table_from_columns
 from xlperf.catalog.values import number_of
-from xlperf.errors import Fault, InputError, nearest, printable
 from xlperf.explore.objectives import limit_of, tightest
 
 Command = Callable[..., Outcome]
@@ -120,9 +120,9 @@ def test_two_thousand_unknown_models_in_one_call() -> None:
 
 
 def test_measurements_that_are_no_numbers() -> None:
+    from xlperf.base.resources import workbook
     from xlperf.calibrate.kernel_rows import measurements, read_kernels
     from xlperf.catalog.catalog import load_catalog
-    from xlperf.resources import workbook
 
     row = next(row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm")
     for text in ("1_000", "nan", "x"):
@@ -430,7 +430,7 @@ def test_numbers_far_beyond_all_others_are_doubted(cell: str, value: float, line
 
 
 def test_the_shipped_workbook_has_no_far_numbers() -> None:
-    from xlperf.resources import workbook
+    from xlperf.base.resources import workbook
 
     assert not [fault for fault in check(workbook()).warnings if "of all other rows" in fault.problem]
 

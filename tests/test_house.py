@@ -210,7 +210,7 @@ def test_wheel_carries_workbooks_templates_and_data(wheel: Path) -> None:
 def test_wheel_finds_its_own_workbook(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
-        "from xlperf import resources, load_catalog; print(resources.workbook());"
+        "from xlperf import load_catalog; from xlperf.base import resources; print(resources.workbook());"
         "print(resources.template('report.xlsx')); print(len(load_catalog().tables['accelerators']) > 5)"
     )
     done = _run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path))

@@ -21,10 +21,10 @@ from inference_samples import (
     varied,
 )
 
-from xlperf.inference import BOUNDS, serving_results, serving_work
-from xlperf.parallel.rules import broken_rules
-from xlperf.parallel.serving_memory import largest_batch
-from xlperf.parallel.serving_rules import serving_rules, serving_warnings, unmodelled_rules
+from xlperf.equations.plan.rules import broken_rules
+from xlperf.equations.plan.serving_memory import largest_batch
+from xlperf.equations.plan.serving_rules import serving_rules, serving_warnings, unmodelled_rules
+from xlperf.equations.serving import BOUNDS, serving_results, serving_work
 
 
 @pytest.mark.parametrize("model", MODELS)

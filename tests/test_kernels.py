@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
-from xlperf.hardware import roofline
-from xlperf.hardware.device import Device
-from xlperf.hardware.kernels import (
+from xlperf.equations.hardware import roofline
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import (
     attention_backward_time,
     attention_time,
     decode_attention_time,

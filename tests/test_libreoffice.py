@@ -22,15 +22,15 @@ from xlperf.addin.functions import functions
 from xlperf.addin.install import install, uninstall
 from xlperf.addin.outcomes import shown_column
 from xlperf.addin.session import Engine
+from xlperf.base.errors import HostError
+from xlperf.base.resources import workbook
+from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.plans import read_plans
 from xlperf.catalog.schema import results_of, split_header
 from xlperf.catalog.table import Table
-from xlperf.errors import HostError
-from xlperf.evaluate import evaluate, evaluate_designs, evaluate_servers
-from xlperf.resources import workbook
-from xlperf.units import YEAR
+from xlperf.engine import evaluate, evaluate_designs, evaluate_servers
 from xlperf.workbook.build import read_tables, workbook_package
 
 

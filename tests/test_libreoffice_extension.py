@@ -16,7 +16,7 @@ from xlperf.addin.functions import functions
 from xlperf.addin.install import host_environment, install, uninstall
 from xlperf.addin.libreoffice import extension
 from xlperf.addin.libreoffice_saved import make_portable, portable_formulas
-from xlperf.errors import HostError, InputError
+from xlperf.base.errors import HostError, InputError
 
 # --- what the extension is made of
 

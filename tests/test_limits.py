@@ -216,9 +216,9 @@ def test_published_rows_beyond_the_limit_are_refused(tmp_path: Path) -> None:
 
 
 def test_rows_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xlperf.base.errors import InputError
     from xlperf.catalog import workbook as reader
     from xlperf.catalog.plans import read_plans
-    from xlperf.errors import InputError
 
     monkeypatch.setattr(reader, "MOST_ROWS", 100)
     assert len(read_plans(workbook(tmp_path / "good.xlsx", plans(100)))[0]) == 100

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
-from xlperf.evaluate.columns import catalog_arrays, catalog_models
-from xlperf.hardware.device import Device
-from xlperf.hardware.kernels import vector_time
-from xlperf.hardware.recurrence import linear_attention_time
-from xlperf.workload.linear import (
+from xlperf.engine import evaluate, explain
+from xlperf.engine.columns import catalog_arrays, catalog_models
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import vector_time
+from xlperf.equations.hardware.recurrence import linear_attention_time
+from xlperf.equations.model.linear import (
     CHUNK,
     chunk_scan_flop,
     chunk_scan_traffic,
@@ -28,8 +28,8 @@ from xlperf.workload.linear import (
     recurrent_step_flop,
     recurrent_step_traffic,
 )
-from xlperf.workload.model import Model
-from xlperf.workload.parameters import mtp_parameters, parameter_count
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 
 GIGA = 1e9
 # Value heads, parameters as published, those of a token; key heads 16, heads of 128, convolution over 4 tokens.

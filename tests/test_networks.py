@@ -11,8 +11,8 @@ from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.networks import block, network_of
+from xlperf.engine import evaluate
+from xlperf.engine.networks import block, network_of
 
 HEADER = [
     "network",

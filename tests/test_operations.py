@@ -12,13 +12,13 @@ import pytest
 
 from xlperf.addin.blocks import CellError
 from xlperf.addin.session import Session
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.cli.operations import _NUMBERS, _TEXTS, OPERATIONS
-from xlperf.errors import InputError
-from xlperf.evaluate import explain
-from xlperf.evaluate.operations import NEEDS, TAKES, evaluate_operations
+from xlperf.engine import explain
+from xlperf.engine.operations import NEEDS, TAKES, evaluate_operations
 
 H100, H200 = "H100-SXM-80GB", "H200-SXM-141GB"
 Command = Callable[..., Any]

@@ -11,15 +11,15 @@ from conftest import Outcome, csv_rows
 from cost_samples import DESIGN, NODE, PACKAGE, SERVER
 from device_samples import without_technology
 
+from xlperf.base.resources import workbook
+from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_columns
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.cost.systems import network_parts
-from xlperf.evaluate import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
-from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS
-from xlperf.resources import workbook
-from xlperf.units import YEAR, factor
+from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
+from xlperf.equations.cost.systems import network_parts
 from xlperf.workbook.build import read_tables, table_of, workbook_package
 
 Command = Callable[..., Outcome]

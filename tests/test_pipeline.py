@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from training_samples import results
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.parallel.pipeline import (
+from xlperf.equations.plan.pipeline import (
     dualpipe_bubble_time,
     exposed_transfer_time,
     first_stage_layers,

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlperf.base.errors import InputError
 from xlperf.catalog.cells import table_from_columns, table_from_rows, table_kind
 from xlperf.catalog.plans import card_to_table, plan_kind, read_plans
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
 
 PLAN_HEADER = ["model", "accelerator", "num accelerators", "tensor parallel", "sequence parallel", "precision"]
 

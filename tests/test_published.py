@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from published_samples import INFERENCE, TRAINING, edited, one, plan_of, without_models
 
+from xlperf.base.errors import InputError
 from xlperf.calibrate.measurements import compare, predicted
 from xlperf.calibrate.published import Published, published_columns, read_published
 from xlperf.calibrate.published_inference import inference_plans
@@ -17,7 +18,6 @@ from xlperf.calibrate.validate import (
     validate,
 )
 from xlperf.catalog.catalog import Catalog
-from xlperf.errors import InputError
 
 # --- reading -------------------------------------------------------------------------------------------------------
 

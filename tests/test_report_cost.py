@@ -17,8 +17,8 @@ from openpyxl import Workbook, load_workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_columns
 from xlperf.catalog.table import Table
-from xlperf.cost.systems import crossover_volume
-from xlperf.evaluate import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
+from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
+from xlperf.equations.cost.systems import crossover_volume
 from xlperf.workbook.build import table_of
 from xlperf.workbook.report import report_workbook, write_report
 

@@ -19,10 +19,10 @@ import pytest
 import report_samples as samples
 from openpyxl import Workbook, load_workbook
 
-from xlperf import resources
+from xlperf.base import resources
+from xlperf.base.errors import InputError
 from xlperf.catalog.schema import column, schema, table_schema
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
 from xlperf.workbook.build_template import main as build_template
 from xlperf.workbook.save import workbook_bytes
 from xlperf.workbook.style import (
@@ -228,7 +228,7 @@ def test_a_folder_that_may_not_be_written_is_one_line(monkeypatch: pytest.Monkey
     def refused(*_: object) -> Path:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("xlperf.files._new_part", refused)
+    monkeypatch.setattr("xlperf.base.files._new_part", refused)
     with pytest.raises(InputError) as caught:
         samples.write(tmp_path / "report.xlsx")
     assert "cannot be written (permission denied)" in str(caught.value)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from conftest import Outcome
 
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import read_designs, read_plans
 from xlperf.catalog.schema import Column, schema, split_header
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
-from xlperf.resources import workbook
+from xlperf.engine import evaluate
 
 Run = Callable[..., Outcome]
 TRAIN = (

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xlperf.base.errors import InputError
 from xlperf.calibrate.published import read_published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.schema import AUTO_COLUMNS, column
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, expanded
 from xlperf.explore.objectives import default_objective, limit_of, objective_of
 from xlperf.explore.search import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Search, search, stacked

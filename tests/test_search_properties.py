@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.explore.counts import Counts, server_sizes, sold_counts, thinned
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search

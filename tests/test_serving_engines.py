@@ -14,9 +14,9 @@ from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_columns
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
-from xlperf.inference.load import Service
-from xlperf.inference.runs import run_rate
+from xlperf.engine import evaluate, explain
+from xlperf.equations.serving.load import Service
+from xlperf.equations.serving.runs import run_rate
 
 BASE = {
     "model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,

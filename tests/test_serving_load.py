@@ -11,8 +11,8 @@ import pytest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
-from xlperf.workload.routing import experts_hit
+from xlperf.engine import evaluate, explain
+from xlperf.equations.model.routing import experts_hit
 
 GIB = 2.0**30
 

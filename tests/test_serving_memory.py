@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.parallel.serving_memory import cache_budget, usable_memory
+from xlperf.engine import evaluate
+from xlperf.equations.plan.serving_memory import cache_budget, usable_memory
 from xlperf.workbook.build import table_of
 
 GIB = 2.0**30

@@ -11,7 +11,7 @@ import pytest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
+from xlperf.engine import evaluate, explain
 
 ARCHITECTURES = ("Meta-Llama-3.1-70B", "DeepSeek-V3", "gpt-oss-120b", "Qwen3-30B-A3B", "Llama-4-Scout-17B-16E-Instruct")
 EVERY = pytest.mark.parametrize("model", ARCHITECTURES)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from serving_simulator import Outcome, pools, replica
 
-from xlperf.arrays import Array
-from xlperf.inference.demand import Demand
-from xlperf.inference.halves import HalfPasses, Times
-from xlperf.inference.load import Service, Steady, closed_state, spread_quantiles
-from xlperf.inference.pooled import PoolLoad, PoolState, pool_state
-from xlperf.inference.replicas import Replicas
+from xlperf.base.arrays import Array
+from xlperf.equations.serving.demand import Demand
+from xlperf.equations.serving.halves import HalfPasses, Times
+from xlperf.equations.serving.load import Service, Steady, closed_state, spread_quantiles
+from xlperf.equations.serving.pooled import PoolLoad, PoolState, pool_state
+from xlperf.equations.serving.replicas import Replicas
 
 # Time of a prefill, of a step without requests, of one more request in it; mean steps of a request.
 REPLICAS = [(0.05, 0.01, 0.0002, 200.0), (0.02, 0.01, 0.0001, 100.0), (0.1, 0.02, 0.0001, 300.0)]

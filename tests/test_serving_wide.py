@@ -12,9 +12,9 @@ import pytest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
-from xlperf.inference.messages import hidden_exchange
-from xlperf.parallel.serving_plan import PRODUCTS
+from xlperf.engine import evaluate, explain
+from xlperf.equations.plan.serving_plan import PRODUCTS
+from xlperf.equations.serving.messages import hidden_exchange
 
 GIB = 2.0**30
 LONG = {"prompt_length": 65_536, "output_length": 256, "batch_size": 4}

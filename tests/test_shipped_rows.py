@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlperf.base.resources import workbook
 from xlperf.calibrate.published import read_published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
-from xlperf.evaluate import evaluate
-from xlperf.resources import workbook
+from xlperf.engine import evaluate
 from xlperf.workbook.build import read_tables
 from xlperf.workbook.build_validation import read_parts
 

@@ -12,11 +12,11 @@ import pytest
 from conftest import csv_rows
 from openpyxl import load_workbook
 
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search
 from xlperf.explore.solve import PRECISION, solve_catalog, solve_plan

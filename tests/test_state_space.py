@@ -12,10 +12,10 @@ import pytest
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
-from xlperf.evaluate.columns import catalog_models
-from xlperf.workload.linear import STATE_SPACE_CHUNK, state_space_scan_flop, state_space_scan_traffic
-from xlperf.workload.parameters import parameter_count
+from xlperf.engine import evaluate, explain
+from xlperf.engine.columns import catalog_models
+from xlperf.equations.model.linear import STATE_SPACE_CHUNK, state_space_scan_flop, state_space_scan_traffic
+from xlperf.equations.model.parameters import parameter_count
 
 NANO = "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
 DENSE = "Nemotron-H-56B-Base-8K"

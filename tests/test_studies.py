@@ -9,8 +9,8 @@ from pathlib import Path
 import openpyxl
 import pytest
 
+from xlperf.base.errors import InputError
 from xlperf.catalog.show import show
-from xlperf.errors import InputError
 from xlperf.studies import NAMES, study
 from xlperf.studies.outcome import Outcome, StudySheet
 from xlperf.studies.shelf import study as shelved

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from cost_samples import DATA, SERVER, figures, numbers
 
+from xlperf.base.units import HOUR, YEAR, factor
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
-from xlperf.cost.systems import accelerators_for_power, gross_margin, network_parts, sale_price
-from xlperf.cost.tco import (
+from xlperf.engine import evaluate_designs, evaluate_servers
+from xlperf.equations.cost.systems import accelerators_for_power, gross_margin, network_parts, sale_price
+from xlperf.equations.cost.tco import (
     accelerator_cost_rate,
     capital_recovery_rate,
     cost_per_token,
@@ -22,8 +24,6 @@ from xlperf.cost.tco import (
     rate_per_cost,
     run_cost,
 )
-from xlperf.evaluate import evaluate_designs, evaluate_servers
-from xlperf.units import HOUR, YEAR, factor
 from xlperf.workbook.build import table_of
 
 HOURLY = factor("USD/h")

@@ -15,12 +15,12 @@ import numpy as np
 import openpyxl
 import pytest
 
+from xlperf.base.resources import workbook
+from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.catalog.table import Table
 from xlperf.explore.resolve import evaluate_resolved
-from xlperf.resources import workbook
-from xlperf.units import YEAR, factor
 from xlperf.workbook.build import read_tables, table_of, workbook_package
 from xlperf.workbook.build_tco import TOP
 

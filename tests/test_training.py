@@ -10,7 +10,7 @@ import pytest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
+from xlperf.engine import evaluate, explain
 
 HEADER = (
     "name model accelerator num_accelerators tensor_parallel sequence_parallel pipeline_parallel virtual_pipeline "

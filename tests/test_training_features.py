@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from training_samples import H100, NARROW, plans, result
 
+from xlperf.base.resources import workbook
 from xlperf.calibrate.published import read_published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
-from xlperf.evaluate.columns import catalog_models
-from xlperf.evaluate.join import architecture_codes, architecture_of, named_rows
-from xlperf.evaluate.training import training_setting
-from xlperf.resources import workbook
-from xlperf.training.communication import distinct_share
-from xlperf.training.stages import stages_of
-from xlperf.workload.parameters import mtp_parameters, parameter_count
+from xlperf.engine import evaluate, explain
+from xlperf.engine.columns import catalog_models
+from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.training import training_setting
+from xlperf.equations.model.parameters import mtp_parameters, parameter_count
+from xlperf.equations.training.communication import distinct_share
+from xlperf.equations.training.stages import stages_of
 
 DENSE = {
     "model": "Meta-Llama-3.1-70B",

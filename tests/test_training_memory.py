@@ -8,11 +8,11 @@ from training_samples import results
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_rows
-from xlperf.evaluate import evaluate, explain
-from xlperf.evaluate.columns import catalog_models
-from xlperf.parallel.memory import logits_size, optimizer_element_size
-from xlperf.workload.parameters import attention_matrix_parameters
-from xlperf.workload.transformer import expert_parameters
+from xlperf.engine import evaluate, explain
+from xlperf.engine.columns import catalog_models
+from xlperf.equations.model.parameters import attention_matrix_parameters
+from xlperf.equations.model.transformer import expert_parameters
+from xlperf.equations.plan.memory import logits_size, optimizer_element_size
 
 GIB = 2.0**30
 DENSE = {

@@ -9,13 +9,13 @@ import pytest
 from training_samples import plans
 from training_samples import result as time
 
+from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import kernels_of_stacks
 from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import read_published
 from xlperf.calibrate.published_training import software_default, training_plans
 from xlperf.catalog.catalog import Catalog
-from xlperf.evaluate import evaluate, explain
-from xlperf.resources import workbook
+from xlperf.engine import evaluate, explain
 
 H100 = "H100-SXM-80GB"
 MIXTURE = {

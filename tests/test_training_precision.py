@@ -9,7 +9,7 @@ from training_samples import H100, NARROW, plans, result
 from xlperf.calibrate.fit_rows import FittedConstant, calibration_table
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
-from xlperf.evaluate import evaluate, explain
+from xlperf.engine import evaluate, explain
 
 TOKENS, HIDDEN, FFN, LAYERS = 4096.0, 4096.0, 14336.0, 32.0
 PRODUCTS = HIDDEN * 128.0 * 80.0 + 3.0 * HIDDEN * FFN

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from xlperf import load_catalog
 from xlperf.catalog.plans import table_from_rows
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.run import COLUMNS
-from xlperf.training import run
+from xlperf.engine import evaluate
+from xlperf.engine.run import COLUMNS
+from xlperf.equations.training import run
 
 PLAN: dict[str, object] = {
     "model": "Meta-Llama-3.1-405B",

@@ -8,12 +8,12 @@ import pytest
 from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.plans import table_from_rows
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.join import join
-from xlperf.evaluate.training import plan_of
-from xlperf.parallel.pipeline import layers_dealt
-from xlperf.training.stages import stages_of
-from xlperf.workload.parameters import layer_matrices
+from xlperf.engine import evaluate
+from xlperf.engine.join import join
+from xlperf.engine.training import plan_of
+from xlperf.equations.model.parameters import layer_matrices
+from xlperf.equations.plan.pipeline import layers_dealt
+from xlperf.equations.training.stages import stages_of
 
 PLAN: dict[str, object] = {
     "model": "Llama3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": 16, "pipeline_parallel": 4,

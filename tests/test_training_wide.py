@@ -11,10 +11,10 @@ from xlperf.calibrate.fit_rows import FittedConstant, calibration_table
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
-from xlperf.evaluate.columns import catalog_models
-from xlperf.training.communication import distinct_share
-from xlperf.workload.parameters import parameter_count
+from xlperf.engine import evaluate, explain
+from xlperf.engine.columns import catalog_models
+from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.training.communication import distinct_share
 
 H100 = "H100-SXM-80GB"
 DENSE = {

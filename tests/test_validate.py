@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from published_samples import INFERENCE, TRAINING, edited, one
 
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
 from xlperf.calibrate.baseline import against_constant_mfu
 from xlperf.calibrate.measurements import Record, hardware_share, metrics_of, relative_error
 from xlperf.calibrate.published import Published, published_columns
@@ -25,8 +27,6 @@ from xlperf.calibrate.validate import (
     validate,
 )
 from xlperf.catalog.catalog import Catalog
-from xlperf.errors import InputError
-from xlperf.resources import workbook
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ import numpy as np
 import openpyxl
 import pytest
 
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import parse_header
 from xlperf.catalog.schema import (
@@ -28,8 +30,6 @@ from xlperf.catalog.schema import (
     unit_of,
 )
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
-from xlperf.resources import workbook
 from xlperf.workbook.build import KINDS, build, main, read_tables, table_of, workbook_package, write_workbook
 from xlperf.workbook.build_checks import TOLERANCE, computed_parameters
 from xlperf.workbook.build_package import with_values

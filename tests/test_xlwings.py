@@ -14,7 +14,7 @@ from xlperf.addin.functions import functions
 from xlperf.addin.outcomes import shown_column
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.cells import table_from_rows
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 HEADER = ["name", "model", "accelerator", "num accelerators", "tensor parallel", "data parallel"]
 NA = -2146826246

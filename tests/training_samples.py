@@ -7,7 +7,7 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 H100, B200 = "H100-SXM-80GB", "B200-SXM-180GB"
 NARROW = {"model": "Meta-Llama-3.1-8B", "accelerator": B200, "num_accelerators": 8, "global_batch_size": 8}

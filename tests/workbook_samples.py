@@ -11,7 +11,7 @@ import pytest
 from openpyxl import Workbook
 from openpyxl.worksheet.table import Table
 
-from xlperf.errors import InputError
+from xlperf.base.errors import InputError
 
 Sheets = dict[str, list[list[Any]]]
 

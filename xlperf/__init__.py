@@ -1,7 +1,7 @@
 """xlperf: performance, memory and cost of training and serving large language models, from a spreadsheet.
 
 A *plan* is a row: a model on accelerators with its parallel degrees, batch and precision.
-:func:`xlperf.evaluate.evaluate` turns a table of plans into a table of results; :func:`read_plans` and
+:func:`xlperf.engine.evaluate` turns a table of plans into a table of results; :func:`read_plans` and
 :func:`load_catalog` read the sheets.
 Names are imported when they are first used, so that ``import xlperf`` costs nothing.
 """
@@ -14,8 +14,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "InputError": "xlperf.errors",
-    "XlperfError": "xlperf.errors",
+    "InputError": "xlperf.base.errors",
+    "XlperfError": "xlperf.base.errors",
     "Table": "xlperf.catalog.table",
     "Catalog": "xlperf.catalog.catalog",
     "load_catalog": "xlperf.catalog.catalog",

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.test_libreoffice import Office
 from xlperf.addin.install import install
+from xlperf.base.resources import workbook
 from xlperf.catalog.schema import results_of
-from xlperf.resources import workbook
 
 NUM_PLANS = 1000
 ROUNDS = 5

@@ -13,7 +13,7 @@ from benchmarks.plans import plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_columns
 from xlperf.catalog.table import nowhere
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.explore.frontier import points, unbeaten
 
 FRONTIER_MODEL, FRONTIER_ACCELERATOR = "Meta-Llama-3.1-70B", "H100-SXM-80GB"

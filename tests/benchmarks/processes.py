@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 FIRST_PLAN = """
 import sys, time
 from xlperf import load_catalog, read_plans
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 catalog, plan = load_catalog(), read_plans(sys.argv[1])[0].take([0])
 start = time.perf_counter()
 evaluate(plan, catalog)

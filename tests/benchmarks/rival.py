@@ -21,7 +21,7 @@ from benchmarks.engine import processor_seconds
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_columns
 from xlperf.catalog.table import Table, nowhere
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 _MODELS = {
     "megatron-22B": ("megatron-22B", 1.0, 1.0, 4.0, 4.0),

@@ -123,8 +123,8 @@ def sources() -> dict[str, bytes]:
     """Files as they should be, by name; small ones, so that thousands are read."""
     from workbook_samples import sheets, write
 
+    from xlperf.base.resources import template
     from xlperf.cli import run
-    from xlperf.resources import template
 
     found = {
         "plans.csv": PLANS.encode(),
@@ -150,7 +150,7 @@ def sources() -> dict[str, bytes]:
 @cache
 def shipped() -> bytes:
     """The shipped workbook, which takes ten times as long to read."""
-    from xlperf.resources import workbook
+    from xlperf.base.resources import workbook
 
     return Path(workbook()).read_bytes()
 

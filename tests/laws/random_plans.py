@@ -17,8 +17,8 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.parallel.serving_plan import PRODUCTS
+from xlperf.engine import evaluate
+from xlperf.equations.plan.serving_plan import PRODUCTS
 
 Row = dict[str, Any]
 

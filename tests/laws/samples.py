@@ -61,10 +61,10 @@ from typing import Any
 import numpy as np
 from laws.random_plans import MODES, is_legal, legal_rows, table_of
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 NUMBER, SEED = (int(os.environ.get(name, value)) for name, value in (("XLPERF_LAWS", "60"), ("XLPERF_LAWS_SEED", "0")))
 """Plans of each mode, and which; a longer run: ``XLPERF_LAWS=2000 XLPERF_LAWS_SEED=1 pytest tests/laws``."""

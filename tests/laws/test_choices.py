@@ -11,7 +11,7 @@ from laws.random_plans import Row, legal_rows, table_of
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
+from xlperf.engine import evaluate, explain
 
 CLOSE = 1e-9
 UNITS = (*(f"peak_flop_rate_{name}" for name in ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")),

@@ -17,17 +17,17 @@ from conftest import Outcome
 
 from xlperf.addin.functions import STAND_INS
 from xlperf.addin.session import Session
+from xlperf.base.units import HOUR, YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.evaluate import cost_bridge, evaluate, evaluate_ownership
-from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS
-from xlperf.evaluate.token_costs import Terms, mean_terms
+from xlperf.engine import cost_bridge, evaluate, evaluate_ownership
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
+from xlperf.engine.token_costs import Terms, mean_terms
 from xlperf.explore.frontier import points
 from xlperf.explore.objectives import SHORT
 from xlperf.explore.search import search
 from xlperf.explore.sweep import sweep
-from xlperf.units import HOUR, YEAR, factor
 from xlperf.workbook.build import table_of
 from xlperf.workbook.report import report_workbook
 from xlperf.workbook.style import data_rows

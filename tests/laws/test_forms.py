@@ -19,7 +19,7 @@ from xlperf.addin.session import Session
 from xlperf.catalog.plans import read_plans
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.workbook.save import save_workbook
 
 KINDS = ("training", "inference")

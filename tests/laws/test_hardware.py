@@ -10,7 +10,7 @@ from laws.random_plans import MODES, kind_of
 from laws.samples import all_of, both_legal, hold, plans_of, results_of, shipped, with_columns
 
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 PEAKS = tuple(f"peak_flop_rate_{name}" for name in ("fp32", "tf32", "bf16", "fp8", "int8", "fp4"))
 BETTER = [

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from laws.samples import changed, hold, plans_of, results_of, shipped
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 STEPS = 10
 CLOSE = 1e-9

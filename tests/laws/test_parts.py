@@ -7,9 +7,9 @@ import pytest
 from laws.random_plans import MODES
 from laws.samples import SERVING, hold, plans_of, results_of, shipped, tokens_per_step
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
-from xlperf.evaluate import explain
+from xlperf.engine import explain
 
 CLOSE = 1e-9
 HOUR = 3600.0

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from serving_plans import columns_of
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.plans import table_from_columns, table_from_rows
 from xlperf.catalog.table import nowhere
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 NUMBER = 400
 BATCHES = (1, 4, 16, 64, 256, 1024)

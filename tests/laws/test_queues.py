@@ -19,7 +19,7 @@ import pytest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.explore.frontier import points
 
 NUM_PLANS = 150

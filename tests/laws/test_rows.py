@@ -11,7 +11,7 @@ from laws.samples import NUMBER, SEED
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 KINDS = ("training", "inference")
 

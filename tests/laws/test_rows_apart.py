@@ -14,9 +14,9 @@ from serving_plans import columns_of, plans_of, spiced
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.plans import table_from_columns, table_from_rows
 from xlperf.catalog.table import Table, nowhere
-from xlperf.evaluate import evaluate, evaluate_designs
-from xlperf.evaluate.devices import evaluate_devices
-from xlperf.evaluate.ownership import evaluate_ownership
+from xlperf.engine import evaluate, evaluate_designs
+from xlperf.engine.devices import evaluate_devices
+from xlperf.engine.ownership import evaluate_ownership
 from xlperf.workbook.build import table_of
 
 _UNTARGETED = {name: np.full(9000, np.nan) for name in ("ttft_target", "tpot_target")}

@@ -10,13 +10,13 @@ import pytest
 from laws.random_plans import MODES, kind_of
 from laws.samples import all_of, changed, hold, plans_of, results_of, shipped, with_columns
 
+from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import table_from_rows
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.units import UNITS
+from xlperf.engine import evaluate
 
 CLOSE = 1e-9
 SECONDS = {  # exponent of the second in each dimension; where a watt is a joule per second

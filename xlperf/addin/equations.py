@@ -1,7 +1,7 @@
 """Equations of cost as worksheet functions: a column against a row gives a table.
 
 Each equation says its arguments once, with unit, default and bounds; the registry of worksheet functions shows them,
-and :func:`equation_block` reads the cells, calls one function of ``xlperf.cost`` and shows what comes out.
+and :func:`equation_block` reads the cells, calls one function of ``xlperf.equations.cost`` and shows what comes out.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from xlperf.base.errors import nearest
+from xlperf.base.units import UNITS, YEAR
 from xlperf.catalog.values import shown
-from xlperf.errors import nearest
-from xlperf.units import UNITS, YEAR
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ class Equation:
 
 
 def _dies_per_wafer(method: str, *sizes: Any) -> Any:
-    from xlperf.cost import dies
+    from xlperf.equations.cost import dies
 
     return {
         "formula": dies.dies_per_wafer,
@@ -70,13 +70,13 @@ def _dies_per_wafer(method: str, *sizes: Any) -> Any:
 
 
 def _die_yield(model: str, area: Any, density: Any, clustering: Any, ratio: Any, layers: Any) -> Any:
-    from xlperf.cost.yields import critical_defects, die_yield
+    from xlperf.equations.cost.yields import critical_defects, die_yield
 
     return die_yield(model, critical_defects(area, density, ratio), clustering, layers)
 
 
 def _die_cost(price: Any, dies: Any, passed: Any, sort: Any) -> Any:
-    from xlperf.cost.dies import good_die_cost, raw_die_cost
+    from xlperf.equations.cost.dies import good_die_cost, raw_die_cost
 
     return good_die_cost(raw_die_cost(price, dies), sort, passed)
 
@@ -85,7 +85,7 @@ def _hour_cost(
     capex: Any, life: Any, rate: Any, power: Any, effectiveness: Any, energy: Any, used: Any, upkeep: Any,
     facility: Any, residual: Any,
 ) -> Any:  # fmt: skip
-    from xlperf.cost.tco import capital_recovery_rate, owned_cost_rate
+    from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
 
     recovery = capital_recovery_rate(rate, life, residual)
     building = capital_recovery_rate(rate, BUILDING_LIFE)

@@ -17,7 +17,7 @@ from typing import Any
 
 from xlperf.addin.client import cache_folder
 from xlperf.addin.functions import HANDLE_PREFIX
-from xlperf.files import replaced
+from xlperf.base.files import replaced
 
 MOST_FILES = 64
 MOST_BYTES = 64 * 2**20

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from xlperf.addin.client import worker_environment
 from xlperf.addin.libreoffice import IDENTIFIER, extension
-from xlperf.errors import Fault, HostError, InputError, nearest
-from xlperf.files import scratch_folder
+from xlperf.base.errors import Fault, HostError, InputError, nearest
+from xlperf.base.files import scratch_folder
 
 HOSTS = ("libreoffice",)
 _TIME_LIMIT = 120.0

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xlperf.addin.blocks import CellError, Plans, named_place, read_plans_of, words_of
+from xlperf.base.errors import InputError
 from xlperf.catalog.cells import is_blank, parse_header, table_from_rows
 from xlperf.catalog.schema import unit_of
-from xlperf.errors import InputError
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table

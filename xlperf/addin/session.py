@@ -30,9 +30,9 @@ from xlperf.addin.equations import equation_block
 from xlperf.addin.functions import HANDLE_PREFIX, PREFIX, STAND_INS, Function, functions
 from xlperf.addin.handles import Block, CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.addin.outcomes import Outcome, Outcomes, shown_column
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import is_blank, shown, table_kind
 from xlperf.catalog.schema import EVERY_TABLE, Column, results_of, split_header, table_schema
-from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -57,7 +57,7 @@ class Engine:
 
     def evaluate(self, plans: Table, catalog: Catalog) -> Table:
         """Results of plans; those with ``auto`` are searched, and the reason says what was chosen."""
-        from xlperf.evaluate import evaluate
+        from xlperf.engine import evaluate
 
         if plans.auto:
             from xlperf.explore.resolve import evaluate_resolved
@@ -79,13 +79,13 @@ class Engine:
 
     def evaluate_designs(self, designs: Table, catalog: Catalog) -> Table:
         """Cost of chiplet designs."""
-        from xlperf.evaluate.designs import evaluate_designs
+        from xlperf.engine.designs import evaluate_designs
 
         return evaluate_designs(designs, catalog)
 
     def evaluate_servers(self, servers: Table, _: Catalog) -> Table:
         """Cost of accelerator-hours in servers."""
-        from xlperf.evaluate.servers import evaluate_servers
+        from xlperf.engine.servers import evaluate_servers
 
         return evaluate_servers(servers)
 
@@ -97,19 +97,19 @@ class Engine:
 
     def evaluate_devices(self, devices: Table, catalog: Catalog) -> Table:
         """What devices become of their budgets."""
-        from xlperf.evaluate.devices import evaluate_devices
+        from xlperf.engine.devices import evaluate_devices
 
         return evaluate_devices(devices, catalog)
 
     def evaluate_operations(self, operations: Table, catalog: Catalog) -> Table:
         """Times of single collectives and kernels."""
-        from xlperf.evaluate.operations import evaluate_operations
+        from xlperf.engine.operations import evaluate_operations
 
         return evaluate_operations(operations, catalog)
 
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
-        from xlperf.evaluate import explain
+        from xlperf.engine import explain
 
         return explain(self.resolve(plans, catalog) if plans.auto else plans, catalog)
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xlperf.errors import Fault
-from xlperf.evaluate.columns import catalog_models
-from xlperf.units import factor
-from xlperf.workload.parameters import parameter_count
+from xlperf.base.errors import Fault
+from xlperf.base.units import factor
+from xlperf.engine.columns import catalog_models
+from xlperf.equations.model.parameters import parameter_count
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import workbook
 from xlperf.calibrate.cross_validation import SOURCES, refitted
 from xlperf.calibrate.fit_bands import with_checks
 from xlperf.calibrate.fit_engines import BUILT_ON
@@ -25,8 +27,6 @@ from xlperf.calibrate.published_inference import inference_plans
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError, nearest
-from xlperf.resources import workbook
 
 Step = Callable[[str], None]
 _ROUNDS = 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.calibrate.cross_validation import (
     FEWEST_ROWS,
     FOLDS,
@@ -21,7 +21,7 @@ from xlperf.calibrate.measurements import FIRST_TOKEN
 from xlperf.calibrate.published import Published
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.evaluate.bands import FAMILIES
+from xlperf.engine.bands import FAMILIES
 
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 TRAINING_BAND = "training_band"

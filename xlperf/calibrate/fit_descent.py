@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.calibrate.fit_engines import Group, Kind, ServingRows, Values, middle, plain_constants
 from xlperf.calibrate.fit_rows import rounded
 from xlperf.calibrate.fit_training import FEWEST_ROWS

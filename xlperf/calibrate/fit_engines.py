@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
 from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.fit_training import NEVER_FITTED
 from xlperf.calibrate.measurements import FIRST_TOKEN, TIME_PER_TOKEN, Record, compare
@@ -19,9 +20,8 @@ from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.precisions import STORED
-from xlperf.units import factor
+from xlperf.engine import evaluate
+from xlperf.engine.precisions import STORED
 
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import factor
 from xlperf.calibrate.fit_rows import FittedConstant, inside_value, rounded
 from xlperf.calibrate.kernel_rows import (
     DEEPGEMM,
@@ -31,9 +33,7 @@ from xlperf.calibrate.kernel_rows import (
 )
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.errors import Fault, InputError
-from xlperf.hardware.roofline import sustained_time
-from xlperf.units import factor
+from xlperf.equations.hardware.roofline import sustained_time
 
 Key = tuple[str, str, str, str]
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
 from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.measurements import predicted
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.units import factor
 
 FAMILY = "training_memory"
 NEVER_FITTED = "papers"

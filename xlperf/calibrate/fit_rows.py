@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from xlperf.base.units import factor
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.units import factor
 
 DIGITS = 3
 

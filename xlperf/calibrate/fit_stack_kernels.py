@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.calibrate.fit_rows import FittedConstant, rounded
 from xlperf.calibrate.fit_training import (
     FAMILY,

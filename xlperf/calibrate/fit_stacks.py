@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.fit_stack_kernels import (
     KernelValues,

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
 from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables, rounded
 from xlperf.calibrate.measurements import RATES, STEP_TIME, compare, predicted
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, Constant, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.errors import Fault, InputError
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 FAMILY = "training_software"
 NEVER_FITTED = "papers"

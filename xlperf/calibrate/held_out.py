@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.calibrate.cross_validation import Errors, cross_validated
 from xlperf.calibrate.fit_bands import bands_left_out
 from xlperf.calibrate.kernel_errors import KernelError

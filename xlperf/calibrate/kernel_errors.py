@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
 from xlperf.calibrate.fit_kernels import KernelFit, Key
 from xlperf.calibrate.kernel_rows import KernelRows, Row, measurements, predicted_time
 from xlperf.catalog.catalog import Catalog
-from xlperf.units import factor
 
 LONG = 50.0
 """Products that take less are not counted: their time is that of the launch. [us]"""

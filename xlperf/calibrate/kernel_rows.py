@@ -15,25 +15,25 @@ from pathlib import Path
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import factor
 from xlperf.calibrate.published import sheet_rows
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import number_of, shown
-from xlperf.errors import Fault, InputError
-from xlperf.evaluate.join import Joined, join
-from xlperf.evaluate.precisions import PRECISIONS
-from xlperf.hardware.kernels import (
+from xlperf.engine.join import Joined, join
+from xlperf.engine.precisions import PRECISIONS
+from xlperf.equations.hardware.kernels import (
     attention_backward_time,
     attention_time,
     decode_attention_time,
     gemm_time,
     vector_time,
 )
-from xlperf.hardware.roofline import kv_cache_traffic
-from xlperf.network.collectives import collective_time, ring_traffic
-from xlperf.units import factor
+from xlperf.equations.hardware.roofline import kv_cache_traffic
+from xlperf.equations.network.collectives import collective_time, ring_traffic
 
 Row = Mapping[str, object]
 Constants = Mapping[str, Array]

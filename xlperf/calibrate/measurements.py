@@ -10,11 +10,11 @@ from functools import cache
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.units import factor
+from xlperf.engine import evaluate
 
 STEP_TIME, MEMORY, LAYER_TIME = "step time", "memory", "layer time"
 TIME_PER_TOKEN, FIRST_TOKEN = "time per token", "time to first token"

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
 from xlperf.calibrate.published import PublishedPlans
-from xlperf.evaluate.precisions import PRECISIONS
-from xlperf.units import factor
+from xlperf.engine.precisions import PRECISIONS
 
 BEYOND_PEAK = (
     "its own figures need {} times the peak of its accelerators for the prompts alone: "

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank, shown
 from xlperf.catalog.csvfile import read_csv
 from xlperf.catalog.table import Place, Table
 from xlperf.catalog.values import DateNumber, number_of
 from xlperf.catalog.workbook import Workbook, column_letters
-from xlperf.errors import Fault, InputError
 
 KINDS = ("training", "inference")
 MOST_VALUES = 10_000_000

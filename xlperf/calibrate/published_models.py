@@ -10,11 +10,11 @@ from functools import cache
 
 import numpy as np
 
+from xlperf.base.units import factor
 from xlperf.calibrate.published import Published, package_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.keys import aliases
 from xlperf.catalog.table import Table
-from xlperf.units import factor
 
 _SHAPE = {
     "layers": "num_layers",

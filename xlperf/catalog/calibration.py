@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, Hint, InputError, nearest
+from xlperf.base.units import UNITS
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import shown
-from xlperf.errors import Fault, Hint, InputError, nearest
-from xlperf.units import UNITS
 
 ANY = "any"
 SOFTWARE_FAMILIES = (

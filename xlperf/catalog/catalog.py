@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.keys import aliases
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import shown
-from xlperf.errors import Fault, Hint, InputError, nearest
 
 if TYPE_CHECKING:
     import hashlib
@@ -220,8 +220,8 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     InputError
         With every fault of the workbook, in one line each.
     """
+    from xlperf.base.resources import workbook
     from xlperf.catalog.kept import keep_tables, kept_tables
-    from xlperf.resources import workbook
 
     source = Path(path) if path is not None else workbook()
     if path is not None and not _same_file(source, workbook()):

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from xlperf.base.errors import Fault, Hint, InputError
 from xlperf.catalog.headers import Field, Header, parse_header, plan_kind, table_kind
 from xlperf.catalog.keys import key_faults
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, TableSchema, schema, split_header
@@ -30,7 +31,6 @@ from xlperf.catalog.values import (
     number_of,
     shown,
 )
-from xlperf.errors import Fault, Hint, InputError
 
 __all__ = [
     "ErrorValue",

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.doubts import far_values
 from xlperf.catalog.plans import read_plans
@@ -17,8 +19,6 @@ from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES
 from xlperf.catalog.sheets import Workbook
 from xlperf.catalog.table import Table
 from xlperf.catalog.workbook import raise_faults, unread_sheets
-from xlperf.errors import Fault, InputError
-from xlperf.resources import workbook
 
 MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
 PRICE_AGE = 3  # years after which the price of an accelerator says little

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.cells import Coded
-from xlperf.errors import Fault, InputError
 
 STANDARD = "-"
 SIZE_LIMIT = 2 * 2**30

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from xlperf.base.errors import Fault
 from xlperf.catalog.schema import EVERY_TABLE, Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import shown
-from xlperf.errors import Fault
 
 FAR = 1000.0
 """Times beyond the largest, or below the smallest, of the known values from which a value is doubted. [-]"""

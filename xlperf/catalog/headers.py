@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from xlperf.base.errors import Fault, Hint, InputError, nearest
+from xlperf.base.units import UNITS
 from xlperf.catalog.schema import (
     EVERY_TABLE,
     PLAN_TABLES,
@@ -19,8 +21,6 @@ from xlperf.catalog.schema import (
     unit_of,
 )
 from xlperf.catalog.values import BadValue, is_blank, shown
-from xlperf.errors import Fault, Hint, InputError, nearest
-from xlperf.units import UNITS
 
 _COUNTS = re.compile(
     r"(num_\w+|\w+_(size|length|layers|rank|parallel|pipeline|stage|step)|size|tier|top_k|year|concurrency"

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from xlperf.base.files import cache_folder, replaced
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Place, Table
-from xlperf.files import cache_folder, replaced
 
 MOST_KEPT = 4
 """Files that stay in the folder: those of the workbooks that were read last. [-]"""
@@ -96,7 +96,7 @@ def _file(path: Path, folder: Path | None) -> Path:
     """Where the tables of a workbook are kept, by its content and the state of what reads it."""
     beside = Path(__file__).parent
     readers = [file for file in beside.iterdir() if file.suffix in (".py", ".csv")]
-    states = [(file.name, file.stat()) for file in sorted([*readers, beside.parent / "units.py"])]
+    states = [(file.name, file.stat()) for file in sorted([*readers, beside.parent / "base" / "units.py"])]
     read_by = "\n".join(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states)
     return (folder or cache_folder() / "workbooks") / f"{_digest(path.read_bytes() + read_by.encode())}.json"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 from xml.parsers import expat
 
-from xlperf.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError
 
 PART_LIMIT = 256 * 2**20
 TOTAL_LIMIT = 512 * 2**20

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.cells import Coded
 from xlperf.catalog.values import factorise
-from xlperf.errors import Fault, InputError
 
 MOST_CELLS = 64 * 10**6
 """Values that the columns of plans may hold together, a few bytes of a file can stand for any number. [-]"""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.cells import (
     is_blank,
     parse_coded,
@@ -21,7 +22,6 @@ from xlperf.catalog.parquetfile import read_parquet
 from xlperf.catalog.schema import PLAN_TABLES, split_header, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.catalog.workbook import raise_faults, read_catalog_tables, read_plan_tables
-from xlperf.errors import Fault, InputError
 
 __all__ = [
     "card_to_table",

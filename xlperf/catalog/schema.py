@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from xlperf.units import UNITS, Unit
+from xlperf.base.units import UNITS, Unit
 
 CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
 COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from xlperf.base.errors import printable
 from xlperf.catalog.sheets import Cells, Formulas, Workbook, column_letters
 from xlperf.catalog.values import DateNumber, ErrorValue, Unsaved
-from xlperf.errors import printable
 
 
 def show(path: str | os.PathLike[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.errors import printable
+from xlperf.base.errors import printable
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EPOCH_1900, _EPOCH_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)

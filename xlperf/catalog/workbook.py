@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import is_blank, parse_rows
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
 from xlperf.catalog.sheets import Cells, Formulas, ListObject, Workbook, column_letters
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import SparseRow
-from xlperf.errors import Fault, InputError, nearest
 
 __all__ = [
     "Block",
@@ -224,7 +224,7 @@ def missing_sheet(book: Workbook, name: str) -> str:
 def unread_sheets(book: Workbook) -> list[Fault]:
     """Sheets that are not read but seem to be meant: their table, or nearly their name, is that of a missing sheet.
 
-    >>> from xlperf.resources import workbook
+    >>> from xlperf.base.resources import workbook
     >>> with Workbook(workbook()) as shipped:
     ...     unread_sheets(shipped)
     []

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 import click
 
 from xlperf import __version__
+from xlperf.base.errors import HostError, InputError
 from xlperf.cli.allocate import optimise
 from xlperf.cli.common import say
 from xlperf.cli.cost import cost
@@ -26,7 +27,6 @@ from xlperf.cli.published import calibrate, validate
 from xlperf.cli.search import search
 from xlperf.cli.sheets import check, new, show
 from xlperf.cli.sweep import solve, sweep
-from xlperf.errors import HostError, InputError
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 

@@ -11,8 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from xlperf.base.errors import Fault, InputError, printable
 from xlperf.cli.files import RESULTS, STANDARD, InputFile
-from xlperf.errors import Fault, InputError, printable
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog

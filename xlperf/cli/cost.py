@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.cli.common import catalog_of, catalog_option, examples, most_options, progress, wrote
 from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile
-from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -104,8 +104,8 @@ def cost(
     computed again.
     """
     from xlperf.catalog.plans import read_designs
-    from xlperf.evaluate.designs import evaluate_designs
-    from xlperf.evaluate.servers import evaluate_servers
+    from xlperf.engine.designs import evaluate_designs
+    from xlperf.engine.servers import evaluate_servers
 
     if tornado is not None and (case != "base" or placed or upstream):
         raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
@@ -124,8 +124,8 @@ def cost(
         results = evaluate_servers(table, case)
     elif table.kind in _PLANS:
         from xlperf.cli.plans import without_auto
-        from xlperf.evaluate.bridge import cost_bridge
-        from xlperf.evaluate.ownership import evaluate_ownership
+        from xlperf.engine.bridge import cost_bridge
+        from xlperf.engine.ownership import evaluate_ownership
 
         table = without_auto(table, known, most, most_accelerators)
         names = known.tables["servers"].text("server").tolist()

@@ -52,7 +52,7 @@ def device(devices: str, output: str, compare: bool, catalog: str | None) -> int
     import numpy as np
 
     from xlperf.catalog.plans import read_designs
-    from xlperf.evaluate.devices import evaluate_devices
+    from xlperf.engine.devices import evaluate_devices
 
     table = read_designs(devices, kinds=("devices",))
     known = catalog_of(catalog, devices)

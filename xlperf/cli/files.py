@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlperf.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError
 
 STANDARD = "-"
 
@@ -127,7 +127,7 @@ def _identity(path: str | Path, reading: bool = True) -> Identity | None:
 
 def _shipped() -> Iterator[Path]:
     """Files that xlperf itself reads: its code and tables, workbooks and templates."""
-    from xlperf.resources import shipped_folders
+    from xlperf.base.resources import shipped_folders
 
     for folder in shipped_folders():
         for path in folder.rglob("*"):
@@ -137,7 +137,7 @@ def _shipped() -> Iterator[Path]:
 
 def _check_output(path: str, suffixes: Sequence[str]) -> None:
     """Refuse a name that no output can have."""
-    from xlperf.files import irreplaceable
+    from xlperf.base.files import irreplaceable
 
     if path == STANDARD and STANDARD in suffixes:
         return

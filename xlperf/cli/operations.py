@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.cli.common import catalog_option, examples, output_option, say, wrote
 from xlperf.cli.files import Command
-from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
     from xlperf.cli.common import catalog_of
     from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
-    from xlperf.evaluate.operations import evaluate_operations
+    from xlperf.engine.operations import evaluate_operations
     from xlperf.explore.grid import grid, read_values
 
     known = catalog_of(catalog, None)
@@ -124,7 +124,7 @@ def _blank(values: np.ndarray) -> bool:
 
 def _line(name: str, text: str) -> tuple[str, list[str]]:
     """A header and the values of an option; sizes with a unit in bytes."""
-    from xlperf.units import UNITS
+    from xlperf.base.units import UNITS
 
     words = text.split(",")
     found = [_SIZE.fullmatch(word) for word in words]

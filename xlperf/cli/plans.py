@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.cli.common import (
     catalog_of,
     catalog_option,
@@ -20,7 +21,6 @@ from xlperf.cli.common import (
     wrote,
 )
 from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile, OutputFile
-from xlperf.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,8 +70,8 @@ def report(
     """
     import datetime
 
+    from xlperf.base.resources import workbook as shipped
     from xlperf.catalog.plans import read_plans
-    from xlperf.resources import workbook as shipped
     from xlperf.workbook.report import write_report
 
     if study is not None:
@@ -192,8 +192,8 @@ def explain(
     from xlperf.catalog.plans import read_plans
     from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
-    from xlperf.evaluate import evaluate as evaluated
-    from xlperf.evaluate import explain as explained
+    from xlperf.engine import evaluate as evaluated
+    from xlperf.engine import explain as explained
 
     if row is not None and name is not None:
         raise click.UsageError("give --row or --name, not both")
@@ -342,7 +342,7 @@ def _evaluated(
     table: Table, catalog: Catalog, block: int, most: int, most_accelerators: int
 ) -> Iterator[tuple[Table, Table]]:
     """Plans and their results, block by block, with progress."""
-    from xlperf.evaluate import evaluate
+    from xlperf.engine import evaluate
 
     notes: dict[int, str] = {}
     if table.auto:

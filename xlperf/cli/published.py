@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.cli.common import catalog_of, catalog_option, examples, progress, say, standard_output, wrote
 from xlperf.cli.files import STANDARD, Command, EditedFile, InputFile, OutputFile
-from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -88,8 +88,8 @@ def validate(
     rows are taken. The error of a row is |predicted time / measured time - 1|. Exit code 1 where a tolerance is
     missed.
     """
+    from xlperf.base.files import replaced
     from xlperf.calibrate.validate import validate as validated
-    from xlperf.files import replaced
 
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
@@ -176,9 +176,9 @@ def calibrate(
     Each constant says on which rows it was fitted and how far off those are that it was not fitted on. Rows of the
     group "papers" are never fitted on.
     """
+    from xlperf.base.resources import workbook as shipped
     from xlperf.cli.results import parts, write_blocks
     from xlperf.cli.terminal import text_table
-    from xlperf.resources import workbook as shipped
 
     if not fit and (measurements or date or values_only):
         raise click.UsageError("--measurements, --date and --values-only need --fit")
@@ -204,9 +204,9 @@ def calibrate(
 
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
     """Median errors of the step time beside those of one constant MFU, by group and by source."""
+    from xlperf.base.resources import workbook
     from xlperf.calibrate.baseline import against_constant_mfu
     from xlperf.calibrate.published import read_published
-    from xlperf.resources import workbook
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
     published = [rows for path in paths for rows in read_published(path)]
@@ -232,10 +232,10 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
 
 
 def _kernels(catalog: Catalog, readme: str | None) -> int:
+    from xlperf.base.resources import workbook
     from xlperf.calibrate.held_out import kernel_table
     from xlperf.calibrate.kernel_errors import kernel_errors
     from xlperf.calibrate.kernel_rows import read_kernels
-    from xlperf.resources import workbook
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
     if readme is not None:
@@ -248,9 +248,9 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 
 
 def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], readme: str | None) -> int:
+    from xlperf.base.resources import workbook
     from xlperf.calibrate.held_out import left_out_table
     from xlperf.calibrate.published import read_published
-    from xlperf.resources import workbook
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
     published = [rows for path in paths for rows in read_published(path)]
@@ -279,7 +279,7 @@ def _announced(name: str) -> None:
 
 def _replace_table(path: Path, table: str, name: str = "accuracy") -> None:
     """Put a table between its markers in a text file."""
-    from xlperf.files import replaced
+    from xlperf.base.files import replaced
 
     markers = (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
     text = path.read_text(encoding="utf-8")

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.files import replaced
 from xlperf.cli.common import standard_output
 from xlperf.cli.files import STANDARD
-from xlperf.errors import Fault, InputError
-from xlperf.files import replaced
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.cli.common import catalog_option, examples, most_options, progress, say, wrote
 from xlperf.cli.files import RESULTS, Command, InputFile
-from xlperf.errors import Fault, InputError
 
 if TYPE_CHECKING:
     import numpy as np

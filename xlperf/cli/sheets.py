@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.cli.common import examples, say
 from xlperf.cli.files import Command, InputFile, OutputFile
-from xlperf.errors import Fault, InputError
 
 
 @click.command(
@@ -24,10 +24,10 @@ def check(workbook: str | None) -> int:
     parameters are not the stated ones, a device that cannot be built or is far from the accelerator that it is
     compared with), 0 where all is well.
     """
+    from xlperf.base.resources import workbook as shipped
     from xlperf.calibrate.consistency import parameter_faults
     from xlperf.catalog.check import check as checked
     from xlperf.explore.reverse_check import device_faults
-    from xlperf.resources import workbook as shipped
 
     found = checked(workbook or shipped(), [parameter_faults, device_faults])
     say(*found.lines())

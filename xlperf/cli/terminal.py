@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from xlperf.errors import printable
+from xlperf.base.errors import printable
 
 if TYPE_CHECKING:
     from xlperf.cli.results import Part

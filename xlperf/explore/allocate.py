@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.devices import evaluate_devices
+from xlperf.engine import evaluate
+from xlperf.engine.devices import evaluate_devices
 from xlperf.explore.plan_grid import plan_grid
 
 OBJECTIVES = {

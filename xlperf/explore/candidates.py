@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import AUTO_COLUMNS, split_header
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError
+from xlperf.equations.plan.plan import PLACEHOLDERS
 from xlperf.explore.counts import MOST_ACCELERATORS, STEPS, Counts, server_sizes, sold_counts, thinned
 from xlperf.explore.grid import MOST_PLANS, grid
 from xlperf.explore.loads import NUM_POINTS, load_steps
 from xlperf.explore.serving_space import cross_inference
 from xlperf.explore.space import Space, TooMany, space_of
 from xlperf.explore.training_space import cross_training, equal_chunks
-from xlperf.parallel.plan import PLACEHOLDERS
 
 MOST_CANDIDATES = MOST_PLANS
 """Plans that one plan with ``auto`` may stand for, unless more are allowed."""

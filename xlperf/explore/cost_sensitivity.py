@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError, nearest
-from xlperf.evaluate.cases import CASES, uncertain_columns, values_in_case
+from xlperf.engine.cases import CASES, uncertain_columns, values_in_case
 
 MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
 _NODES = ("node", "base_node")
@@ -86,10 +86,10 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
 
 def _results(table: Table, catalog: Catalog) -> Table:
     if table.kind == "servers":
-        from xlperf.evaluate.servers import evaluate_servers
+        from xlperf.engine.servers import evaluate_servers
 
         return evaluate_servers(table)
-    from xlperf.evaluate.designs import evaluate_designs
+    from xlperf.engine.designs import evaluate_designs
 
     return evaluate_designs(table, catalog)
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.door import Progress
+from xlperf.engine import evaluate
+from xlperf.engine.door import Progress
 from xlperf.explore.candidates import expanded
 from xlperf.explore.counts import MOST_ACCELERATORS
 from xlperf.explore.grid import MOST_PLANS, grid
@@ -101,7 +101,7 @@ def points(
     Raises
     ------
     InputError
-        Where the plans are of training, the grid is too large, or as :func:`xlperf.evaluate.evaluate`.
+        Where the plans are of training, the grid is too large, or as :func:`xlperf.engine.evaluate`.
     """
     if plans.kind != "inference":
         raise InputError(Fault("", f"these are {plans.kind} plans; a frontier needs inference plans"))

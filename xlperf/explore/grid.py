@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.cells import convert, is_blank, parse_header
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import BadValue
-from xlperf.errors import Fault, InputError
 
 MOST_PLANS = 1_000_000
 """Rows of a grid at the most: more is a slip rather than a wish, and does not fit in memory."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 
 NUM_POINTS = 24
 LOADS = ("concurrency", "batch_size", "request_rate")

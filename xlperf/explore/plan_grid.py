@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError
 
 MOST_TENSOR_PARALLEL = 64
 MICRO_BATCHES = (1.0, 2.0, 4.0)

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.door import Progress
+from xlperf.engine import evaluate
+from xlperf.engine.door import Progress
 from xlperf.explore.candidates import MOST_CANDIDATES, auto_faults
 from xlperf.explore.counts import MOST_ACCELERATORS
 from xlperf.explore.search import ILLEGAL, Search, search
@@ -69,7 +69,7 @@ def resolve(
     Returns
     -------
     Resolved
-        Plans that :func:`xlperf.evaluate.evaluate` takes.
+        Plans that :func:`xlperf.engine.evaluate` takes.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def evaluate_resolved(
     Raises
     ------
     InputError
-        As :func:`resolve` and :func:`xlperf.evaluate.evaluate`.
+        As :func:`resolve` and :func:`xlperf.engine.evaluate`.
     """
     resolved = resolve(plans, catalog, most, None, most_accelerators)
     results = evaluate(resolved.plans, catalog, progress)

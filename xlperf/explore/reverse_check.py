@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault
-from xlperf.evaluate.devices import PRECISIONS, evaluate_devices
+from xlperf.engine.devices import PRECISIONS, evaluate_devices
 
 TOLERANCE = 0.20
 """Largest relative difference that is let pass: budgets say no more than this."""

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, split_header, unit_of
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.door import Progress
+from xlperf.engine import evaluate
+from xlperf.engine.door import Progress
 from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidates, uneven_chunks
 from xlperf.explore.counts import MOST_ACCELERATORS, Counts
 from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of, tightest
@@ -210,7 +210,7 @@ def search(
     Returns
     -------
     Search
-        The best plans and their results, the same as :func:`xlperf.evaluate.evaluate` gives for them.
+        The best plans and their results, the same as :func:`xlperf.engine.evaluate` gives for them.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.schema import column
 from xlperf.explore.space import Mask, Space, Value, common_divisor, divides, divisors, powers_of_two
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError
-from xlperf.evaluate.columns import catalog_arrays
-from xlperf.workload.model import Model
+from xlperf.engine.columns import catalog_arrays
+from xlperf.equations.model.model import Model
 
 
 class TooMany(InputError):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
 from xlperf.catalog.schema import column
+from xlperf.equations.plan.plan import PLACEHOLDERS
 from xlperf.explore.space import Mask, Space, Value, common_divisor, divides, divisors, powers_of_two
-from xlperf.parallel.plan import PLACEHOLDERS
 
 MOST_MICRO_BATCH = 64.0
 """Largest micro batch that is tried where the global batch is left open. [-]"""

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.arrays import Array
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.headers import is_count
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.catalog.values import number_of
-from xlperf.errors import Fault, InputError
 from xlperf.explore.grid import MOST_PLANS, read_values
 
 SHEETS = ("accelerators", "networks", "models", "prices")

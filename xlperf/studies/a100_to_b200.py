@@ -10,7 +10,7 @@ import numpy as np
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.studies.outcome import Chart, Finding, Inputs, Outcome, Rows, Setting, Study, StudySheet, Value, own_column
 from xlperf.studies.source import with_rows
 
@@ -215,7 +215,7 @@ _MEANINGS = {
 
 
 def _positions(names: Sequence[str], inputs: Inputs, setting: str) -> list[int]:
-    from xlperf.errors import Fault, InputError, nearest
+    from xlperf.base.errors import Fault, InputError, nearest
 
     found: list[int] = []
     for word in inputs.words(setting):

@@ -7,12 +7,13 @@ from itertools import product
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError, nearest
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.designs import evaluate_designs
+from xlperf.engine import evaluate
+from xlperf.engine.designs import evaluate_designs
 from xlperf.studies.derived import for_each
 from xlperf.studies.outcome import (
     Chart,
@@ -30,7 +31,6 @@ from xlperf.studies.outcome import (
     wide,
 )
 from xlperf.studies.source import with_rows
-from xlperf.units import UNITS
 
 _PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 

@@ -7,8 +7,9 @@ from itertools import product
 
 import numpy as np
 
+from xlperf.base.units import UNITS
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -24,7 +25,6 @@ from xlperf.studies.outcome import (
     shown,
     wide,
 )
-from xlperf.units import UNITS
 
 _MACHINES = (
     "A100-SXM4-80GB",

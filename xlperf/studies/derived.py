@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.plans import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError, nearest
-from xlperf.evaluate.devices import accelerators_of
+from xlperf.engine.devices import accelerators_of
 from xlperf.studies.source import with_rows
 
 

@@ -7,9 +7,10 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.studies.derived import derived, device_row, for_each, with_devices
 from xlperf.studies.outcome import (
     Chart,
@@ -26,7 +27,6 @@ from xlperf.studies.outcome import (
     wide,
 )
 from xlperf.studies.source import with_rows
-from xlperf.units import UNITS
 
 _PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 

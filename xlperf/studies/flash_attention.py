@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.studies.outcome import Chart, Finding, Inputs, Outcome, Rows, Study, StudySheet, Value, own_column, shown
 
 _LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from xlperf.base.units import UNITS
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate, explain
+from xlperf.engine import evaluate, explain
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -24,7 +25,6 @@ from xlperf.studies.outcome import (
     own_column,
     wide,
 )
-from xlperf.units import UNITS
 
 _MACHINES = ("A100-SXM4-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "MI300X", "TPUv5p")
 _FAMILIES = ("gemm", "attention", "attention_decode", "attention_latent")

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from xlperf.base.units import UNITS
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.join import join
+from xlperf.engine import evaluate
+from xlperf.engine.join import join
+from xlperf.equations.model.parameters import parameter_count
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -23,8 +25,6 @@ from xlperf.studies.outcome import (
     shown,
     wide,
 )
-from xlperf.units import UNITS
-from xlperf.workload.parameters import parameter_count
 
 _COUNT = 256
 _SHAPE: Mapping[str, object] = {

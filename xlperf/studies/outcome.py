@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError
 
 Value = float | str | bool | None
 Rows = Sequence[Mapping[str, object]]

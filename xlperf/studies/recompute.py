@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.studies.outcome import (
     Chart,
     Finding,

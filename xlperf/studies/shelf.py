@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from xlperf.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError, nearest
 
 if TYPE_CHECKING:
     from xlperf.studies.outcome import Study

@@ -7,10 +7,11 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError
-from xlperf.evaluate import evaluate
+from xlperf.engine import evaluate
 from xlperf.studies.derived import derived, device_row, with_devices
 from xlperf.studies.outcome import (
     Chart,
@@ -25,7 +26,6 @@ from xlperf.studies.outcome import (
     own_column,
     wide,
 )
-from xlperf.units import UNITS
 
 _BLOCK = 16384  # plans that are evaluated at a time
 _STOPS = 0.05  # gain of a generation below which it is said to help no more

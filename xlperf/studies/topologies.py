@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from xlperf.evaluate import evaluate
-from xlperf.evaluate.networks import network_of
-from xlperf.network.collectives import collective_time
+from xlperf.base.units import UNITS
+from xlperf.engine import evaluate
+from xlperf.engine.networks import network_of
+from xlperf.equations.network.collectives import collective_time
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -23,7 +24,6 @@ from xlperf.studies.outcome import (
     own_column,
     wide,
 )
-from xlperf.units import UNITS
 
 _COUNT = 512
 _WORD = "Same injection bandwidth for all: 450 GB/s in the node of 8, 50 GB/s beyond; flat ones 100 GB/s throughout"

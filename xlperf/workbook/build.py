@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook as shipped
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, schema
 from xlperf.catalog.table import Table
-from xlperf.errors import InputError
-from xlperf.resources import workbook as shipped
 
 Rows = Sequence[Mapping[str, object]]
 KINDS = (*PLAN_TABLES, *CATALOG_TABLES)

@@ -11,8 +11,8 @@ from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.addin.blocks import CellError
+from xlperf.base.units import factor
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, Column, results_of, table_schema
-from xlperf.units import factor
 from xlperf.workbook.build_package import Formulas
 from xlperf.workbook.build_sheets import LIVE_RESULTS, alarm
 from xlperf.workbook.style import data_rows, page_setup, put, title

@@ -9,9 +9,9 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 
+from xlperf.base.units import HOUR, MILLION, YEAR
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
-from xlperf.cost.tco import accelerator_cost_rate, pool_mean
-from xlperf.units import HOUR, MILLION, YEAR
+from xlperf.equations.cost.tco import accelerator_cost_rate, pool_mean
 from xlperf.workbook.build_package import Formulas
 from xlperf.workbook.style import data_rows, page_setup, put, title
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from openpyxl import Workbook
 
-from xlperf import resources
+from xlperf.base import resources
 from xlperf.workbook.report_summary import SHEETS
 from xlperf.workbook.save import save_workbook
 from xlperf.workbook.style import add_styles, link, page_setup, title

@@ -14,12 +14,12 @@ from openpyxl.comments import Comment
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.resources import workbook as shipped
 from xlperf.catalog.sheets import Workbook as Reader
 from xlperf.catalog.sheets import column_letters
 from xlperf.catalog.values import ErrorValue, Unsaved, is_blank
 from xlperf.catalog.workbook import missing_sheet
-from xlperf.errors import Fault, InputError
-from xlperf.resources import workbook as shipped
 
 if TYPE_CHECKING:
     from openpyxl import Workbook

@@ -13,8 +13,8 @@ from xlperf.addin.session import MOST_IN_CELLS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.evaluate.designs import evaluate_designs
-from xlperf.evaluate.servers import evaluate_servers
+from xlperf.engine.designs import evaluate_designs
+from xlperf.engine.servers import evaluate_servers
 from xlperf.explore.resolve import evaluate_resolved
 from xlperf.workbook.build_front import CARD_RESULTS, CARDS, card, catalog_kinds
 from xlperf.workbook.build_sheets import ASKED, LIVE_RESULTS, PLANNED

@@ -23,7 +23,7 @@ def new_workbook(path: str | Path, empty: bool = False) -> None:
     InputError
         When the file cannot be written.
     """
-    from xlperf.resources import workbook
+    from xlperf.base.resources import workbook
     from xlperf.workbook.build import Rows, read_tables, workbook_package
     from xlperf.workbook.save import replace_file
 

@@ -13,10 +13,10 @@ from openpyxl.styles import Font, PatternFill
 from openpyxl.utils import get_column_letter
 
 import xlperf
-from xlperf import resources
+from xlperf.base import resources
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
-from xlperf.errors import Fault, InputError
 from xlperf.workbook import style
 from xlperf.workbook.report_assumptions import assumptions_sheet, catalog_sheet, reasons_sheet, used_rows
 from xlperf.workbook.report_breakdown import inference_time_sheet, memory_sheet, step_time_sheet
@@ -65,7 +65,7 @@ def write_report(
     study : str
         Name of the study; part of the title.
     explain : callable, optional
-        Operators of one plan; :func:`xlperf.evaluate.explain` when not given.
+        Operators of one plan; :func:`xlperf.engine.explain` when not given.
     limits : callable, optional
         What a plan gives at every load; :func:`xlperf.explore.frontier.points` when not given.
 
@@ -179,7 +179,7 @@ def _operators(
     catalog: Catalog, groups: Sequence[Plans], explain: Explain | None
 ) -> tuple[tuple[Plans, int, Table], ...]:
     if explain is None:
-        from xlperf.evaluate import explain as explained
+        from xlperf.engine import explain as explained
 
         explain = explained
     return tuple((group, row, explain(group.plans, catalog, row)) for group in groups for row in chosen(group))

@@ -11,7 +11,7 @@ from openpyxl.utils import get_column_letter
 
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
-from xlperf.evaluate.devices import accelerators_of
+from xlperf.engine.devices import accelerators_of
 from xlperf.workbook.report_breakdown import extra_column
 from xlperf.workbook.report_data import (
     GOOD,

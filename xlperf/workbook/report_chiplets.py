@@ -12,9 +12,9 @@ from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
+from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
-from xlperf.cost.systems import crossover_volume
-from xlperf.units import MILLION
+from xlperf.equations.cost.systems import crossover_volume
 from xlperf.workbook.chart_parts import Cells
 from xlperf.workbook.charts import Points
 from xlperf.workbook.charts_cost import curves
@@ -91,7 +91,7 @@ def chiplet_sheet(sheet: Worksheet, report: Report, basis: Basis) -> None:
 
 def _costs(catalog: Catalog, basis: Basis, area: Any, count: Any, different: Any) -> tuple[np.ndarray, np.ndarray]:
     """Cost of a module and one-time cost in all [USD] of systems; NaN where a die is beyond the reticle."""
-    from xlperf.evaluate.designs import evaluate_designs
+    from xlperf.engine.designs import evaluate_designs
 
     areas, counts, designs = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (area, count, different)))
     shape = areas.shape

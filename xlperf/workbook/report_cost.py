@@ -14,10 +14,10 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import Column, results_of, unit_of
 from xlperf.catalog.table import Table
-from xlperf.evaluate.bridge import cost_bridge
-from xlperf.evaluate.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, first_rows
-from xlperf.evaluate.servers import HOUR_PARTS as SERVER_PARTS
-from xlperf.evaluate.token_costs import ALL_IN
+from xlperf.engine.bridge import cost_bridge
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, first_rows
+from xlperf.engine.servers import HOUR_PARTS as SERVER_PARTS
+from xlperf.engine.token_costs import ALL_IN
 from xlperf.workbook.chart_parts import Cells
 from xlperf.workbook.charts import Part, horizontal_bars
 from xlperf.workbook.charts_cost import tornado, waterfall
@@ -99,8 +99,8 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
     designs : np.ndarray
         Rows of the sheet chiplets to show, at least one.
     """
-    from xlperf.evaluate.designs import evaluate_designs
-    from xlperf.evaluate.servers import evaluate_servers
+    from xlperf.engine.designs import evaluate_designs
+    from xlperf.engine.servers import evaluate_servers
     from xlperf.explore.cost_sensitivity import cost_sensitivity
 
     catalog = report.catalog

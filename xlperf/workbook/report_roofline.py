@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from openpyxl.worksheet.pagebreak import Break
 
+from xlperf.base.units import factor
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.evaluate.devices import accelerators_of
-from xlperf.evaluate.precisions import PRECISIONS
-from xlperf.units import factor
+from xlperf.engine.devices import accelerators_of
+from xlperf.engine.precisions import PRECISIONS
 from xlperf.workbook.chart_parts import Cells
 from xlperf.workbook.charts import Points, log_scatter
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column

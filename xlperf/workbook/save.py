@@ -18,8 +18,8 @@ from openpyxl.drawing.spreadsheet_drawing import SpreadsheetDrawing
 from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.writer.excel import ExcelWriter
 
-from xlperf.errors import Fault, InputError
-from xlperf.files import replaced
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.files import replaced
 
 if TYPE_CHECKING:
     from openpyxl import Workbook

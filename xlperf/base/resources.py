@@ -1,0 +1,39 @@
+"""Where the workbooks and templates that come with xlperf lie: in the wheel, or beside the package in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def _resource(folder: str, name: str) -> Path:
+    installed = _PACKAGE / folder / name
+    return installed if installed.exists() else _PACKAGE.parent / folder / name
+
+
+def workbook(name: str = "xlperf.xlsx") -> Path:
+    """Path of a shipped workbook: ``xlperf.xlsx`` or ``validation.xlsx``.
+
+    >>> workbook().name
+    'xlperf.xlsx'
+    """
+    return _resource("workbooks", name)
+
+
+def template(name: str) -> Path:
+    """Path of a shipped template.
+
+    >>> template("report.xlsx").parent.name
+    'templates'
+    """
+    return _resource("templates", name)
+
+
+def shipped_folders() -> tuple[Path, ...]:
+    """Folders whose files xlperf reads: the package, workbooks, templates.
+
+    >>> [folder.name for folder in shipped_folders()]
+    ['xlperf', 'workbooks', 'templates']
+    """
+    return (_PACKAGE, workbook().parent, template("report.xlsx").parent)

@@ -1,0 +1,26 @@
+"""The one door: a table of plans, designs or servers and a catalog in, a table of results out."""
+
+from xlperf.engine.door import evaluate, explain
+
+__all__ = ["cost_bridge", "evaluate", "evaluate_designs", "evaluate_ownership", "evaluate_servers", "explain"]
+
+
+def __getattr__(name: str) -> object:
+    """Cost is loaded when it is first asked for: a plan does without it."""
+    if name == "evaluate_designs":
+        from xlperf.engine.designs import evaluate_designs
+
+        return evaluate_designs
+    if name == "evaluate_servers":
+        from xlperf.engine.servers import evaluate_servers
+
+        return evaluate_servers
+    if name == "evaluate_ownership":
+        from xlperf.engine.ownership import evaluate_ownership
+
+        return evaluate_ownership
+    if name == "cost_bridge":
+        from xlperf.engine.bridge import cost_bridge
+
+        return cost_bridge
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,312 @@
+"""A whole catalog as the arrays that equations take: made once, then taken from by row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from xlperf.base.arrays import Array, some
+from xlperf.base.units import YEAR, factor
+from xlperf.catalog.calibration import Words, coded_words
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.engine.precisions import PRECISIONS
+from xlperf.engine.token_costs import Terms
+from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
+from xlperf.equations.model.model import Model
+
+L2_BYTES_PER_CLOCK = 64.0
+
+
+_UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
+_PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
+_LINEAR = re.compile(r"(?P<near>\d+) linear \(gated delta net\) : (?P<far>\d+) full")
+_STATE_SPACE = re.compile(r"(?P<near>\d+) Mamba-2 : (?P<far>\d+) full : (?P<bare>\d+) feed-forward")
+_LINEAR_COLUMNS = {
+    "linear_key_heads": "linear_num_key_heads",
+    "linear_value_heads": "linear_num_value_heads",
+    "linear_key_size": "linear_key_head_size",
+    "linear_value_size": "linear_value_head_size",
+    "linear_convolution": "linear_convolution_size",
+}
+
+
+DEVICE_COLUMNS = (
+    "vector_flop_rate",
+    "memory_bandwidth",
+    "memory_capacity",
+    "l2_bandwidth",
+    "num_multiprocessors",
+    "thermal_design_power",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class CatalogArrays:
+    """Columns of a whole catalog, made once and then taken from by row.
+
+    ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`. ``linked``
+    says whether any accelerator brings its own link bandwidth, ``unbuilt`` why derived ones cannot be built; None
+    where all can. ``terms`` is what an accelerator costs and draws at full load by the sheet ``prices``, ``rented``
+    says where that is a rental price; ``owning`` are the other arguments of
+    :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
+    """
+
+    model: Array
+    unmodelled: np.ndarray
+    is_unmodelled: np.ndarray
+    architecture: np.ndarray
+    max_sequence_length: Array
+    generation: Words
+    peaks: Array
+    device: Array
+    thermal_design_power: Array
+    reserved_memory: Array
+    terms: Terms
+    rented: np.ndarray
+    owning: Mapping[str, Array]
+    link_bandwidth: Array
+    linked: bool
+    unbuilt: np.ndarray | None
+
+
+class _Known:
+    """What is known of a catalog: which of its accelerators follow from devices, and its arrays with and without them.
+
+    Devices go through equations of their own, which a plan on other accelerators need not wait for.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        names = catalog.tables["accelerators"].text("device")
+        self.derived = np.array([name != "" for name in names.tolist()], dtype=bool)
+        self.arrays: dict[bool, CatalogArrays] = {}
+
+
+_cache: WeakKeyDictionary[Catalog, _Known] = WeakKeyDictionary()
+
+
+def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
+    heads = models.number("num_attention_heads")
+    hidden = models.number("hidden_size")
+    position = models.filled("position_embedding")
+    bias = models.filled("linear_bias")
+    head_size = models.number("head_size")
+    groups = models.number("num_query_groups")
+    columns = {
+        "num_layers": models.number("num_layers"),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_query_groups": np.where(np.isnan(groups), heads, groups),
+        "head_size": np.where(np.isnan(head_size), hidden / heads, head_size),
+        "ffn_hidden_size": models.number("ffn_hidden_size"),
+        "vocab_size": models.number("vocab_size"),
+        "gated_mlp": models.filled("gated_mlp"),
+        "tied_embeddings": models.filled("tied_embeddings"),
+        "learned_positions": np.where(position == "learned", models.number("max_sequence_length", 0.0), 0.0),
+        "rotary": (position == "rope").astype(float),
+        "layer_norm": (models.filled("normalization") == "layernorm").astype(float),
+        "bias_qkv": (bias != "none").astype(float),
+        "bias_all": (bias == "all").astype(float),
+        "query_key_norm": models.filled("query_key_norm"),
+        "dropout": models.filled("dropout"),
+    }
+    latent = models.filled("attention_type") == "MLA"
+    experts = models.number("num_experts", 0.0)
+    local, chunked, windows, linear, bare, reasons = _layer_kinds(models)
+    nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
+    qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
+    step = models.number("moe_layer_step", 1.0)
+    leading = models.number("first_dense_layers", 0.0)
+    layers = columns["num_layers"]
+    expert_ffn = np.where(experts > 0, models.number("moe_ffn_hidden_size"), 0.0)
+    columns |= {
+        "latent_attention": latent.astype(float),
+        "q_lora_rank": np.where(latent, models.number("q_lora_rank", 0.0), 0.0),
+        "kv_lora_rank": np.where(latent, models.number("kv_lora_rank", 0.0), 0.0),
+        "qk_rope_head_size": np.where(latent, rope, 0.0),
+        "qk_head_size": qk_head,
+        "v_head_size": np.where(latent, models.number("v_head_size"), columns["head_size"]),
+        "num_local_layers": local,
+        "window": windows,
+        "chunked": chunked,
+        "num_moe_layers": np.where(experts > 0, np.where(bare > 0, bare, np.floor((layers - leading) / step)), 0.0),
+        "moe_layer_step": step,
+        "num_experts": experts,
+        "top_k": np.where(experts > 0, models.number("top_k"), 0.0),
+        "expert_ffn_hidden_size": expert_ffn,
+        "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
+        "num_mtp_layers": models.number("num_mtp_layers", 0.0),
+        "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
+        "num_linear_layers": linear,
+        **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
+        "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
+        "attention_gate": np.where(linear > 0, models.filled("attention_output_gate"), 0.0),
+        "state_space": (bare > 0).astype(float),
+        "num_bare_layers": bare,
+    }
+    return columns, reasons
+
+
+def _layer_kinds(models: Table) -> tuple[Array, Array, Array, Array, Array, np.ndarray]:
+    """Local layers, whether they are chunks, their window, linear and bare layers, and why a row has no model ("")."""
+    attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
+    window, layers = models.number("sliding_window"), models.number("num_layers")
+    local, chunked = np.zeros(len(models)), np.zeros(len(models))
+    windows = np.full(len(models), np.inf)
+    linear, bare = np.zeros(len(models)), np.zeros(len(models))
+    gated = models.filled("attention_output_gate") > 0.0
+    shaped = ~np.isnan(sum(models.number(column) for column in _LINEAR_COLUMNS.values()))
+    reasons = np.full(len(models), "", dtype=object)
+    other = np.array([word in _UNKNOWN_KINDS for word in attention.tolist()], dtype=bool)
+    for row in np.flatnonzero(other | (window > 0) | (pattern != "") | gated).tolist():
+        found = _PATTERN.fullmatch(str(pattern[row]).strip())
+        mixed = _LINEAR.fullmatch(str(pattern[row]).strip())
+        apart = _STATE_SPACE.fullmatch(str(pattern[row]).strip())
+        if apart is not None and sum(map(float, apart.groups())) != layers[row]:
+            reasons[row] = f'has {layers[row]:g} layers, which are not those of its pattern ("{pattern[row]}")'
+        elif attention[row] == "hybrid" and apart is not None and shaped[row]:
+            linear[row], bare[row] = float(apart["near"]), float(apart["bare"])
+        elif attention[row] == "hybrid" and mixed is not None and shaped[row]:
+            near, far = float(mixed["near"]), float(mixed["far"])
+            linear[row] = np.round(layers[row] * near / (near + far))
+        elif other[row]:
+            reasons[row] = f"has {attention[row]} attention"
+        elif gated[row]:
+            reasons[row] = "has an output gate beside layers that are not hybrid"
+        elif found is not None:
+            near, far = float(found["near"]), float(found["far"])
+            local[row] = np.round(layers[row] * near / (near + far))
+            windows[row] = float(found["window"])
+            chunked[row] = float(found["kind"] == "chunked")
+        elif pattern[row]:
+            reasons[row] = f'has layers of a kind that is not known ("{pattern[row]}")'
+        elif window[row] > 0:
+            local[row], windows[row] = layers[row], window[row]
+    return local, chunked, windows, linear, bare, reasons
+
+
+def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
+    """Columns of a catalog, made when they are first asked for.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Accelerators, models and prices.
+    accelerators : np.ndarray
+        Rows of the accelerators that are looked at: what follows from devices is there where one of these does.
+
+    Returns
+    -------
+    CatalogArrays
+        In the units used inside.
+    """
+    known = _cache.get(catalog)
+    if known is None:
+        known = _cache[catalog] = _Known(catalog)
+    derived = some(known.derived[accelerators])
+    found = known.arrays.get(derived)
+    if found is None:
+        found = known.arrays[derived] = _arrays(catalog, derived)
+    return found
+
+
+def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
+    models, prices = catalog.tables["models"], catalog.tables["prices"]
+    accelerators = catalog.tables["accelerators"]
+    device_capex = device_power = np.full(len(accelerators), np.nan)
+    unbuilt = np.full(len(accelerators), "", dtype=object)
+    if derived:
+        from xlperf.engine.devices import accelerators_of
+
+        accelerators, device_capex, device_power, unbuilt, _ = accelerators_of(catalog)
+    model, unmodelled = _model_columns(models)
+    units = accelerators.number("num_multiprocessors")
+    clocked = units * accelerators.number("clock_rate")
+
+    def or_else(column: str, fallback: Array) -> Array:
+        values = accelerators.number(column)
+        return np.where(np.isnan(values), fallback, values)
+
+    infinite = np.full(len(accelerators), np.inf)
+    power = accelerators.number("thermal_design_power")
+    row = catalog.price_rows
+    priced = row >= 0
+
+    declared = table_schema("prices").by_name
+
+    def price(column: str) -> Array:
+        default = float(declared[column].default or "nan") * factor(declared[column].unit or "-")
+        if not len(prices):
+            return np.full(len(row), default)
+        return np.where(priced, prices.filled(column)[np.maximum(row, 0)], default)
+
+    capex = price("capex")
+    capex = np.where(np.isnan(capex), device_capex, capex)
+    stated_power = price("server_power")
+    own_power = np.where(np.isnan(device_power), power, device_power)
+    server_power = np.where(np.isnan(stated_power), own_power, stated_power)
+    effectiveness = price("power_usage_effectiveness")
+    owning = {
+        "capex": capex,
+        "life": price("life"),
+        "utilization": price("utilization"),
+        "server_power": server_power,
+        "power_usage_effectiveness": effectiveness,
+        "energy_price": price("energy_price"),
+        "opex_share": price("opex_share"),
+    }
+    rent = price("rental_price")
+    cost_rate = accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning)
+    device = {
+        "vector_flop_rate": or_else("peak_flop_rate_fp32", accelerators.number("peak_flop_rate_bf16") / 16.0),
+        "memory_bandwidth": accelerators.number("memory_bandwidth"),
+        "memory_capacity": accelerators.number("memory_capacity"),
+        "l2_bandwidth": or_else("l2_bandwidth", np.where(np.isnan(clocked), infinite, L2_BYTES_PER_CLOCK * clocked)),
+        "num_multiprocessors": units,
+        "thermal_design_power": power,
+    }
+    return CatalogArrays(
+        model=np.array([model[field.name] for field in fields(Model)]),
+        unmodelled=unmodelled,
+        is_unmodelled=np.array([text != "" for text in unmodelled.tolist()], dtype=bool),
+        architecture=np.asarray(
+            (model["latent_attention"] > 0) * 1
+            + (model["num_experts"] > 0) * 2
+            + (model["num_local_layers"] > 0) * 4
+            + (model["num_linear_layers"] > 0) * 8
+        ),
+        max_sequence_length=models.number("max_sequence_length"),
+        generation=coded_words(accelerators.text("generation").tolist()),
+        peaks=np.stack([accelerators.number(f"peak_flop_rate_{PRECISIONS[name].peak}") for name in PRECISIONS], -1),
+        device=np.array([device[name] for name in DEVICE_COLUMNS]),
+        thermal_design_power=power,
+        reserved_memory=accelerators.filled("reserved_memory"),
+        terms=Terms(cost_rate, building_power(server_power, effectiveness), price("carbon_intensity")),
+        rented=~np.isnan(rent),
+        owning=owning,
+        link_bandwidth=accelerators.number("link_bandwidth"),
+        linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
+        unbuilt=unbuilt if any(unbuilt.tolist()) else None,
+    )
+
+
+def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
+    """All models of a catalog as the equations need them.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose sheet ``models`` is meant.
+
+    Returns
+    -------
+    tuple of Model and np.ndarray
+        One entry per row of the sheet, and what of each is not modelled as a dense decoder ("" where all is).
+    """
+    arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
+    return Model(*arrays.model), arrays.unmodelled

@@ -1,0 +1,314 @@
+"""Names joined to columns: the rows of the catalog that plans refer to, as the arrays that equations take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, some
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine.columns import DEVICE_COLUMNS, catalog_arrays
+from xlperf.engine.networks import network_of, own_links
+from xlperf.engine.precisions import (
+    BLOCK_SCALED,
+    CASTS,
+    ELEMENT_SIZES,
+    FP4,
+    PRECISION_CODES,
+    PRECISION_KEYS,
+    PRECISION_NAMES,
+    PRODUCT_SIZES,
+    WIDE_CODES,
+)
+from xlperf.engine.token_costs import Terms
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.network.tiers import Network
+from xlperf.equations.plan.rules import Rule
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Plans with what they refer to; arrays of shape (rows,) but for the network's and the device's."""
+
+    model: Model
+    device: Device
+    wide_device: Device
+    network: Network
+    keys: Keys
+    wide_keys: Keys
+    product_size: Array
+    element_size: Array
+    casts: Array
+    reserved_memory: Array
+    max_sequence_length: Array
+    accelerators: np.ndarray
+    terms: Terms
+    rented: np.ndarray
+    rules: list[Rule]
+    peaks: Array
+    generation: Words
+    software: Words
+
+    def keys_for(self, codes: np.ndarray) -> Keys:
+        """Calibration keys of the plans at another precision.
+
+        Parameters
+        ----------
+        codes : np.ndarray
+            Positions of its names in PRECISION_NAMES, (rows,).
+
+        Returns
+        -------
+        Keys
+            For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
+        """
+        return combined_keys(self.generation, Words(codes, PRECISION_KEYS), self.software)
+
+    def keys_named(self, codes: np.ndarray) -> Keys:
+        """Calibration keys of the plans by the names of precisions themselves: INT4 weights are not 16-bit ones.
+
+        Parameters
+        ----------
+        codes : np.ndarray
+            Their positions in PRECISION_NAMES, (rows,).
+
+        Returns
+        -------
+        Keys
+            For :meth:`xlperf.catalog.calibration.Calibration.constants_of`.
+        """
+        return combined_keys(self.generation, Words(codes, PRECISION_NAMES), self.software)
+
+    def peak_for(self, codes: np.ndarray) -> Array:
+        """Dense peak of the plans' accelerators at another precision.
+
+        Parameters
+        ----------
+        codes : np.ndarray
+            Positions of its names in PRECISION_NAMES, (rows,).
+
+        Returns
+        -------
+        Array
+            NaN where the accelerator states none, (rows,). [FLOP/s]
+        """
+        return np.asarray(self.peaks[np.arange(len(codes)), codes])
+
+
+def refuse_auto(plans: Table) -> None:
+    """Refuse values ``auto``, which a search has to expand first.
+
+    Parameters
+    ----------
+    plans : Table
+        Plans as read.
+
+    Raises
+    ------
+    InputError
+        Naming every cell that says ``auto``.
+    """
+    faults = [
+        Fault(
+            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: a search has to choose a value first"
+        )
+        for column, mask in plans.auto.items()
+        for row in np.flatnonzero(mask)
+    ]
+    if faults:
+        raise InputError(faults)
+
+
+_FIRST_LINEAR = [field.name for field in fields(Model)].index("num_linear_layers")
+
+
+class Named(NamedTuple):
+    """Rows of the catalog that plans name, (rows,): models, accelerators, networks (-1 where blank)."""
+
+    models: np.ndarray
+    accelerators: np.ndarray
+    networks: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Named:
+        """Some of the plans."""
+        return Named(*(values[rows] for values in self))
+
+
+def named_rows(plans: Table, catalog: Catalog) -> Named:
+    """Look the names of plans up.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    Named
+        Rows, (rows,).
+
+    Raises
+    ------
+    InputError
+        Naming every cell whose name is not in the catalog.
+    """
+    faults: list[Fault] = []
+
+    def found(look_up: Callable[..., np.ndarray], *arguments: object) -> np.ndarray:
+        try:
+            return look_up(*arguments)
+        except InputError as error:
+            faults.extend(error.faults)
+            return np.zeros(len(plans), dtype=np.int64)
+
+    named = Named(
+        found(catalog.rows, "models", plans.text("model"), plans, "model"),
+        found(catalog.rows, "accelerators", plans.text("accelerator"), plans, "accelerator"),
+        found(catalog.network_index, plans.text("network"), plans, "network"),
+    )
+    if faults:
+        raise InputError(faults)
+    return named
+
+
+def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
+    """Structure of the models of plans as codes: rows of one code are evaluated together.
+
+    Parameters
+    ----------
+    named : Named
+        Rows of the catalog.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    array of int64
+        For :func:`architecture_of`.
+    """
+    return np.asarray(catalog_arrays(catalog, named.accelerators).architecture[named.models])
+
+
+def architecture_of(code: int) -> Architecture:
+    """The structure that a code stands for.
+
+    Parameters
+    ----------
+    code : int
+        One of :func:`architecture_codes`.
+
+    Returns
+    -------
+    Architecture
+        Which operators the layers have at all.
+    """
+    return Architecture(*(bool(code >> bit & 1) for bit in range(len(Architecture._fields))))
+
+
+def _software(plans: Table) -> Words:
+    declared = plans.schema.by_name["software"].default
+    if "software" not in plans:
+        return Words(np.zeros(len(plans), dtype=np.int64), (declared,))
+    found = coded_words(plans["software"].tolist())
+    return Words(found.codes, [word or declared for word in found.words])
+
+
+def _model_of(columns: Array) -> Model:
+    """Models with the fields of linear attention only where there is any: they are the last ones."""
+    return Model(*(columns if some(columns[_FIRST_LINEAR] > 0.0) else columns[:_FIRST_LINEAR]))
+
+
+def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
+    """Join plans to the catalog.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    catalog : Catalog
+        What they refer to.
+    named : Named, optional
+        As :func:`named_rows` has it, where that is known already.
+
+    Returns
+    -------
+    Joined
+        Arrays for the equations, and the rules that only the catalog can judge.
+    """
+    model_rows, rows, asked = named or named_rows(plans, catalog)
+    arrays = catalog_arrays(catalog, rows)
+    codes = plans.codes("precision", PRECISION_CODES)
+    wide_codes = WIDE_CODES[codes]
+    product_size, element_size = PRODUCT_SIZES[codes], ELEMENT_SIZES[codes]
+    peak = arrays.peaks[rows, codes]
+    wide_peak = arrays.peaks[rows, wide_codes]
+
+    common = dict(zip(DEVICE_COLUMNS, arrays.device[:, rows, None], strict=True))
+    device = Device(peak_flop_rate=peak[:, None], **common)
+    wide_device = Device(peak_flop_rate=wide_peak[:, None], **common)
+
+    default = catalog.default_networks[rows]
+    network_rows = np.where(asked >= 0, asked, default)
+    accelerators = plans.number("num_accelerators")
+    network, network_rules = network_of(catalog, network_rows, accelerators)
+    if arrays.linked:
+        network = own_links(catalog, network, network_rows, arrays.link_bandwidth[rows])
+    stated, device_rules = ~np.isnan(peak), []
+    if arrays.unbuilt is not None:
+        unbuilt = arrays.unbuilt[rows]
+        failed = unbuilt != ""
+        stated = stated | failed
+        device_rules = [Rule(failed, "{}", (unbuilt,))]
+
+    software = _software(plans)
+    generation = arrays.generation.take(rows)
+    keys = combined_keys(generation, Words(codes, PRECISION_KEYS), software)
+    wide_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), software)
+    rules = [
+        Rule(
+            arrays.is_unmodelled[model_rows],
+            "model {} {}, which is not modelled yet",
+            (plans.text("model"), arrays.unmodelled[model_rows]),
+        ),
+        *device_rules,
+        Rule(
+            ~stated,
+            "accelerator {} states no peak rate for precision {}",
+            (plans.text("accelerator"), plans.filled("precision")),
+        ),
+        Rule(
+            BLOCK_SCALED[codes] & np.isnan(arrays.peaks[rows, FP4]),
+            "the matrix units of accelerator {} do not scale blocks (it states no FP4 rate): use fp8-block, not {}",
+            (plans.text("accelerator"), plans.filled("precision")),
+        ),
+        *network_rules,
+    ]
+    return Joined(
+        model=_model_of(arrays.model[:, model_rows]),
+        device=device,
+        wide_device=wide_device,
+        network=network,
+        keys=keys,
+        wide_keys=wide_keys,
+        product_size=product_size,
+        element_size=element_size,
+        casts=CASTS[:, codes],
+        reserved_memory=arrays.reserved_memory[rows],
+        max_sequence_length=arrays.max_sequence_length[model_rows],
+        accelerators=rows,
+        terms=arrays.terms.take(rows),
+        rented=arrays.rented[rows],
+        rules=rules,
+        peaks=arrays.peaks[rows],
+        generation=generation,
+        software=software,
+    )

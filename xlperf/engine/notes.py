@@ -1,0 +1,100 @@
+"""Sentences about legal plans: what does not fit, what was assumed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.arrays import Array, some
+from xlperf.equations.plan.rules import Rule, broken_rules
+
+
+def gibibytes(values: Array) -> Array:
+    """Bytes in GiB, rounded for a sentence.
+
+    Parameters
+    ----------
+    values : Array
+        Sizes. [B]
+
+    Returns
+    -------
+    Array
+        With one decimal.
+    """
+    return np.asarray(np.round(values / 2.0**30, 1))
+
+
+def rounded_down(values: Array) -> Array:
+    """Limits for a sentence, rounded so that what it names is still within them.
+
+    >>> rounded_down(np.array([122.456, 0.0123456])).tolist()
+    [122.4, 0.01234]
+
+    Parameters
+    ----------
+    values : Array
+        Above 0, in any unit.
+
+    Returns
+    -------
+    Array
+        With four digits.
+    """
+    digits = 3.0 - np.floor(np.log10(np.where(values > 0.0, values, 1.0)))
+    scale = np.power(10.0, np.where(np.isfinite(digits), digits, 0.0))
+    return np.asarray(np.floor(values * scale) / scale)
+
+
+def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.ndarray) -> list[Rule]:
+    """One note for the rows that use calibration fitted on other generations or software.
+
+    Parameters
+    ----------
+    extrapolated : list of (str, bool array)
+        Family, and the rows that have no constants of their own in it.
+    illegal : array of bool
+        Rows that get no note.
+
+    Returns
+    -------
+    list of Rule
+        At most one.
+    """
+    shown = [
+        (family, mask)
+        for family, mask in extrapolated
+        if some(mask) and not family.endswith(("_band", "_memory", "_calls"))
+    ]
+    if not shown:
+        return []
+    pattern = np.zeros(len(illegal), dtype=np.int64)
+    for bit, (_, mask) in enumerate(shown):
+        pattern |= np.where(mask & ~illegal, 1 << bit, 0)
+    if not some(pattern):
+        return []
+    values = pattern.tolist()
+    names = {
+        value: ", ".join(
+            dict.fromkeys(family.replace("_", " ") for bit, (family, _) in enumerate(shown) if value >> bit & 1)
+        )
+        for value in set(values)
+    }
+    named = np.array([names[value] for value in values], dtype=object)
+    return [Rule(pattern > 0, "calibration extrapolated: {}", (named,))]
+
+
+def add_notes(reason: np.ndarray, notes: list[Rule]) -> None:
+    """Append the sentences of notes to the reasons of their rows, in place.
+
+    Parameters
+    ----------
+    reason : array of str
+        Reasons so far.
+    notes : list of Rule
+        What to add.
+    """
+    shown, sentences = broken_rules(notes, len(reason))
+    rows = np.flatnonzero(shown)
+    if len(rows):
+        pairs = zip(reason[rows].tolist(), sentences[rows].tolist(), strict=True)
+        reason[rows] = [f"{before}; {words}" if before else words for before, words in pairs]

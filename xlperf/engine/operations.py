@@ -1,0 +1,290 @@
+"""One collective or kernel by itself, timed by the code and the calibration that plans use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import results_of
+from xlperf.catalog.table import Table
+from xlperf.engine.columns import catalog_arrays
+from xlperf.engine.inference import serving_setting
+from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.training import training_setting
+from xlperf.equations.hardware.attention import attention_time, decode_attention_time
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import gemm_time, vector_time
+from xlperf.equations.hardware.roofline import visible_pairs
+from xlperf.equations.model.operators import Gemms
+from xlperf.equations.model.serving import ServingGemms
+from xlperf.equations.network.collectives import collective_time
+from xlperf.equations.network.tiers import Network
+from xlperf.equations.plan.rules import broken_rules
+from xlperf.equations.serving.messages import engine_all_reduce_time
+from xlperf.equations.serving.products import product_times
+from xlperf.equations.serving.work import VECTOR_FLOP
+
+COLLECTIVES = {
+    "all-reduce": lambda n: 2.0 * (n - 1.0) / n,
+    "all-gather": lambda n: (n - 1.0) / n,
+    "reduce-scatter": lambda n: (n - 1.0) / n,
+    "all-to-all": lambda n: (n - 1.0) / n,
+    "point-to-point": lambda n: 1.0 + 0.0 * n,
+}
+"""What a rank sends of a message, as nccl-tests counts it, by operation. [-]"""
+_EVERY = ("operation", "accelerator", "stack", "software")
+_NETWORK = ("network", "size", "group", "stride", "num_accelerators", "precision")
+_HEADS = ("num_attention_heads", "num_query_groups", "head_size", "batch", "precision", "kv_precision")
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(COLLECTIVES, ("size", "group")),
+    "gemm": ("m", "n", "k"),
+    "prefill-attention": ("num_attention_heads", "query_length"),
+    "decode-attention": ("num_attention_heads", "key_length"),
+    "memory": ("size",),
+}
+"""Columns that an operation needs, by operation."""
+TAKES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(COLLECTIVES, _NETWORK),
+    "gemm": ("m", "n", "k", "batch", "precision"),
+    "prefill-attention": (*_HEADS, "query_length", "key_length", "causal"),
+    "decode-attention": (*_HEADS, "key_length"),
+    "memory": ("size", "precision"),
+}
+"""Columns that say something of an operation, beside those of every one."""
+_SOFTWARE_ONLY = {"decode-attention": "training"}
+_FAMILIES = {
+    "gemm": "gemm", "prefill-attention": "attention", "decode-attention": "attention_decode", "memory": "vector",
+}  # fmt: skip
+_NUMBERS = (
+    "size", "group", "stride", "m", "n", "k", "batch", "num_attention_heads", "num_query_groups", "head_size",
+    "query_length", "key_length", "causal",
+)  # fmt: skip
+_BOUNDS = ("compute", "memory", "network", "overhead")
+
+
+class _Place(NamedTuple):
+    """Where operations run: the accelerator of products and that of attention, and the network."""
+
+    device: Device
+    wide_device: Device
+    attention_device: Device
+    network: Network
+
+    def faster(self, what: str) -> _Place:
+        """With twice the arithmetic, memory bandwidth or link bandwidth; or all three."""
+        devices: list[Device] = []
+        for device in (self.device, self.wide_device, self.attention_device):
+            if what in ("compute", "all"):
+                peaks = 2.0 * device.peak_flop_rate, 2.0 * device.vector_flop_rate
+                device = replace(device, peak_flop_rate=peaks[0], vector_flop_rate=peaks[1])
+            if what in ("memory", "all"):
+                bandwidths = 2.0 * device.memory_bandwidth, 2.0 * device.l2_bandwidth
+                device = replace(device, memory_bandwidth=bandwidths[0], l2_bandwidth=bandwidths[1])
+            devices.append(device)
+        network = self.network
+        if what in ("network", "all"):
+            network = replace(network, link_bandwidth=2.0 * network.link_bandwidth)
+        own, wide, attention = devices
+        return _Place(own, wide, attention, network)
+
+
+Timed = Callable[[_Place], Array]
+
+
+def evaluate_operations(operations: Table, catalog: Catalog) -> Table:
+    """Time, rates and bound of single collectives and kernels.
+
+    Parameters
+    ----------
+    operations : Table
+        Rows of kind ``operations``.
+    catalog : Catalog
+        Accelerators, networks and calibration.
+
+    Returns
+    -------
+    Table
+        Kind ``operations_results``, row by row. An operation that the accelerator or the network cannot do is blank
+        with a reason.
+
+    Raises
+    ------
+    InputError
+        Where a column is missing that an operation needs, or given that says nothing of it, or a name is not known.
+    """
+    _check(operations)
+    schema = results_of("operations")
+    columns: dict[str, np.ndarray] = {
+        column.name: np.full(
+            len(operations), "" if column.is_text else np.nan, dtype=object if column.is_text else float
+        )
+        for column in schema.columns
+    }
+    keys = list(zip(operations.filled("stack").tolist(), operations.text("operation").tolist(), strict=True))
+    for key in dict.fromkeys(keys):
+        rows = np.flatnonzero([own == key for own in keys])
+        with np.errstate(all="ignore"):
+            found = _evaluated(operations.take(rows), catalog, *key)
+        for name, values in found.items():
+            columns[name][rows] = values
+    return Table(schema.name, columns, operations.place)
+
+
+def _check(operations: Table) -> None:
+    faults = []
+    for row, (operation, stack) in enumerate(
+        zip(operations.text("operation").tolist(), operations.filled("stack").tolist(), strict=True)
+    ):
+        for name, values in operations.columns.items():
+            if name in _EVERY:
+                continue
+            blank = values[row] == "" or values[row] != values[row]
+            words = name.replace("_", " ")
+            if blank and name in NEEDS[operation]:
+                faults.append(Fault(operations.place(row, name), f"{operation} needs {words}"))
+            if not blank and name not in TAKES[operation]:
+                known = ", ".join(known.replace("_", " ") for known in TAKES[operation])
+                problem = f"{words} says nothing of {operation}, which takes {known}"
+                faults.append(Fault(operations.place(row, name), problem))
+        faults += [
+            Fault(operations.place(row, "operation"), f"{operation} needs {name.replace('_', ' ')}")
+            for name in NEEDS[operation]
+            if name not in operations
+        ]
+        if _SOFTWARE_ONLY.get(operation) == stack:
+            faults.append(Fault(operations.place(row, "stack"), f"{operation} is of inference, not of {stack}"))
+    if faults:
+        raise InputError(faults)
+
+
+def _plans(operations: Table, catalog: Catalog, stack: str) -> Table:
+    """Plans of a dense model on the accelerators and the network of operations."""
+    every = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
+    model = int(np.flatnonzero((every.architecture == 0) & ~every.is_unmodelled)[0])
+    count, asked = len(operations), operations.number("num_accelerators")
+    together = np.nan_to_num(operations.number("group"), nan=1.0) * operations.filled("stride")
+    columns: dict[str, np.ndarray] = {
+        "model": np.full(count, catalog.tables["models"].text("model")[model], dtype=object),
+        "accelerator": operations.text("accelerator"),
+        "network": operations.text("network"),
+        "num_accelerators": np.where(np.isnan(asked), together, asked),
+        "software": operations.text("software"),
+        "precision": operations.filled("precision"),
+    }
+    if stack == "inference":
+        columns |= {"prompt_length": np.full(count, 1.0), "output_length": np.full(count, 2.0)}
+        columns["kv_precision"] = operations.text("kv_precision")
+    plans = Table(stack, columns, operations.place)
+    choices = plans.schema.by_name["precision"].choices
+    wrong = [row for row, word in enumerate(columns["precision"].tolist()) if word not in choices]
+    if wrong:
+        problem = f'{stack} has no precision "{columns["precision"][wrong[0]]}", only {", ".join(choices)}'
+        raise InputError(Fault(operations.place(wrong[0], "precision"), problem))
+    return plans
+
+
+def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) -> dict[str, np.ndarray]:
+    plans = _plans(operations, catalog, stack)
+    named = named_rows(plans, catalog)
+    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
+    if stack == "inference":
+        setting = serving_setting(plans, catalog, named, architecture)
+        serving = setting.serving
+        place = _Place(serving.device, serving.wide_device, serving.attention_device, serving.network)
+        rules, far = setting.rules, dict(setting.extrapolated)
+        kernels, sizes = serving.kernels, (serving.plan.attention_size[:, None], serving.plan.kv_size[:, None])
+    else:
+        own, joined, extrapolated = training_setting(plans, catalog, named, architecture)
+        place = _Place(own.device, own.wide_device, own.wide_device, own.network)
+        rules, far = joined.rules, dict(extrapolated)
+        kernels, sizes = own.constants, (own.plan.element_size[:, None],) * 2
+        slower = kernels["training_software"]["kernel_slowdown"]
+    column = {name: operations.filled(name)[:, None] for name in operations.schema.by_name if name in _NUMBERS}
+    size, group, batch = column["size"], column["group"], column["batch"]
+    heads = column["num_attention_heads"]
+    groups = np.where(np.isnan(column["num_query_groups"]), heads, column["num_query_groups"])
+    width, queries = column["head_size"], column["query_length"]
+    keys = np.where(np.isnan(column["key_length"]), queries, column["key_length"])
+    m, n, k = column["m"], column["n"], column["k"]
+    flop, traffic, moved = np.full_like(size, np.nan), np.full_like(size, np.nan), size
+    if operation in COLLECTIVES:
+        name = operation.replace("-", "_")
+        traffic = size
+
+        def timed(place: _Place) -> Array:
+            if operation == "all-reduce" and stack == "inference":
+                return engine_all_reduce_time(size, group, column["stride"], place.network, kernels)
+            return collective_time(name, size, group, column["stride"], place.network, kernels[name])
+    elif operation == "gemm":
+        flop = 2.0 * m * n * k * batch
+        if stack == "inference":
+            one = np.ones(1, dtype=bool)
+            products = ServingGemms(Gemms((operation,), m, n, k, batch), np.ones_like(m), one, ~one, ~one)
+            arguments = serving.plan, kernels, architecture
+            traffic = product_times(products, place.device, place.wide_device, *arguments)[0]
+
+            def timed(place: _Place) -> Array:
+                return product_times(products, place.device, place.wide_device, *arguments)[1]
+        else:
+            narrow, wide = own.plan.product_size[:, None], own.plan.element_size[:, None]
+            traffic = batch * (narrow * k * (m + n) + wide * m * n)
+
+            def timed(place: _Place) -> Array:
+                return slower * gemm_time(place.device, kernels["gemm"], m, n, k, batch, narrow, wide)
+    elif operation == "prefill-attention":
+        flop = 4.0 * (batch * width) * heads * visible_pairs(queries, keys, column["causal"])
+        traffic = 2.0 * (batch * width) * ((heads * queries + groups * keys) * sizes[0])
+        shape = batch, heads, groups, queries, keys, width, column["causal"], sizes[0]
+
+        def timed(place: _Place) -> Array:
+            time = attention_time(place.attention_device, kernels["attention"], *shape)
+            return time if stack == "inference" else slower * time
+    elif operation == "decode-attention":
+        flop = 4.0 * (batch * width) * heads * keys
+        traffic = 2.0 * (batch * width) * (groups * keys * sizes[1])
+
+        def timed(place: _Place) -> Array:
+            cached = batch, heads, groups, keys, width, sizes[1]
+            return decode_attention_time(place.attention_device, kernels["attention_decode"], *cached)
+    else:
+        traffic = moved
+
+        def timed(place: _Place) -> Array:
+            if stack == "inference":
+                work = moved * (VECTOR_FLOP / serving.plan.activation_size[:, None])
+                return vector_time(place.device, kernels["vector"], moved, work)
+            return slower * vector_time(place.device, kernels["vector"], moved, 0.0)
+
+    time = timed(place)
+    illegal, reason = broken_rules(rules, len(operations))
+    family = _FAMILIES.get(operation, operation.replace("-", "_"))
+    shared = operation in COLLECTIVES
+    results = {
+        "time": time,
+        "flop": flop,
+        "flop_rate": flop / time,
+        "traffic": traffic,
+        "memory_rate": np.nan * time if shared else traffic / time,
+        "algorithm_bandwidth": size / time if shared else np.nan * time,
+        "bus_bandwidth": size / time * COLLECTIVES[operation](group) if shared else np.nan * time,
+    }
+    shown: dict[str, np.ndarray] = {
+        name: np.where(illegal | ~np.isfinite(values[:, 0]), np.nan, values[:, 0]) for name, values in results.items()
+    }
+    shown["bound"] = np.where(illegal, "", _bounds(timed, place, time)).astype(object)
+    measured = np.where(far.get(family, np.zeros(len(time), dtype=bool)), "extrapolated", "measured")
+    return {**shown, "calibration": np.where(illegal, "", measured).astype(object), "reason": reason}
+
+
+def _bounds(timed: Timed, place: _Place, time: Array) -> np.ndarray:
+    """What limits an operation most: twice what twice of each saves, or what is left with all three."""
+    saved = [2.0 * (time - timed(place.faster(what))) for what in _BOUNDS[:-1]]
+    left = 2.0 * timed(place.faster("all")) - time
+    most = np.argmax(np.concatenate([*saved, left], axis=-1), axis=-1)
+    return np.asarray(np.array(_BOUNDS, dtype=object)[most])

@@ -1,0 +1,347 @@
+r"""Share of dies that are good: yield models by name, dies with spare units, and what a test lets through.
+
+Every model takes the mean number of critical defects of a die, :func:`critical_defects`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, divide
+
+__all__ = [
+    "bose_einstein_yield",
+    "critical_defects",
+    "die_yield",
+    "harvested_yield",
+    "moore_yield",
+    "murphy_yield",
+    "negative_binomial_yield",
+    "poisson_yield",
+    "rectangular_yield",
+    "seeds_yield",
+    "sort_pass_share",
+    "stitching_yield",
+]
+
+
+def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_ratio: Numeric = 1.0) -> Array:
+    r"""Mean number of defects of a die that break it.
+
+    .. math:: d = A\,D_0\,r
+
+    Parameters
+    ----------
+    die_area : numeric
+        Area A of the die. [mm2]
+    defect_density : numeric
+        Defects per area D0. [1/mm2]
+    critical_area_ratio : numeric, default 1.0
+        Share r of the area where a defect breaks something. [-]
+
+    Returns
+    -------
+    defects : numeric
+        Mean number of critical defects. [-]
+
+    References
+    ----------
+    .. [1] C. H. Stapper, "Modeling of defects in integrated circuit photolithographic patterns", IBM J. Res. Dev.
+       28(4), 1984, doi:10.1147/rd.284.0461.
+    """
+    return np.asarray(array(die_area) * array(defect_density) * array(critical_area_ratio))
+
+
+def poisson_yield(defects: Numeric) -> Array:
+    r"""Yield where defects fall independently: the lowest of the models.
+
+    .. math:: Y = e^{-d}
+
+    Parameters
+    ----------
+    defects : numeric
+        Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] B. T. Murphy, "Cost-size optima of monolithic integrated circuits", Proc. IEEE 52(12), 1964,
+       doi:10.1109/PROC.1964.3442.
+    """
+    return np.asarray(np.exp(-array(defects)))
+
+
+def murphy_yield(defects: Numeric) -> Array:
+    r"""Yield with a triangular spread of the defect density.
+
+    .. math:: Y = \left(\frac{1 - e^{-d}}{d}\right)^2
+
+    Parameters
+    ----------
+    defects : numeric
+        Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] B. T. Murphy, "Cost-size optima of monolithic integrated circuits", Proc. IEEE 52(12), 1964,
+       doi:10.1109/PROC.1964.3442.
+    """
+    mean = array(defects)
+    share = divide(-np.expm1(-mean), mean, where_zero=1.0)
+    return np.asarray(share * share)
+
+
+def rectangular_yield(defects: Numeric) -> Array:
+    r"""Yield with a density that is anything from none to twice the mean.
+
+    .. math:: Y = \frac{1 - e^{-2d}}{2d}
+
+    Parameters
+    ----------
+    defects : numeric
+        Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] B. T. Murphy, "Cost-size optima of monolithic integrated circuits", Proc. IEEE 52(12), 1964,
+       doi:10.1109/PROC.1964.3442.
+    """
+    twice = 2.0 * array(defects)
+    return np.asarray(divide(-np.expm1(-twice), twice, where_zero=1.0))
+
+
+def seeds_yield(defects: Numeric) -> Array:
+    r"""Yield with an exponential spread of the defect density.
+
+    .. math:: Y = \frac{1}{1 + d}
+
+    Parameters
+    ----------
+    defects : numeric
+        Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] R. B. Seeds, "Yield and cost analysis of bipolar LSI", Int. Electron Devices Meeting, 1967,
+       doi:10.1109/IEDM.1967.187739.
+    """
+    return np.asarray(1.0 / (1.0 + array(defects)))
+
+
+def moore_yield(defects: Numeric) -> Array:
+    r"""Yield that falls with the root of the defects; some call this model Seeds.
+
+    .. math:: Y = e^{-\sqrt{d}}
+
+    Parameters
+    ----------
+    defects : numeric
+        Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] G. E. Moore, "What level of LSI is best for you?", Electronics 43(4), 1970.
+    """
+    return np.asarray(np.exp(-np.sqrt(array(defects))))
+
+
+def bose_einstein_yield(defects: Numeric, num_critical_layers: Numeric) -> Array:
+    r"""Yield of a die whose critical layers each have an exponential spread of the density.
+
+    .. math:: Y = (1 + d)^{-n}
+
+    Parameters
+    ----------
+    defects : numeric
+        Mean number of critical defects d of one layer of a die. [-]
+    num_critical_layers : numeric
+        Critical layers n. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] J. E. Price, "A new look at yield of integrated circuits", Proc. IEEE 58(8), 1970,
+       doi:10.1109/PROC.1970.7911.
+    """
+    return np.asarray(np.power(1.0 + array(defects), -array(num_critical_layers)))
+
+
+def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
+    r"""Yield with clustered defects: Poisson for endless alpha, Seeds for an alpha of one.
+
+    .. math:: Y = \left(1 + \frac{d}{\alpha}\right)^{-\alpha}
+
+    Parameters
+    ----------
+    defects : numeric
+        Mean number of critical defects d of a die. [-]
+    clustering : numeric
+        Parameter alpha; small: defects sit together. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] C. H. Stapper, F. M. Armstrong and K. Saji, "Integrated circuit yield statistics", Proc. IEEE 71(4), 1983,
+       doi:10.1109/PROC.1983.12619.
+    """
+    alpha = array(clustering)
+    return np.asarray(np.power(1.0 + array(defects) / alpha, -alpha))
+
+
+def die_yield(yield_model: str, defects: Numeric, clustering: Numeric, num_critical_layers: Numeric) -> Array:
+    r"""Share of good dies by the model that is named.
+
+    Parameters
+    ----------
+    yield_model : {"poisson", "murphy", "rectangular", "seeds", "moore", "bose-einstein", "negative-binomial"}
+        Model.
+    defects : numeric
+        Mean number of critical defects d of a die, or of one layer of it (Bose-Einstein). [-]
+    clustering : numeric
+        Parameter alpha of the negative binomial model; may be NaN in the others. [-]
+    num_critical_layers : numeric
+        Layers n of the Bose-Einstein model; may be NaN in the others. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] J. A. Cunningham, "The use and evaluation of yield models in integrated circuit manufacturing", IEEE Trans.
+       Semicond. Manuf. 3(2), 1990, doi:10.1109/66.53188.
+    """
+    if yield_model == "negative-binomial":
+        return negative_binomial_yield(defects, clustering)
+    if yield_model == "bose-einstein":
+        return bose_einstein_yield(defects, num_critical_layers)
+    models = {
+        "poisson": poisson_yield,
+        "murphy": murphy_yield,
+        "rectangular": rectangular_yield,
+        "seeds": seeds_yield,
+        "moore": moore_yield,
+    }
+    return models[yield_model](defects)
+
+
+def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: Numeric) -> Array:
+    r"""Share of dies with enough good units where the units fail independently.
+
+    Times the yield of the share of the die that must be perfect it is the yield of dies that are sold with some
+    units switched off.
+
+    .. math:: Y = \sum_{j=0}^{n-k} \binom{n}{j} y^{n-j} (1 - y)^j
+
+    Parameters
+    ----------
+    unit_yield : numeric
+        Share y of units that are good, above 0. [-]
+    num_units : numeric
+        Units n of the die. [-]
+    num_units_needed : numeric
+        Units k that the product has. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share of dies with at least k good units; 0 where more are needed than there are. [-]
+
+    References
+    ----------
+    .. [1] C. H. Stapper, A. N. McLaren and M. Dreckmann, "Yield model for productivity optimization of VLSI memory
+       chips with redundancy and partially good product", IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
+    """
+    good, units, needed = np.broadcast_arrays(array(unit_yield), array(num_units), array(num_units_needed))
+    spare = units - needed
+    ratio = (1.0 - good) / good
+    term = np.power(good, units)
+    result = np.where(spare >= 0.0, term, 0.0 * (spare + term))
+    known = spare[np.isfinite(spare)]
+    for failed in range(1, int(known.max()) + 1 if known.size and known.max() > 0 else 0):
+        term = term * ((units - failed + 1.0) / failed * ratio)
+        result = result + np.where(spare >= failed, term, 0.0 * spare)
+    return np.asarray(np.minimum(result, 1.0))
+
+
+def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
+    r"""Yield of the seams of a die or interposer that is exposed in several fields.
+
+    .. math:: Y = y^{f - 1}
+
+    Parameters
+    ----------
+    stitch_yield : numeric
+        Yield y of one seam. [-]
+    num_fields : numeric
+        Exposure fields f; one has no seam. [-]
+
+    Returns
+    -------
+    yield : numeric
+        Share without a broken seam. [-]
+
+    References
+    ----------
+    .. [1] S. Y. Hou et al., "Wafer-level integration of an advanced logic-memory system through the second-generation
+       CoWoS technology", IEEE Trans. Electron Devices 64(10), 2017, doi:10.1109/TED.2017.2737644.
+    """
+    return np.asarray(np.power(array(stitch_yield), array(num_fields) - 1.0))
+
+
+def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> Array:
+    r"""Share of dies that pass a test that sees only some of the faults.
+
+    .. math:: P = 1 - (1 - Y)\,c
+
+    Parameters
+    ----------
+    die_yield_share : numeric
+        Share Y of good dies. [-]
+    test_coverage_share : numeric
+        Share c of the bad dies that the test finds. [-]
+
+    Returns
+    -------
+    share : numeric
+        Share that passes; Y over it is the share of good ones among them. [-]
+
+    References
+    ----------
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
+       systems", 2025, arXiv:2503.15753.
+    """
+    return np.asarray(1.0 - (1.0 - array(die_yield_share)) * array(test_coverage_share))

@@ -1,0 +1,243 @@
+"""What budgets of area and edge hold: cores, caches, stacks of memory and lanes of links."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array
+
+
+def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
+    r"""Edge of a rectangle of dies that faces outwards.
+
+    .. math:: p = 2 \left(\sqrt{A r} + \sqrt{A / r}\right)
+
+    Parameters
+    ----------
+    area : numeric
+        Area A of all dies that stand side by side. [mm2]
+    aspect_ratio : numeric
+        Long side over short side r of the rectangle that they make. [-]
+
+    Returns
+    -------
+    perimeter : numeric
+        Edge to the outside; seams between dies do not count. [mm]
+
+    References
+    ----------
+    .. [1] N. Ardalani, S. Pal and P. Gupta, "DeepFlow: A Cross-Stack Pathfinding Framework for Distributed AI
+       Systems", ACM TODAES 29(2), 2024, doi:10.1145/3635867: budgets of area, power and perimeter.
+    """
+    size, ratio = array(area), array(aspect_ratio)
+    return np.asarray(2.0 * (np.sqrt(size * ratio) + np.sqrt(size / ratio)))
+
+
+def scaled_core_area(
+    core_area: Numeric,
+    sram_size: Numeric,
+    reference_sram_area: Numeric,
+    sram_area: Numeric,
+    reference_logic_density: Numeric,
+    logic_density: Numeric,
+) -> Array:
+    r"""Area of a core at another node: its SRAM shrinks with the bit cell, the rest with the density of logic.
+
+    .. math:: A' = S a' + \max(A - S a, 0)\,\frac{\rho}{\rho'}
+
+    Parameters
+    ----------
+    core_area : numeric
+        Area A of the core where it is stated. [mm2]
+    sram_size : numeric
+        Registers and shared memory S of the core. [B]
+    reference_sram_area : numeric
+        Area a of SRAM there, with all that is not bit cell. [mm2/B]
+    sram_area : numeric
+        Area a' of SRAM at the node that is asked for. [mm2/B]
+    reference_logic_density : numeric
+        Transistors per area there. [1/mm2]
+    logic_density : numeric
+        Transistors per area at the node that is asked for. [1/mm2]
+
+    Returns
+    -------
+    scaled_core_area : numeric
+        Area of the same core at the other node. [mm2]
+    """
+    size = array(sram_size)
+    logic = np.maximum(array(core_area) - size * array(reference_sram_area), 0.0)
+    return np.asarray(size * array(sram_area) + logic * (array(reference_logic_density) / array(logic_density)))
+
+
+def core_count(area: Numeric, core_area: Numeric, enabled_share: Numeric) -> Array:
+    r"""Cores that are switched on.
+
+    .. math:: n = \left\lfloor \epsilon \left\lfloor A / a \right\rfloor \right\rfloor
+
+    Parameters
+    ----------
+    area : numeric
+        Area A for cores. [mm2]
+    core_area : numeric
+        Area a of one core. [mm2]
+    enabled_share : numeric
+        Share of the cores that are switched on; the rest are spares for defects. [-]
+
+    Returns
+    -------
+    core_count : numeric
+        Whole cores. [-]
+    """
+    return np.asarray(np.floor(np.floor(array(area) / array(core_area)) * array(enabled_share)))
+
+
+def sram_area(sram_cell_area: Numeric, sram_cell_share: Numeric) -> Array:
+    r"""Area of SRAM with its tags, sense amplifiers and wires.
+
+    .. math:: a = a_\mathrm{cell} / \epsilon
+
+    Parameters
+    ----------
+    sram_cell_area : numeric
+        Area of the bit cells. [mm2/B]
+    sram_cell_share : numeric
+        Share of the area that is bit cells. [-]
+
+    Returns
+    -------
+    sram_area : numeric
+        Area per byte that can be used. [mm2/B]
+    """
+    return np.asarray(array(sram_cell_area) / array(sram_cell_share))
+
+
+def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_share: Numeric) -> Array:
+    r"""Bandwidth of one stack of memory.
+
+    .. math:: b = w\,r\,\sigma
+
+    Parameters
+    ----------
+    interface_width : numeric
+        Data pins w. [-]
+    pin_rate : numeric
+        Fastest data rate r of a pin. [B/s]
+    memory_rate_share : numeric
+        Data rate over the fastest; products stay below the best parts of their time. [-]
+
+    Returns
+    -------
+    stack_bandwidth : numeric
+        Both directions together, as memories are quoted. [B/s]
+
+    References
+    ----------
+    .. [1] JEDEC JESD238B (HBM3) and JESD270-4 (HBM4).
+    """
+    return np.asarray(array(interface_width) * array(pin_rate) * array(memory_rate_share))
+
+
+def stack_count(
+    perimeter: Numeric,
+    shoreline_share: Numeric,
+    stack_shoreline: Numeric,
+    power_budget: Numeric,
+    memory_power_share: Numeric,
+    stack_power: Numeric,
+) -> Array:
+    r"""Stacks of memory that edge and power allow.
+
+    .. math:: n = \left\lfloor \min\left(\frac{p\,s}{l}, \frac{P\,s_P}{P_s}\right) \right\rfloor
+
+    Parameters
+    ----------
+    perimeter : numeric
+        Edge p of the dies to the outside. [mm]
+    shoreline_share : numeric
+        Share s of it for memory. [-]
+    stack_shoreline : numeric
+        Edge l that one stack takes. [mm]
+    power_budget : numeric
+        Power P of the package; infinite where there is no budget. [W]
+    memory_power_share : numeric
+        Largest share of it for memory. [-]
+    stack_power : numeric
+        Power of one stack at full bandwidth. [W]
+
+    Returns
+    -------
+    stack_count : numeric
+        Whole stacks. [-]
+    """
+    by_edge = array(perimeter) * array(shoreline_share) / array(stack_shoreline)
+    by_power = array(power_budget) * array(memory_power_share) / array(stack_power)
+    return np.asarray(np.floor(np.minimum(by_edge, by_power)))
+
+
+def lane_count(perimeter: Numeric, shoreline_share: Numeric, shoreline_bandwidth: Numeric, lane_rate: Numeric) -> Array:
+    r"""Lanes of links that the edge holds.
+
+    .. math:: n = \left\lfloor p\,s\,\beta / r \right\rfloor
+
+    Parameters
+    ----------
+    perimeter : numeric
+        Edge p of the dies to the outside. [mm]
+    shoreline_share : numeric
+        Share s of it for the links. [-]
+    shoreline_bandwidth : numeric
+        Bandwidth per edge, one direction; the other runs beside it. [B/s/mm]
+    lane_rate : numeric
+        Rate r of one lane. [B/s]
+
+    Returns
+    -------
+    lane_count : numeric
+        Whole lanes in one direction, and as many in the other. [-]
+    """
+    length = array(perimeter) * array(shoreline_share)
+    return np.asarray(np.floor(length * array(shoreline_bandwidth) / array(lane_rate)))
+
+
+def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_depth: Numeric) -> Array:
+    r"""Area of the interfaces of links.
+
+    .. math:: A = \frac{B}{\beta} d
+
+    Parameters
+    ----------
+    bandwidth : numeric
+        Bandwidth B, one direction. [B/s]
+    shoreline_bandwidth : numeric
+        Bandwidth per edge, one direction. [B/s/mm]
+    interface_depth : numeric
+        Depth d behind the edge. [mm]
+
+    Returns
+    -------
+    interface_area : numeric
+        Area behind the edge that the links take. [mm2]
+    """
+    return np.asarray(array(bandwidth) / array(shoreline_bandwidth) * array(interface_depth))
+
+
+def crossing_bandwidth(bandwidth: Numeric, num_dies: Numeric) -> Array:
+    r"""Part of a traffic, spread evenly over dies, that goes from one die to another.
+
+    .. math:: B_x = B\,\frac{n - 1}{n}
+
+    Parameters
+    ----------
+    bandwidth : numeric
+        All traffic B. [B/s]
+    num_dies : numeric
+        Dies n that ask for it and hold it. [-]
+
+    Returns
+    -------
+    crossing_bandwidth : numeric
+        What crosses between dies; none on a single one. [B/s]
+    """
+    number = array(num_dies)
+    return np.asarray(array(bandwidth) * ((number - 1.0) / number))

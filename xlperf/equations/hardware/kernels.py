@@ -1,0 +1,447 @@
+"""Kernel times of one accelerator: device columns and calibration constants bound to the roofline equations.
+
+Arguments broadcast to (rows, operators); columns of the device and constants have shape (rows, 1). The functions
+named ``..._parts`` give the time of the arithmetic, of the traffic and of the call itself before they are put
+together, for what limits a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array
+from xlperf.equations.hardware.attention import (
+    attention_backward_parts,
+    attention_backward_time,
+    attention_parts,
+    attention_time,
+    decode_attention_parts,
+    decode_attention_time,
+)
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.roofline import (
+    blended_time,
+    product_traffic,
+    sustained_time,
+    tiled_product_time,
+    transfer_time,
+)
+
+__all__ = [
+    "SERVING_TILES",
+    "TILES",
+    "attention_backward_parts",
+    "attention_backward_time",
+    "attention_parts",
+    "attention_time",
+    "decode_attention_parts",
+    "decode_attention_time",
+    "gemm_parts",
+    "gemm_time",
+    "serving_gemm_time",
+    "vector_parts",
+    "vector_time",
+]
+
+# Tiles that libraries choose among: rows, columns, pieces that the depth is cut into; on an axis before the rows.
+TILES = np.array(
+    [
+        (256.0, 128.0, 1.0),
+        (128.0, 256.0, 1.0),
+        (128.0, 128.0, 1.0),
+        (128.0, 64.0, 1.0),
+        (64.0, 64.0, 1.0),
+        (128.0, 64.0, 4.0),
+    ]
+).T[:, :, None, None]
+
+# Beside them what engines decode with: narrow tiles for products of few rows.
+SERVING_TILES = np.concatenate(
+    [
+        TILES,
+        np.array([(32.0, 128.0, 1.0), (16.0, 128.0, 1.0), (16.0, 128.0, 4.0)]).T[:, :, None, None],
+    ],
+    axis=1,
+)
+SUM_WIDTH = 2.0  # sums over a part of the depth are in FP32, outputs in 16 bits
+
+LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
+
+
+_MANY = 2048
+"""Products from which on tiles are tried one by one: all at once would leave the processor's cache. [-]"""
+
+
+def _many_products_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Array,
+    n: Array,
+    k: Array,
+    batch: Array,
+    element_size: Array,
+    sum_size: Array,
+    tiles: Array,
+) -> Array:
+    """Least of :func:`tiled_product_time` over tiles, number for number; what tiles have in common is computed once."""
+    units = device.num_multiprocessors
+    modelled = ~np.isnan(units)
+    at_once = np.where(modelled, units, 1.0)
+    wave_time = np.where(modelled, constants["wave_time"], 0.0)
+    peak = constants["compute_efficiency"] * device.peak_flop_rate
+    m, n, k, batch = np.broadcast_arrays(m, n, k, batch)
+    shapes = tiles[:, :, 0, 0].T.tolist()
+    tall = {height: np.ceil(m / height) for height in {shape[0] for shape in shapes}}
+    wide = {width: np.ceil(n / width) for width in {shape[1] for shape in shapes}}
+    calls = {splits: batch * splits for splits in {shape[2] for shape in shapes}}
+    share = constants["cache_share"]
+    reading = {
+        edge: share * (edge * element_size / device.l2_bandwidth)
+        for edge in {height + width for height, width, _ in shapes}
+    }
+    arithmetic = {area: 2.0 * area / peak for area in {height * width for height, width, _ in shapes}}
+    outputs = m * n * batch / device.l2_bandwidth
+    best: Array | None = None
+    for height, width, splits in shapes:
+        time = arithmetic[height * width] + reading[height + width]
+        time = (time * (at_once / splits)) * k
+        time += wave_time * splits
+        waves = tall[height] * wide[width]
+        waves *= calls[splits]
+        waves /= at_once
+        time *= np.ceil(waves, out=waves)
+        if splits > 1.0:
+            time += 2.0 * splits * sum_size * outputs
+        best = time if best is None else np.minimum(best, time, out=best)
+    assert best is not None
+    return best
+
+
+def _gemm_parts(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    element_size: Numeric,
+    output_element_size: Numeric,
+    tiles: Array,
+) -> tuple[Array, Array, Array]:
+    """As :func:`gemm_parts`, with the fastest of the given tiles."""
+    heights, widths, splits = tiles
+    sum_size = SUM_WIDTH * array(output_element_size)
+    burst = (
+        _many_products_time(
+            device,
+            constants,
+            array(m),
+            array(n),
+            array(k),
+            array(batch),
+            array(element_size),
+            sum_size,
+            tiles,
+        )
+        if np.size(m) >= _MANY
+        else tiled_product_time(
+            m,
+            n,
+            k,
+            batch,
+            element_size,
+            heights,
+            widths,
+            splits,
+            device.peak_flop_rate,
+            device.l2_bandwidth,
+            device.num_multiprocessors,
+            constants["compute_efficiency"],
+            constants["cache_share"],
+            constants["wave_time"],
+            sum_size,
+        ).min(axis=0)
+    )
+    flop_time = 1.0 / device.peak_flop_rate + constants["energy_per_flop"] / device.thermal_design_power
+    limited = 2.0 * flop_time * (array(m) * array(n) * array(k) * array(batch))
+    compute = sustained_time(burst, limited, constants["boost_time"])
+    traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
+    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
+    return compute, memory, np.asarray(constants["launch_time"] + conversion)
+
+
+def gemm_parts(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    element_size: Numeric,
+    output_element_size: Numeric,
+) -> tuple[Array, Array, Array]:
+    r"""Arithmetic, traffic and call of a product, each alone.
+
+    The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
+    cost ``input_traffic`` bytes an element, before the product starts. A long product takes no less than its
+    arithmetic at the peak and its energy over the power limit together.
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family gemm, (rows, 1).
+    m : numeric
+        Rows of the first matrix, (rows, operators). [-]
+    n : numeric
+        Columns of the second matrix, (rows, operators). [-]
+    k : numeric
+        Depth, (rows, operators). [-]
+    batch : numeric
+        Equal products in one call, (rows, operators). [-]
+    element_size : numeric
+        Size of one element of the inputs, (rows, operators). [B]
+    output_element_size : numeric
+        Size of one element of the output, (rows, operators). [B]
+
+    Returns
+    -------
+    compute_time : numeric
+        Time of the arithmetic alone, (rows, operators). [s]
+    memory_time : numeric
+        Time of the traffic alone, (rows, operators). [s]
+    overhead_time : numeric
+        Time of the call itself, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    return _gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size, TILES)
+
+
+def gemm_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    element_size: Numeric,
+    output_element_size: Numeric,
+) -> Array:
+    r"""Time of ``batch`` products of an (m, k) by a (k, n) matrix.
+
+    The parts are those of :func:`gemm_parts`.
+
+    .. math::
+
+        t = t_0 + \frac{c\,b m k}{B} + \max(t_{compute}, t_{memory}) + s \min(t_{compute}, t_{memory})
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family gemm, (rows, 1).
+    m : numeric
+        Rows of the first matrix, (rows, operators). [-]
+    n : numeric
+        Columns of the second matrix, (rows, operators). [-]
+    k : numeric
+        Depth, (rows, operators). [-]
+    batch : numeric
+        Equal products in one call, (rows, operators). [-]
+    element_size : numeric
+        Size of one element of the inputs, (rows, operators). [B]
+    output_element_size : numeric
+        Size of one element of the output, (rows, operators). [B]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    compute, memory, fixed = gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size)
+    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
+
+
+def serving_gemm_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    batch: Numeric,
+    element_size: Numeric,
+    output_element_size: Numeric,
+) -> Array:
+    r"""Time of a product as engines compute it: as :func:`gemm_time`, with :data:`SERVING_TILES`.
+
+    .. math::
+
+        t = t_0 + \frac{c\,b m k}{B} + \max(t_{compute}, t_{memory}) + s \min(t_{compute}, t_{memory})
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1) or (rows, operators).
+    constants : mapping of str to Array
+        Calibration constants of the family gemm, (rows, 1) or (rows, operators).
+    m : numeric
+        Rows of the first matrix, (rows, operators). [-]
+    n : numeric
+        Columns of the second matrix, (rows, operators). [-]
+    k : numeric
+        Depth, (rows, operators). [-]
+    batch : numeric
+        Equal products in one call, (rows, operators). [-]
+    element_size : numeric
+        Size of one element of the inputs, (rows, operators). [B]
+    output_element_size : numeric
+        Size of one element of the output, (rows, operators). [B]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    compute, memory, fixed = _gemm_parts(
+        device, constants, m, n, k, batch, element_size, output_element_size, SERVING_TILES
+    )
+    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
+
+
+def vector_parts(
+    device: Device,
+    constants: Mapping[str, Array],
+    traffic: Numeric,
+    flop: Numeric,
+) -> tuple[Array, Array, Array]:
+    r"""Arithmetic, traffic and call of an element-wise operation or a reduction, each alone.
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family vector, (rows, 1).
+    traffic : numeric
+        Bytes read and written, (rows, operators). [B]
+    flop : numeric
+        Work of the vector units, (rows, operators). [FLOP]
+
+    Returns
+    -------
+    compute_time : numeric
+        Time of the arithmetic alone, (rows, operators). [s]
+    memory_time : numeric
+        Time of the traffic alone, (rows, operators). [s]
+    overhead_time : numeric
+        Time of the call itself, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    compute = array(flop) / (constants["compute_efficiency"] * device.vector_flop_rate)
+    return np.asarray(compute), memory, np.asarray(constants["launch_time"] + 0.0 * memory)
+
+
+def vector_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    traffic: Numeric,
+    flop: Numeric,
+) -> Array:
+    r"""Time of an element-wise operation or a reduction: norm, activation, residual, softmax, optimizer.
+
+    .. math::
+
+        t = t_0 + \max(t_{compute}, t_{memory})
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family vector, (rows, 1).
+    traffic : numeric
+        Bytes read and written, (rows, operators). [B]
+    flop : numeric
+        Work of the vector units, (rows, operators). [FLOP]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
+       doi:10.1145/1498765.1498785.
+    """
+    compute, memory, fixed = vector_parts(device, constants, traffic, flop)
+    return np.asarray(fixed + np.maximum(compute, memory))
+
+
+def casts_apart(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
+    """Constants of products whose inputs come in the precision of the product: casts are kernels of their own.
+
+    A product that is measured alone casts its first input each time. A training stack casts once for the forward and
+    the backward pass, and fuses that with what comes before.
+
+    Parameters
+    ----------
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants by family.
+
+    Returns
+    -------
+    dict of str to mapping of str to Array
+        The same with no input traffic of the products.
+    """
+    return {
+        family: {**constants, "input_traffic": 0.0 * constants["input_traffic"]} if family == "gemm" else constants
+        for family, constants in kernels.items()
+    }
+
+
+def launched_ahead(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
+    """Constants of kernels inside a running engine or training stack: none waits for its own launch.
+
+    A kernel that is timed alone is launched alone. A stack launches ahead of the accelerator, or all kernels at
+    once as a graph; what is left between them is in the software's overhead of a layer. Collectives keep their
+    start, which is the meeting of the ranks.
+
+    Parameters
+    ----------
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants by family.
+
+    Returns
+    -------
+    dict of str to mapping of str to Array
+        The same with a launch time of 0 for the families of :data:`LAUNCHED_AHEAD`.
+    """
+    return {
+        family: {**constants, "launch_time": 0.0 * constants["launch_time"]} if family in LAUNCHED_AHEAD else constants
+        for family, constants in kernels.items()
+    }

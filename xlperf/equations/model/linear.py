@@ -1,0 +1,439 @@
+"""Linear attention with a gated delta rule: parameters, state, work and traffic as plain equations on arrays.
+
+Each value head keeps a state of key width x value width. Decoding reads and writes it once per token, whatever the
+context. A prompt is cut into chunks, within which tokens attend to each other by matrix products; the state passes
+from chunk to chunk, one after the other. Projections and the short convolution are counted apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array
+
+CHUNK = 64.0
+"""Tokens of a chunk in the published kernels (flash-linear-attention, which vLLM and SGLang carry)."""
+STATE_SPACE_CHUNK = 128.0
+"""Tokens of a chunk of Mamba-2 (chunk_size in the configurations of Nemotron-H and Nemotron 3)."""
+
+
+def linear_attention_parameters(hidden_size: Numeric, key_width: Numeric, value_width: Numeric) -> Array:
+    r"""Weights of the matrices of one layer, decay and writing strength apart.
+
+    .. math:: P = h (2 k + 3 v)
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    key_width : numeric
+        Width k of all key heads together, that of queries too. [-]
+    value_width : numeric
+        Width v of all value heads together, that of the output gate and of the output too. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights of the projections of queries, keys, values, gate and output. [-]
+
+    References
+    ----------
+    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+       arXiv:2412.06464, section 3.4.
+
+    >>> float(linear_attention_parameters(4096.0, 2048.0, 8192.0))
+    117440512.0
+    """
+    return np.asarray(array(hidden_size) * (2.0 * array(key_width) + 3.0 * array(value_width)))
+
+
+def linear_gate_parameters(hidden_size: Numeric, value_heads: Numeric) -> Array:
+    r"""Weights of the projections of decay and writing strength of one layer.
+
+    .. math:: P = 2 h n
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    value_heads : numeric
+        Value heads n: each has one of both. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights, which engines do not narrow. [-]
+
+    References
+    ----------
+    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+       arXiv:2412.06464, section 3.4.
+    """
+    return np.asarray(2.0 * array(hidden_size) * array(value_heads))
+
+
+def linear_attention_small_parameters(
+    key_width: Numeric,
+    value_width: Numeric,
+    value_heads: Numeric,
+    value_size: Numeric,
+    convolution: Numeric,
+    state_space: Numeric = 0.0,
+) -> Array:
+    r"""Weights of one layer that stand in no matrix product: convolution, decay of each head, gated norm.
+
+    Mamba-2 has a bias of the convolution and a skip of each head more, and scales of the norm for all heads.
+
+    .. math:: P = (c + \mu) (2 k + v) + (2 + \mu) n + (1 - \mu) d_v + \mu v
+
+    Parameters
+    ----------
+    key_width : numeric
+        Width k of all key heads together. [-]
+    value_width : numeric
+        Width v of all value heads together. [-]
+    value_heads : numeric
+        Value heads n, each with a rate of decay and a bias. [-]
+    value_size : numeric
+        Width d_v of one value head: scales of the norm of the output. [-]
+    convolution : numeric
+        Tokens c that the convolution of each channel sees. [-]
+    state_space : numeric, default 0.0
+        Mu: 1 for Mamba-2, 0 for a gated delta net. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights. [-]
+
+    References
+    ----------
+    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+       arXiv:2412.06464, section 3.4.
+    .. [2] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+       state space duality", 2024, arXiv:2405.21060, section 7.1.
+    """
+    channels, more = 2.0 * array(key_width) + array(value_width), array(state_space)
+    norm = array(value_size) + more * (array(value_width) - array(value_size))
+    return np.asarray((array(convolution) + more) * channels + (2.0 + more) * array(value_heads) + norm)
+
+
+def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Numeric, element_size: Numeric) -> Array:
+    r"""Bytes of the state of one sequence in one layer.
+
+    .. math:: S = n d_k d_v e
+
+    Parameters
+    ----------
+    value_heads : numeric
+        Value heads n on this accelerator. [-]
+    key_size : numeric
+        Width d_k of a key head. [-]
+    value_size : numeric
+        Width d_v of a value head. [-]
+    element_size : numeric
+        Bytes e of an element of the state. [B]
+
+    Returns
+    -------
+    size : numeric
+        State, the same at every context. [B]
+
+    References
+    ----------
+    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+       arXiv:2412.06464, equation 10.
+
+    >>> float(recurrent_state_size(64.0, 128.0, 128.0, 4.0)) / 2**20
+    4.0
+    """
+    return np.asarray(array(value_heads) * array(key_size) * array(value_size) * array(element_size))
+
+
+def convolution_state_size(
+    key_width: Numeric, value_width: Numeric, convolution: Numeric, element_size: Numeric
+) -> Array:
+    r"""Bytes of the last inputs of the short convolution that one sequence keeps in one layer.
+
+    .. math:: S = (c - 1) (2 k + v) e
+
+    Parameters
+    ----------
+    key_width : numeric
+        Width k of all key heads on this accelerator. [-]
+    value_width : numeric
+        Width v of all value heads on it. [-]
+    convolution : numeric
+        Tokens c that the convolution sees. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+
+    Returns
+    -------
+    size : numeric
+        State, the same at every context. [B]
+
+    References
+    ----------
+    .. [1] A. Gu and T. Dao, "Mamba: linear-time sequence modeling with selective state spaces", 2023,
+       arXiv:2312.00752, section 3.4.
+    """
+    channels = 2.0 * array(key_width) + array(value_width)
+    return np.asarray((array(convolution) - 1.0) * channels * array(element_size))
+
+
+def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:
+    r"""FLOP of the delta rule over chunks of C tokens.
+
+    Within a chunk products of keys, the solution of their triangle, keys and values carried through it, scores and
+    outputs; with the state three products of all tokens: what it predicts, what it outputs, how it changes.
+
+    .. math:: F = T n \left(6 C d_k + 4 C d_v + C^2 + 6 d_k d_v\right)
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T. [-]
+    value_heads : numeric
+        Value heads n on this accelerator. [-]
+    key_size : numeric
+        Width d_k of a key head. [-]
+    value_size : numeric
+        Width d_v of a value head. [-]
+
+    Returns
+    -------
+    flop : numeric
+        Operations of the forward pass, C being :data:`CHUNK`. [FLOP]
+
+    References
+    ----------
+    .. [1] S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
+       arXiv:2406.06484, section 3.2.
+    """
+    keys, values = array(key_size), array(value_size)
+    inside = CHUNK * (6.0 * keys + 4.0 * values + CHUNK)
+    return np.asarray(array(tokens) * array(value_heads) * (inside + 6.0 * keys * values))
+
+
+def chunk_scan_traffic(
+    tokens: Numeric,
+    sequences: Numeric,
+    value_heads: Numeric,
+    key_size: Numeric,
+    value_size: Numeric,
+    element_size: Numeric,
+    state_element_size: Numeric,
+) -> Array:
+    r"""Bytes that the kernels of the delta rule over chunks of C tokens read and write.
+
+    Five kernels follow each other: products of keys; their triangle solved; keys and values carried through it; the
+    states before each chunk; the outputs. Keys go by four times, queries once, carried keys twice, values once,
+    carried and corrected values twice each, outputs once, states of chunks twice.
+
+    .. math:: S = T n \left(e \left(7 d_k + 6 d_v + 2 C + 2 \frac{d_k d_v}{C}\right) + 2 C e_s\right)
+        + 2 b n d_k d_v e_s
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T of all sequences. [-]
+    sequences : numeric
+        Sequences b whose state is read before and written after. [-]
+    value_heads : numeric
+        Value heads n on this accelerator. [-]
+    key_size : numeric
+        Width d_k of a key head. [-]
+    value_size : numeric
+        Width d_v of a value head. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    state_element_size : numeric
+        Bytes e_s of an element of a state that is kept, and of products of keys before their triangle is solved. [B]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes of the forward pass, C being :data:`CHUNK`. [B]
+
+    References
+    ----------
+    .. [1] S. Yang and Y. Zhang, "FLA: a Triton-based library for hardware-efficient implementations of linear
+       attention mechanism", 2024, github.com/fla-org/flash-linear-attention (kernels of the gated delta rule).
+    """
+    keys, values = array(key_size), array(value_size)
+    elements = 7.0 * keys + 6.0 * values + 2.0 * CHUNK + 2.0 * keys * values / CHUNK
+    each = elements * array(element_size) + 2.0 * CHUNK * array(state_element_size)
+    states = 2.0 * array(sequences) * recurrent_state_size(value_heads, key_size, value_size, state_element_size)
+    return np.asarray(array(tokens) * array(value_heads) * each + states)
+
+
+def state_space_scan_flop(
+    tokens: Numeric, value_heads: Numeric, key_heads: Numeric, key_size: Numeric, value_size: Numeric
+) -> Array:
+    r"""FLOP of Mamba-2 over chunks of C tokens: scores of each group, outputs and states of each head.
+
+    .. math:: F = T \left(2 C m d_k + n \left(2 C d_v + 4 d_k d_v\right)\right)
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T. [-]
+    value_heads : numeric
+        Heads n on this accelerator. [-]
+    key_heads : numeric
+        Groups m on it, each with projections into and out of the state. [-]
+    key_size : numeric
+        Width d_k of the state. [-]
+    value_size : numeric
+        Width d_v of a head. [-]
+
+    Returns
+    -------
+    flop : numeric
+        Operations of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [FLOP]
+
+    References
+    ----------
+    .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+       state space duality", 2024, arXiv:2405.21060, section 6.
+    """
+    chunk, keys, values = STATE_SPACE_CHUNK, array(key_size), array(value_size)
+    heads = array(value_heads) * (2.0 * chunk * values + 4.0 * keys * values)
+    return np.asarray(array(tokens) * (2.0 * chunk * array(key_heads) * keys + heads))
+
+
+def state_space_scan_traffic(
+    tokens: Numeric,
+    sequences: Numeric,
+    value_heads: Numeric,
+    key_heads: Numeric,
+    key_size: Numeric,
+    value_size: Numeric,
+    element_size: Numeric,
+    state_element_size: Numeric,
+) -> Array:
+    r"""Bytes that the kernels of Mamba-2 over chunks of C tokens read and write.
+
+    States of chunks are made from inputs, passed on, and read by the outputs with inputs and scores of each group:
+    inputs twice, outputs once; projections into the state twice and out of it twice; states of chunks four times;
+    scores twice.
+
+    .. math:: S = T \left(e \left(3 n d_v + 4 m d_k\right) + e_s \left(4 \frac{n d_k d_v}{C} + 2 C m\right)\right)
+        + 2 b n d_k d_v e_s
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T of all sequences. [-]
+    sequences : numeric
+        Sequences b whose state is read before and written after. [-]
+    value_heads : numeric
+        Heads n on this accelerator. [-]
+    key_heads : numeric
+        Groups m on it. [-]
+    key_size : numeric
+        Width d_k of the state. [-]
+    value_size : numeric
+        Width d_v of a head. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    state_element_size : numeric
+        Bytes e_s of an element of a state. [B]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [B]
+
+    References
+    ----------
+    .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+       state space duality", 2024, arXiv:2405.21060, section 6.
+    """
+    heads, groups, keys, values = array(value_heads), array(key_heads), array(key_size), array(value_size)
+    inputs = array(element_size) * (3.0 * heads * values + 4.0 * groups * keys)
+    between = 4.0 * heads * keys * values / STATE_SPACE_CHUNK + 2.0 * STATE_SPACE_CHUNK * groups
+    states = 2.0 * array(sequences) * recurrent_state_size(heads, keys, values, state_element_size)
+    return np.asarray(array(tokens) * (inputs + array(state_element_size) * between) + states)
+
+
+def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:
+    r"""FLOP of the delta rule token by token: decay, what the state predicts, its change, the output.
+
+    .. math:: F = 7 T n d_k d_v
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T. [-]
+    value_heads : numeric
+        Value heads n on this accelerator. [-]
+    key_size : numeric
+        Width d_k of a key head. [-]
+    value_size : numeric
+        Width d_v of a value head. [-]
+
+    Returns
+    -------
+    flop : numeric
+        Operations of the vector units. [FLOP]
+
+    References
+    ----------
+    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+       arXiv:2412.06464, equation 10.
+    """
+    return np.asarray(7.0 * array(tokens) * array(value_heads) * array(key_size) * array(value_size))
+
+
+def recurrent_step_traffic(
+    sequences: Numeric,
+    tokens_per_sequence: Numeric,
+    value_heads: Numeric,
+    key_heads: Numeric,
+    key_size: Numeric,
+    value_size: Numeric,
+    element_size: Numeric,
+    state_element_size: Numeric,
+) -> Array:
+    r"""Bytes of the delta rule of a step of decoding.
+
+    The state of each sequence is read once and written after each of its tokens: a draft that is refused goes back
+    to the state before it.
+
+    .. math:: S = b \left((1 + t)\, n d_k d_v e_s + 2 t e (m d_k + n d_v)\right)
+
+    Parameters
+    ----------
+    sequences : numeric
+        Sequences b. [-]
+    tokens_per_sequence : numeric
+        Tokens t of each: 1, and those drafted. [-]
+    value_heads : numeric
+        Value heads n on this accelerator. [-]
+    key_heads : numeric
+        Query and key heads m on it. [-]
+    key_size : numeric
+        Width d_k of a key head. [-]
+    value_size : numeric
+        Width d_v of a value head. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    state_element_size : numeric
+        Bytes e_s of an element of the state. [B]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes read and written. [B]
+
+    References
+    ----------
+    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+       arXiv:2412.06464, equation 10.
+    """
+    tokens, values = array(tokens_per_sequence), array(value_heads) * array(value_size)
+    state = recurrent_state_size(value_heads, key_size, value_size, state_element_size)
+    inputs = 2.0 * tokens * array(element_size) * (array(key_heads) * array(key_size) + values)
+    return np.asarray(array(sequences) * ((1.0 + tokens) * state + inputs))

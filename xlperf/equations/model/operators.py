@@ -1,0 +1,467 @@
+"""The operators of a dense transformer layer, forward and backward, as an axis of arrays.
+
+Shapes are (rows, operators): one row per plan, one column per operator, so that a roofline call covers every
+operator of every plan. Tokens are those that one rank sees in one pass: sequences x length.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, beside, ceil_div, ones, side_by_side
+from xlperf.equations.model.model import Model
+
+
+class Gemms(NamedTuple):
+    """Matrix products (rows, operators): C of (m, n) from depth k, ``batch`` of them in one call. [-]"""
+
+    names: tuple[str, ...]
+    m: Array
+    n: Array
+    k: Array
+    batch: Array
+
+    @property
+    def flop(self) -> Array:
+        """Operations of one call. [FLOP]"""
+        return np.asarray(2.0 * self.m * self.n * self.k * self.batch)
+
+
+class Vectors(NamedTuple):
+    """Kernels bound by memory (rows, operators): bytes moved by one call. [B]"""
+
+    names: tuple[str, ...]
+    traffic: Array
+
+
+def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Gemms:
+    """Matrix products with weights of one attention block in the forward pass, on one tensor-parallel rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    tensor_parallel : Array
+        Ranks that share the heads, (rows,). [-]
+    latent : bool
+        Multi-head latent attention: compressions are computed whole on every rank. [-]
+
+    Returns
+    -------
+    Gemms
+        qkv and attention output; or compressions, expansions and attention output. [-]
+    """
+    heads = ceil_div(model.num_attention_heads, tensor_parallel)
+    hidden = model.hidden_size
+    if not latent:
+        groups = ceil_div(model.num_query_groups, tensor_parallel)
+        n = side_by_side((heads + 2.0 * groups) * model.head_size, hidden)
+        k = side_by_side(hidden, heads * model.head_size)
+        names: tuple[str, ...] = ("qkv", "attention output")
+        batch = ones(n)
+    else:
+        queries, rank = heads * model.qk_head_size, model.q_lora_rank
+        nope = model.qk_head_size - model.qk_rope_head_size
+        compressed = np.where(rank > 0.0, rank, hidden)
+        n = side_by_side(
+            compressed,
+            queries,
+            model.kv_lora_rank + model.qk_rope_head_size,
+            heads * (nope + model.v_head_size),
+            hidden,
+        )
+        k = side_by_side(hidden, compressed, hidden, model.kv_lora_rank, heads * model.v_head_size)
+        names = ("query compression", "query expansion", "key and value compression", "key and value expansion",
+                 "attention output")  # fmt: skip
+        one = ones(rank)
+        batch = side_by_side(np.where(rank > 0.0, 1.0, 0.0), one, one, one, one)
+    return Gemms(names, np.repeat(tokens[:, None], len(names), axis=-1), n, k, batch)
+
+
+def mlp_gemms(model: Model, tokens: Array, ffn_size: Array, name: str) -> Gemms:
+    """The two products of a feed-forward layer.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    ffn_size : Array
+        Width of the layer on one rank, (rows,). [-]
+    name : str
+        What the layer is called. [-]
+
+    Returns
+    -------
+    Gemms
+        Up (with the gate) and down. [-]
+    """
+    n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.hidden_size)
+    k = side_by_side(model.hidden_size, ffn_size)
+    return Gemms((f"{name} up", f"{name} down"), side_by_side(tokens, tokens), n, k, ones(n))
+
+
+def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array, ffn_size: Array) -> Gemms:
+    """The two grouped products of the routed experts of one rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens_per_expert : Array
+        Tokens that one expert sees, (rows,). [-]
+    experts_per_rank : Array
+        Experts that the rank holds: products of one grouped call, (rows,). [-]
+    ffn_size : Array
+        Width of an expert on one rank, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        Up (with the gate) and down. [-]
+    """
+    pair = mlp_gemms(model, tokens_per_expert, ffn_size, "experts")
+    return pair._replace(batch=side_by_side(experts_per_rank, experts_per_rank))
+
+
+def router_gemm(model: Model, tokens: Array) -> Gemms:
+    """Scores of the experts for every token.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens that the rank routes, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        One product. [-]
+    """
+    n = model.num_experts[:, None]
+    return Gemms(("router",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
+
+
+def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
+    """Projection at the entry of a multi-token prediction module: hidden state beside embedding, to the width.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    tensor_parallel : Array
+        Ranks that share the matrix, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        One product. [-]
+    """
+    n = (model.hidden_size / tensor_parallel)[:, None]
+    return Gemms(("mtp projection",), tokens[:, None], n, 2.0 * model.hidden_size[:, None], ones(n))
+
+
+def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, backward: bool) -> Vectors:
+    """Kernels at the entry and the exit of a multi-token prediction module that are not matrix products.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    split : Array
+        Ranks that share the tokens between the matrices, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Norms of hidden state, of embedding and of the output; putting the first two side by side. [B]
+    """
+    stream = tokens * model.hidden_size / split * element_size
+    if backward:
+        return Vectors(("mtp norm gradients", "mtp concatenation gradient"), side_by_side(9.0 * stream, 4.0 * stream))
+    return Vectors(("mtp norms", "mtp concatenation"), side_by_side(6.0 * stream, 4.0 * stream))
+
+
+def joined(*groups: Gemms) -> Gemms:
+    """Products of several groups side by side.
+
+    Parameters
+    ----------
+    *groups : Gemms
+        In order. [-]
+
+    Returns
+    -------
+    Gemms
+        One group. [-]
+    """
+    names = tuple(name for group in groups for name in group.names)
+    return Gemms(names, *(beside(*values) for values in zip(*(g[1:] for g in groups), strict=True)))
+
+
+def logits_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
+    """Output projection, vocabulary split over the tensor-parallel ranks.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens whose logits are computed, (rows,). [-]
+    tensor_parallel : Array
+        Ranks that share the vocabulary, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        One product. [-]
+    """
+    n = ceil_div(model.vocab_size, tensor_parallel)[:, None]
+    return Gemms(("logits",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
+
+
+def backward_gemms(forward: Gemms) -> Gemms:
+    """Gradients of a forward product: by its input (m, k, n), then by its weight (k, n, m).
+
+    Parameters
+    ----------
+    forward : Gemms
+        Products of the forward pass. [-]
+
+    Returns
+    -------
+    Gemms
+        Input gradients, then weight gradients. [-]
+    """
+    return Gemms(
+        _gradient_names(forward.names),
+        beside(forward.m, forward.k),
+        beside(forward.k, forward.n),
+        beside(forward.n, forward.m),
+        beside(forward.batch, forward.batch),
+    )
+
+
+@lru_cache(maxsize=64)
+def _gradient_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name} {side}" for side in ("input gradient", "weight gradient") for name in names)
+
+
+def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, tensor_parallel: Array) -> Gemms:
+    """Scores and weighted sum of standard (unfused) attention in the forward pass.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    batch_size : Array
+        Sequences of one pass, (rows,). [-]
+    sequence_length : Array
+        Queries and keys of a sequence, (rows,). [-]
+    tensor_parallel : Array
+        Ranks that share the heads, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        Two batched products without weights. [-]
+    """
+    products = batch_size * ceil_div(model.num_attention_heads, tensor_parallel)
+    length = sequence_length
+    return Gemms(
+        ("attention scores", "attention values"),
+        side_by_side(length, length),
+        side_by_side(length, model.v_head_size),
+        side_by_side(model.qk_head_size, length),
+        side_by_side(products, products),
+    )
+
+
+def _rotated(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Array:
+    heads = ceil_div(model.num_attention_heads, tensor_parallel)
+    if latent:
+        return np.asarray(tokens * (heads + 1.0) * model.qk_rope_head_size)
+    return np.asarray(tokens * (heads + ceil_div(model.num_query_groups, tensor_parallel)) * model.head_size)
+
+
+def attention_vectors(
+    model: Model,
+    tokens: Array,
+    score_elements: Array,
+    tensor_parallel: Array,
+    sequence_parallel: Array,
+    element_size: Array,
+    mask_size: Numeric,
+    latent: bool,
+    backward: bool,
+) -> Vectors:
+    """Kernels of one attention block that are not matrix products.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    score_elements : Array
+        Attention scores written to memory, (rows,): heads x queries x keys with standard attention, else 0. [-]
+    tensor_parallel : Array
+        Ranks that share each matrix, (rows,). [-]
+    sequence_parallel : Array
+        1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    mask_size : Array
+        Bytes of an element of a dropout mask, (rows,). [B]
+    latent : bool
+        Multi-head latent attention: heads are assembled from compressed parts. [-]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Norm, residual addition with dropout, rotary embedding, softmax, its dropout; backward also biases. [B]
+    """
+    shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
+    stream = tokens * model.hidden_size / shared
+    rotated = _rotated(model, tokens, tensor_parallel, latent)
+    dropped, mask = model.dropout, model.dropout * array(mask_size)
+    heads = ceil_div(model.num_attention_heads, tensor_parallel)
+    compressed = (model.q_lora_rank + model.kv_lora_rank) * tokens
+    assembled = tokens * heads * (2.0 * model.qk_head_size + model.v_head_size) if latent else 0.0 * tokens
+    if not backward:
+        columns = (
+            (2.0 * stream + 2.0 * compressed) * element_size,
+            stream * (3.0 * element_size + mask),
+            2.0 * ((model.rotary + model.query_key_norm) * rotated + assembled) * element_size,
+            2.0 * score_elements * element_size,
+            score_elements * (2.0 * dropped * element_size + mask),
+        )
+        return Vectors(("attention norm", "attention residual", "rotary embedding", "softmax", "attention dropout"),
+                       side_by_side(*columns))  # fmt: skip
+    groups = ceil_div(model.num_query_groups, tensor_parallel)
+    projected = tokens * (heads + 2.0 * groups) * model.head_size
+    gradients = (
+        (3.0 * stream + 3.0 * compressed) * element_size,
+        stream * ((1.0 + 2.0 * dropped) * element_size + mask),
+        2.0 * ((model.rotary + 1.5 * model.query_key_norm) * rotated + assembled) * element_size,
+        3.0 * score_elements * element_size,
+        score_elements * (2.0 * dropped * element_size + mask),
+        (model.bias_qkv * projected + model.bias_all * stream) * element_size,
+    )
+    names = ("attention norm gradient", "attention residual gradient", "rotary embedding gradient", "softmax gradient",
+             "attention dropout gradient", "attention bias gradients")  # fmt: skip
+    return Vectors(names, side_by_side(*gradients))
+
+
+def expert_bias_vectors(
+    model: Model, copies: Array, ffn_size: Array, element_size: Array, word_size: Numeric, backward: bool
+) -> Vectors:
+    """Kernels that add the biases of experts, each to the tokens of its expert, weighed by the router's probability.
+
+    No grouped product takes them in: the bias times the probability is made in FP32, added, put together over the
+    experts and rounded, each by a kernel of its own; backward likewise, with sums for bias and probability.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    copies : Array
+        Copies of tokens that the experts of a rank see, 0 without biases, (rows,). [-]
+    ffn_size : Array
+        Width of an expert on one rank, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    word_size : numeric
+        Bytes of an element of FP32. [B]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Both products together. [B]
+    """
+    elements = copies * ((1.0 + model.gated_mlp) * ffn_size + model.hidden_size)
+    words = 8.0 if backward else 6.0
+    traffic = elements * (2.0 * element_size + words * array(word_size))
+    return Vectors(("expert bias gradients" if backward else "expert biases",), traffic[:, None])
+
+
+def mlp_vectors(
+    model: Model,
+    tokens: Array,
+    inner_elements: Array,
+    copied_elements: Array,
+    tensor_parallel: Array,
+    sequence_parallel: Array,
+    element_size: Array,
+    mask_size: Numeric,
+    backward: bool,
+) -> Vectors:
+    """Kernels of one feed-forward block, dense or of experts, that are not matrix products.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens of one pass, (rows,). [-]
+    inner_elements : Array
+        Elements that the activation function puts out, (rows,): tokens x width, over all experts of the rank. [-]
+    copied_elements : Array
+        Elements of the copies of tokens that are sent to experts, (rows,); 0 in a dense block. [-]
+    tensor_parallel : Array
+        Ranks that share each matrix, (rows,). [-]
+    sequence_parallel : Array
+        1 where the kernels between the matrices are split over those ranks too, (rows,). [-]
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    mask_size : Array
+        Bytes of an element of a dropout mask, (rows,). [B]
+    backward : bool
+        The gradients of these kernels instead. [-]
+
+    Returns
+    -------
+    Vectors
+        Norm, residual addition with dropout, activation function, moves of tokens to and from experts. [B]
+    """
+    shared = 1.0 + (tensor_parallel - 1.0) * sequence_parallel
+    stream = tokens * model.hidden_size / shared
+    dropped, mask = model.dropout, model.dropout * array(mask_size)
+    moved = 4.0 * copied_elements * element_size
+    if not backward:
+        columns = (
+            2.0 * stream * element_size,
+            stream * (3.0 * element_size + mask),
+            (2.0 + model.gated_mlp) * inner_elements * element_size,
+            moved,
+        )
+        return Vectors(("mlp norm", "mlp residual", "activation", "moves of tokens"), side_by_side(*columns))
+    gradients = (
+        3.0 * stream * element_size,
+        stream * ((1.0 + 2.0 * dropped) * element_size + mask),
+        (3.0 + 2.0 * model.gated_mlp) * inner_elements * element_size,
+        moved,
+        model.bias_all * (inner_elements + stream) * element_size,
+    )
+    names = ("mlp norm gradient", "mlp residual gradient", "activation gradient", "moves of tokens gradient",
+             "mlp bias gradients")  # fmt: skip
+    return Vectors(names, side_by_side(*gradients))

@@ -1,0 +1,439 @@
+"""The operators of a decoder when it serves: a pass of the prefill, then a step of decoding.
+
+Columns come in two halves of the same operators, prefill first: those of a layer, then those that run once per
+pass. What only some layers have is called less than once per layer. Serving engines fuse more than training stacks:
+the residual addition into the norm, the write of the cache into the rotation of the keys. Latent attention decodes
+absorbed: queries are carried into the compressed space and values out of it, so that the cache is read as it is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.operators import Gemms, expert_gemms, joined, logits_gemm, mlp_gemms, router_gemm
+from xlperf.equations.model.routing import busiest_share, experts_hit
+
+DENSE = Architecture(False, False, False)
+"""Plain attention to everything, one feed-forward layer in every layer."""
+PREFILL, DECODING = 0, 1
+BOTH_PHASES = (PREFILL, DECODING)
+ONCE_GEMMS = 1
+ONCE_VECTORS = 2
+
+_PLAIN = ("qkv", "attention output")
+_LATENT = (
+    "query compression",
+    "query expansion",
+    "key and value compression",
+    "key and value expansion",
+    "query absorption",
+    "value expansion",
+    "attention output",
+)
+_MLP = ("mlp up", "mlp down")
+_EXPERTS = ("experts up", "experts down", "shared expert up", "shared expert down", "router")
+_LINEAR = ("linear attention input", "linear attention gates", "linear attention output")
+_LINEAR_VECTORS = ("short convolution", "gated norm")
+_LAYER_VECTORS = ("norms and residual", "rotary embedding and cache", "activation")
+_EXPERT_VECTORS = ("activation of experts", "moves of tokens")
+_ONCE_VECTORS = ("embedding and last norm", "sampling")
+_SAMPLING_PASSES = 2.0
+_WIDE = ("key and value expansion", "query absorption", "value expansion", "linear attention gates", "router", "logits")
+_CONVOLUTION_PASSES = 4.0  # a prompt is transposed before its convolution: read and written twice
+
+
+_ALL = np.full(1, 1.0)
+
+
+class ServingShape(NamedTuple):
+    """What one rank sees in both phases, and how the model is split; every field has shape (rows,).
+
+    Attributes
+    ----------
+    prefill_tokens : Array
+        Tokens of its replica of the attention layers in a pass of the prefill. [-]
+    decode_tokens : Array
+        The same in a step of decoding. [-]
+    prefill_routed : Array
+        Tokens of all replicas that share the experts in a pass of the prefill. [-]
+    decode_routed : Array
+        The same in a step of decoding. [-]
+    prefill_sampled : Array
+        Tokens whose logits are computed in a pass of the prefill. [-]
+    attention_parallel : Array
+        Ranks that share the heads, the dense feed-forward layer and the vocabulary. [-]
+    expert_parallel : Array
+        Ranks that share the experts. [-]
+    expert_tensor_parallel : Array
+        Ranks that share each expert. [-]
+    prefill_context : Array
+        Keys that the chunks of prompts in a pass of the prefill attend to, cached, of earlier chunks and their own:
+        latent attention expands them all; those of all ranks that share the prompts. [-]
+    favoured_share : Array, default 1
+        Share of the experts that routers prefer, as in :func:`experts_hit`. [-]
+    """
+
+    prefill_tokens: Array
+    decode_tokens: Array
+    prefill_routed: Array
+    decode_routed: Array
+    prefill_sampled: Array
+    attention_parallel: Array
+    expert_parallel: Array
+    expert_tensor_parallel: Array
+    prefill_context: Array
+    favoured_share: Array = _ALL
+
+    def of(self, phase: int) -> tuple[Array, Array, Array]:
+        """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
+        if phase:
+            return self.decode_tokens, self.decode_routed, self.decode_tokens
+        return self.prefill_tokens, self.prefill_routed, self.prefill_sampled
+
+
+class ServingGemms(NamedTuple):
+    """Matrix products of both phases.
+
+    Attributes
+    ----------
+    gemms : Gemms
+        Prefill, then decoding, (rows, operators). [-]
+    calls : Array
+        Calls per layer, or per pass for the last of each half. [-]
+    narrow : np.ndarray
+        Whether weights and inputs are stored in the precision of the plan, (operators,).
+    attention : np.ndarray
+        Whether a product belongs to an attention layer, (operators,).
+    grouped : np.ndarray
+        Whether it is one of all experts of a rank together, (operators,).
+    """
+
+    gemms: Gemms
+    calls: Array
+    narrow: np.ndarray
+    attention: np.ndarray
+    grouped: np.ndarray
+
+
+class ServingVectors(NamedTuple):
+    """Kernels bound by memory, (rows, operators): prefill, then decoding.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Operators of both halves.
+    traffic : Array
+        Bytes of one call. [B]
+    calls : Array
+        Calls per layer for the operators of a layer, per pass for the others. [-]
+    """
+
+    names: tuple[str, ...]
+    traffic: Array
+    calls: Array
+
+
+def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array, latent: bool) -> Gemms:
+    heads, hidden = ceil_div(model.num_attention_heads, ranks), model.hidden_size
+    if not latent:
+        groups = ceil_div(model.num_query_groups, ranks)
+        queries = heads * (1.0 + model.attention_gate)
+        n = side_by_side((queries + 2.0 * groups) * model.head_size, hidden)
+        k = side_by_side(hidden, heads * model.head_size)
+        return Gemms(_PLAIN, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
+    rank, nope = model.kv_lora_rank, model.qk_head_size - model.qk_rope_head_size
+    compressed = np.where(model.q_lora_rank > 0.0, model.q_lora_rank, hidden)
+    values = model.v_head_size
+    one = np.ones_like(rank)
+    n = side_by_side(
+        compressed,
+        heads * model.qk_head_size,
+        rank + model.qk_rope_head_size,
+        heads * (nope + values),
+        rank,
+        values,
+        hidden,
+    )
+    k = side_by_side(hidden, compressed, hidden, rank, nope, rank, heads * values)
+    batch = side_by_side(one, one, one, one, heads, heads, one)
+    m = side_by_side(tokens, tokens, tokens, expanded, tokens, tokens, tokens)
+    return Gemms(_LATENT, m, n, k, batch)
+
+
+def linear_share(model: Model) -> Array:
+    """Share of the layers that have linear attention.
+
+    Parameters
+    ----------
+    model : Model
+        Layers, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Between 0 and 1, (rows,). [-]
+    """
+    return divide(model.num_linear_layers, model.num_layers)
+
+
+def linear_widths(model: Model, ranks: Array) -> tuple[Array, Array, Array]:
+    """Width of all key heads and of all value heads of linear attention on one rank, and its value heads.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    ranks : Array
+        Ranks that share the heads, (rows,). [-]
+
+    Returns
+    -------
+    tuple of Array
+        Keys, values, value heads, (rows,). [-]
+    """
+    heads = ceil_div(model.linear_value_heads, ranks)
+    keys = ceil_div(model.linear_key_heads, ranks) * model.linear_key_size
+    return keys, np.asarray(heads * model.linear_value_size), heads
+
+
+def _linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
+    """Projections of a layer of linear attention: queries, keys, values and gate; decay and writing; output."""
+    keys, values, heads = linear_widths(model, ranks)
+    hidden = model.hidden_size
+    # Of Mamba-2 the step of each head comes with the other projections.
+    steps = model.state_space * heads
+    n = side_by_side(2.0 * (keys + values) + steps, 2.0 * heads, hidden)
+    k = side_by_side(hidden, hidden, values)
+    return Gemms(_LINEAR, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
+
+
+def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
+    """Grouped products of the busiest rank's experts, shared experts, router."""
+    ranks, held = shape.expert_parallel, model.num_experts / shape.expert_parallel
+    hit = experts_hit(model.num_experts, model.top_k, tokens, shape.favoured_share) / ranks
+    hit = np.minimum(hit * busiest_share(hit, ranks), held)
+    copies = tokens * model.top_k / ranks
+    # Tokens bring their experts one by one: with many experts on a rank its load evens out.
+    copies = np.minimum(copies * busiest_share(copies, ranks), tokens * np.minimum(model.top_k, held))
+    ffn = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
+    shared = mlp_gemms(
+        model, replica_tokens, np.maximum(model.shared_ffn_hidden_size / shape.attention_parallel, 1.0), "shared expert"
+    )
+    return joined(expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
+
+
+def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Array:
+    """Calls per layer of one half of the columns, (rows, operators)."""
+    one, none = np.ones_like(model.num_layers), np.zeros_like(model.num_layers)
+    if architecture.latent_attention:
+        compressed = np.where(model.q_lora_rank > 0.0, 1.0, 0.0)
+        absorbed, expanded = (one, none) if decoding else (none, one)
+        columns = [compressed, one, one, expanded, absorbed, absorbed, one]
+    else:
+        columns = [one, one]
+    if architecture.linear_attention:
+        linear, attended = linear_share(model), divide(model.num_attention_layers, model.num_layers)
+        columns = [attended * each for each in columns] + [linear, linear * (1.0 - model.state_space), linear]
+    if architecture.experts:
+        mixed = model.num_moe_layers / model.num_layers
+        dense = 1.0 - mixed
+        if architecture.linear_attention:
+            dense = divide(model.num_dense_layers, model.num_layers)
+        shared = np.where(model.shared_ffn_hidden_size > 0.0, mixed, 0.0)
+        columns += [dense, dense, mixed, mixed, shared, shared, mixed]
+    elif architecture.linear_attention:
+        columns += [divide(model.num_dense_layers, model.num_layers)] * 2
+    else:
+        columns += [one, one]
+    return side_by_side(*columns, one)
+
+
+def serving_gemms(
+    model: Model, shape: ServingShape, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES
+) -> ServingGemms:
+    """Matrix products with weights of one layer and of the output, on the busiest rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    shape : ServingShape
+        Tokens of both phases, and how the model is split. [-]
+    architecture : Architecture
+        Structure that the models share.
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
+
+    Returns
+    -------
+    ServingGemms
+        Those of a layer, then the output projection, for the prefill, then for decoding. [-]
+    """
+    ranks, latent = shape.attention_parallel, architecture.latent_attention
+    parts: list[Gemms] = []
+    calls = []
+    for phase in phases:
+        tokens, routed, sampled = shape.of(phase)
+        parts.append(_attention_gemms(model, tokens, tokens if phase else shape.prefill_context, ranks, latent))
+        if architecture.linear_attention:
+            parts.append(_linear_gemms(model, tokens, ranks))
+        parts.append(mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"))
+        if architecture.experts:
+            parts.append(_expert_gemms(model, routed, shape, tokens))
+        parts.append(logits_gemm(model, sampled, ranks))
+        calls.append(_gemm_calls(model, architecture, phase == DECODING))
+    gemms = joined(*parts)
+    narrow = np.array([name not in _WIDE for name in gemms.names])
+    attention = np.array([name in _PLAIN or name in _LATENT or name in _LINEAR for name in gemms.names])
+    grouped = np.array([name.startswith("experts") for name in gemms.names])
+    return ServingGemms(gemms, beside(*calls), narrow, attention, grouped)
+
+
+def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Array:
+    """Elements that one token leaves in the cache of one layer on one rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    attention_parallel : Array
+        Ranks that share the heads, (rows,): key and value heads are split, the latent vector is not. [-]
+    latent : bool
+        Multi-head latent attention: the compressed vector and the rotated part of the key, the same on every rank.
+
+    Returns
+    -------
+    Array
+        Elements, (rows,). [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V2: A strong, economical, and efficient mixture-of-experts language model", 2024,
+       arXiv:2405.04434, table 1.
+    """
+    if latent:
+        return np.asarray(model.kv_lora_rank + model.qk_rope_head_size + 0.0 * attention_parallel)
+    return np.asarray(2.0 * ceil_div(model.num_query_groups, attention_parallel) * model.head_size)
+
+
+def serving_vectors(
+    model: Model,
+    shape: ServingShape,
+    architecture: Architecture,
+    element_size: Array,
+    logit_size: Array,
+    phases: tuple[int, ...] = BOTH_PHASES,
+) -> ServingVectors:
+    """Kernels of one layer and of one pass that are not matrix products, on the busiest rank.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    shape : ServingShape
+        Tokens of both phases, and how the model is split. [-]
+    architecture : Architecture
+        Structure that the models share.
+    element_size : Array
+        Bytes of an activation, (rows,). [B]
+    logit_size : Array
+        Bytes of a logit when tokens are sampled, (rows,). [B]
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
+
+    Returns
+    -------
+    ServingVectors
+        Those of a layer, then those of a pass, for the prefill, then for decoding.
+    """
+    ranks = shape.attention_parallel
+    heads = np.ceil(model.num_attention_heads / ranks)
+    groups = np.ceil(model.num_query_groups / ranks)
+    stream = model.hidden_size * element_size
+    if architecture.latent_attention:
+        compressed = 2.0 * (model.q_lora_rank + model.kv_lora_rank)
+        cached = (2.0 * (heads + 1.0) * model.qk_rope_head_size + compressed) * element_size
+    else:
+        rotated = (heads + groups) * model.head_size * (1.0 + model.query_key_norm)
+        cached = 2.0 * (rotated + groups * model.head_size) * element_size
+    gated = (2.0 + model.gated_mlp) * model.ffn_hidden_size / ranks * element_size
+    logits = _SAMPLING_PASSES * model.vocab_size * logit_size
+    columns, calls = [], []
+    one = np.ones_like(stream)
+    attended, dense, norms = one, one, 2.0 * one
+    if architecture.linear_attention:
+        linear, attended = linear_share(model), divide(model.num_attention_layers, model.num_layers)
+        dense, norms = divide(model.num_dense_layers, model.num_layers), one * model.num_blocks
+        keys, values, _ = linear_widths(model, ranks)
+        channels, normed = (2.0 * keys + values) * element_size, 3.0 * values * element_size
+        cached = cached + 3.0 * model.attention_gate * heads * model.head_size * element_size
+    for phase in phases:
+        tokens, routed, sampled = shape.of(phase)
+        columns += [tokens * 4.0 * stream, tokens * cached, tokens * gated]
+        if architecture.experts:
+            mixed = model.num_moe_layers / model.num_layers
+            copies = routed * model.top_k / shape.expert_parallel
+            width = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
+            shared = tokens * model.shared_ffn_hidden_size / ranks
+            columns += [(2.0 + model.gated_mlp) * (copies * width + shared) * element_size, 4.0 * copies * stream]
+            unmixed = dense if architecture.linear_attention else 1.0 - mixed
+            calls += [norms, attended, unmixed, mixed, mixed]
+        else:
+            calls += [norms, attended, dense]
+        if architecture.linear_attention:
+            # A token of decoding shifts the window of its sequence: all but the oldest input stay.
+            passes = 2.0 * model.linear_convolution if phase else _CONVOLUTION_PASSES
+            columns += [tokens * passes * channels, tokens * normed]
+            calls += [linear, linear]
+        columns += [tokens * 4.0 * stream, sampled * logits]
+        calls += [2.0 * one, one]
+    structure = (*_LAYER_VECTORS, *(_EXPERT_VECTORS if architecture.experts else ()))
+    names = (*structure, *(_LINEAR_VECTORS if architecture.linear_attention else ()), *_ONCE_VECTORS)
+    return ServingVectors(names * len(phases), side_by_side(*columns), side_by_side(*calls))
+
+
+def local_share(model: Model) -> Array:
+    """Share of the layers that attend within a window or a chunk.
+
+    Parameters
+    ----------
+    model : Model
+        Layers, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Between 0 and 1, (rows,). [-]
+    """
+    return divide(model.num_local_layers, model.num_layers)
+
+
+def attention_calls(model: Model, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
+    """Share of the layers that have each kind of attention: to everything, local, linear.
+
+    Parameters
+    ----------
+    model : Model
+        Layers, (rows,). [-]
+    architecture : Architecture
+        Structure that the models share: a kind that none has is left out.
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
+
+    Returns
+    -------
+    Array
+        Adds up to 1 in each phase but for layers without any, (rows, phases x kinds). [-]
+    """
+    if not (architecture.local_attention or architecture.linear_attention):
+        return np.ones((len(model.num_layers), len(phases)))
+    kinds = [local_share(model)] if architecture.local_attention else []
+    kinds += [linear_share(model)] if architecture.linear_attention else []
+    everywhere = 1.0 - sum(kinds)
+    if architecture.linear_attention:
+        everywhere = everywhere - divide(model.num_bare_layers, model.num_layers)
+    return side_by_side(*[everywhere, *kinds] * len(phases))

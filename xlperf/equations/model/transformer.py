@@ -1,0 +1,311 @@
+"""Parameters and FLOP of a dense decoder-only transformer: plain equations on arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array
+
+
+def layer_matrix_parameters(
+    hidden_size: Numeric,
+    num_attention_heads: Numeric,
+    num_query_groups: Numeric,
+    head_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+) -> Array:
+    r"""Weights of the matrices of one layer, biases apart.
+
+    .. math:: P = 2 h d (a + g) + (2 + \gamma) h f
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    num_attention_heads : numeric
+        Query heads a. [-]
+    num_query_groups : numeric
+        Key and value heads g. [-]
+    head_size : numeric
+        Width d of one head. [-]
+    ffn_hidden_size : numeric
+        Width f of the feed-forward layer. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix, 0 without. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights that take part in matrix products. [-]
+
+    References
+    ----------
+    .. [1] J. Ainslie et al., "GQA: Training generalized multi-query transformer models from multi-head
+       checkpoints", 2023, arXiv:2305.13245.
+    .. [2] N. Shazeer, "GLU variants improve transformer", 2020, arXiv:2002.05202.
+    """
+    hidden = array(hidden_size)
+    heads = array(num_attention_heads) + array(num_query_groups)
+    attention = 2.0 * hidden * array(head_size) * heads
+    return np.asarray(attention + (2.0 + array(gated_mlp)) * hidden * array(ffn_hidden_size))
+
+
+def layer_vector_parameters(
+    hidden_size: Numeric,
+    num_attention_heads: Numeric,
+    num_query_groups: Numeric,
+    head_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+    layer_norm: Numeric,
+    bias_qkv: Numeric,
+    bias_all: Numeric,
+    query_key_norm: Numeric,
+) -> Array:
+    r"""Scales and biases of one layer.
+
+    .. math:: P = 2 (1 + \lambda) h + \beta_q d (a + 2 g) + \beta ((1 + \gamma) f + 2 h) + 2 \nu d
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    num_attention_heads : numeric
+        Query heads a. [-]
+    num_query_groups : numeric
+        Key and value heads g. [-]
+    head_size : numeric
+        Width d of one head. [-]
+    ffn_hidden_size : numeric
+        Width f of the feed-forward layer. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix, 0 without. [-]
+    layer_norm : numeric
+        Lambda: 1 where norms have a bias. [-]
+    bias_qkv : numeric
+        Beta q: 1 where the projections of queries, keys and values have a bias. [-]
+    bias_all : numeric
+        Beta: 1 where every linear layer has one (bias_qkv is then 1 too). [-]
+    query_key_norm : numeric
+        Nu: 1 where queries and keys are normalised. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Scales and biases. [-]
+
+    References
+    ----------
+    .. [1] A. Radford et al., "Language models are unsupervised multitask learners", 2019 (GPT-2 layer).
+    """
+    hidden, head = array(hidden_size), array(head_size)
+    norms = 2.0 * (1.0 + array(layer_norm)) * hidden + 2.0 * array(query_key_norm) * head
+    qkv = array(bias_qkv) * head * (array(num_attention_heads) + 2.0 * array(num_query_groups))
+    rest = array(bias_all) * ((1.0 + array(gated_mlp)) * array(ffn_hidden_size) + 2.0 * hidden)
+    return np.asarray(norms + qkv + rest)
+
+
+def latent_attention_parameters(
+    hidden_size: Numeric,
+    num_attention_heads: Numeric,
+    q_lora_rank: Numeric,
+    kv_lora_rank: Numeric,
+    qk_head_size: Numeric,
+    qk_rope_head_size: Numeric,
+    v_head_size: Numeric,
+) -> Array:
+    r"""Weights of the matrices of multi-head latent attention (MLA), norms apart.
+
+    .. math:: P = [q > 0] (h q + q a d_q) + [q = 0] h a d_q + h (c + d_r) + c a (d_q - d_r + d_v) + a d_v h
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    num_attention_heads : numeric
+        Heads a. [-]
+    q_lora_rank : numeric
+        Rank q of the query compression; 0 where queries are projected directly. [-]
+    kv_lora_rank : numeric
+        Rank c of the key and value compression. [-]
+    qk_head_size : numeric
+        Width of a query head, with position. [-]
+    qk_rope_head_size : numeric
+        Width of its part that carries the position, shared by the keys of all heads. [-]
+    v_head_size : numeric
+        Width of a value head. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights that take part in matrix products. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V2: A strong, economical, and efficient mixture-of-experts language model", 2024,
+       arXiv:2405.04434, section 2.1.
+    """
+    hidden, heads = array(hidden_size), array(num_attention_heads)
+    rank, latent = array(q_lora_rank), array(kv_lora_rank)
+    queries, position, values = array(qk_head_size), array(qk_rope_head_size), array(v_head_size)
+    compressed = np.sign(rank)
+    direct = rank * (hidden + heads * queries) + (1.0 - compressed) * hidden * heads * queries
+    keys = hidden * (latent + position) + latent * heads * (queries - position + values)
+    return np.asarray(direct + keys + heads * values * hidden)
+
+
+def expert_parameters(hidden_size: Numeric, ffn_hidden_size: Numeric, gated_mlp: Numeric) -> Array:
+    r"""Weights of one expert, or of a dense feed-forward layer.
+
+    .. math:: P = (2 + \gamma) h f
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    ffn_hidden_size : numeric
+        Width f of the expert. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix, 0 without. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights that take part in matrix products. [-]
+
+    References
+    ----------
+    .. [1] N. Shazeer, "GLU variants improve transformer", 2020, arXiv:2002.05202.
+    """
+    return np.asarray((2.0 + array(gated_mlp)) * array(hidden_size) * array(ffn_hidden_size))
+
+
+def embedding_parameters(
+    vocab_size: Numeric, hidden_size: Numeric, learned_positions: Numeric, tied_embeddings: Numeric
+) -> Array:
+    r"""Weights of the input embedding, learned positions and output projection.
+
+    .. math:: P = (2 - \tau) V h + s_{max} h
+
+    Parameters
+    ----------
+    vocab_size : numeric
+        Vocabulary V. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    learned_positions : numeric
+        Rows of a learned position embedding; 0 without. [-]
+    tied_embeddings : numeric
+        Tau: 1 where input and output share their weights. [-]
+
+    Returns
+    -------
+    parameters : numeric
+        Weights outside the layers, the last norm apart. [-]
+
+    References
+    ----------
+    .. [1] O. Press and L. Wolf, "Using the output embedding to improve language models", 2017, arXiv:1608.05859.
+    """
+    tables = (2.0 - array(tied_embeddings)) * array(vocab_size) + array(learned_positions)
+    return np.asarray(tables * array(hidden_size))
+
+
+def attention_flop(
+    batch_size: Numeric, num_attention_heads: Numeric, query_length: Numeric, key_length: Numeric, head_size: Numeric
+) -> Array:
+    r"""FLOP of the scores and of the weighted sum of one attention layer, no causal saving.
+
+    .. math:: F = 4 b a s_q s_k d
+
+    Parameters
+    ----------
+    batch_size : numeric
+        Sequences b. [-]
+    num_attention_heads : numeric
+        Query heads a. [-]
+    query_length : numeric
+        Queries per sequence. [-]
+    key_length : numeric
+        Keys per sequence. [-]
+    head_size : numeric
+        Width d of one head. [-]
+
+    Returns
+    -------
+    flop : numeric
+        Operations of the two products. [FLOP]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, appendix A.
+    """
+    products = array(batch_size) * array(num_attention_heads) * array(query_length) * array(key_length)
+    return np.asarray(4.0 * products * array(head_size))
+
+
+def training_flop_per_token(matrix_parameters: Numeric, score_products: Numeric) -> Array:
+    r"""Model FLOP of a trained token: forward and backward, no recomputation.
+
+    .. math:: F = 6 (P + S)
+
+    Parameters
+    ----------
+    matrix_parameters : numeric
+        Weights P that one token meets in matrix products, the output projection included. [-]
+    score_products : numeric
+        Multiplications S of a token in the scores and weighted sums of all layers: half of :func:`attention_flop`. [-]
+
+    Returns
+    -------
+    flop : numeric
+        Model FLOP per token: 2 per multiplication forward and 4 backward. [FLOP]
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, section 5.1 (without its recomputation).
+    """
+    return np.asarray(6.0 * (array(matrix_parameters) + array(score_products)))
+
+
+def kv_cache_size(
+    num_layers: Numeric,
+    num_query_groups: Numeric,
+    head_size: Numeric,
+    num_tokens: Numeric,
+    element_size: Numeric,
+    tensor_parallel: Numeric = 1.0,
+) -> Array:
+    r"""Bytes of the key-value cache on one rank.
+
+    .. math:: S = 2 L \lceil g / t \rceil d n e
+
+    Parameters
+    ----------
+    num_layers : numeric
+        Layers L that the rank holds. [-]
+    num_query_groups : numeric
+        Key and value heads g. [-]
+    head_size : numeric
+        Width d of one head. [-]
+    num_tokens : numeric
+        Tokens n kept, over all sequences. [-]
+    element_size : numeric
+        Bytes e of one element. [B]
+    tensor_parallel : numeric, default 1
+        Ranks t that share the heads; beyond g ranks heads are replicated. [-]
+
+    Returns
+    -------
+    size : numeric
+        Cache of one rank. [B]
+
+    References
+    ----------
+    .. [1] R. Pope et al., "Efficiently scaling transformer inference", 2022, arXiv:2211.05102, section 3.3.
+    """
+    groups = np.ceil(array(num_query_groups) / array(tensor_parallel))
+    return np.asarray(2.0 * array(num_layers) * groups * array(head_size) * array(num_tokens) * array(element_size))

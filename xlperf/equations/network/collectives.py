@@ -1,0 +1,487 @@
+"""Time of collective operations: alpha-beta equations of algorithms, and the fastest one on a network of tiers.
+
+Switched tiers are timed here; what other topologies do to hops and bandwidth comes from :mod:`xlperf.equations.network.topology`.
+
+A message size is what nccl-tests call the size: the buffer of an all-reduce, the gathered total of an all-gather, the
+input of a reduce-scatter, all that one rank sends in an all-to-all (to itself too), the message of a point-to-point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, some
+from xlperf.equations.network.tiers import Network, members_by_tier
+from xlperf.equations.network.topology import FAT_TREE, TierShape, tier_shape
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
+
+
+def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
+    r"""Bytes that each rank sends in a ring reduce-scatter or all-gather, and in a direct all-to-all.
+
+    .. math:: T = \frac{n - 1}{n} S
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the whole message. [B]
+    group_size : numeric
+        Number of ranks. [-]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes sent by one rank, as many as it receives. [B]
+
+    References
+    ----------
+    .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+       J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+    """
+    ranks = array(group_size)
+    return np.asarray((ranks - 1.0) / ranks * array(message_size))
+
+
+def ring_reduce_scatter_time(
+    message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
+) -> Array:
+    r"""Time of a ring reduce-scatter: each rank keeps the sum of one piece.
+
+    .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the input of each rank. [B]
+    group_size : numeric
+        Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : numeric
+        Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : numeric, default 0.0
+        Latency of one step. [s]
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive. [s]
+
+    References
+    ----------
+    .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+       J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+    """
+    steps = array(group_size) - 1.0
+    return np.asarray(steps * array(hop_latency) + ring_traffic(message_size, group_size) / array(link_bandwidth))
+
+
+def ring_all_gather_time(
+    message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
+) -> Array:
+    r"""Time of a ring all-gather: each rank ends with the pieces of all.
+
+    .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the gathered whole. [B]
+    group_size : numeric
+        Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : numeric
+        Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : numeric, default 0.0
+        Latency of one step. [s]
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive. [s]
+
+    References
+    ----------
+    .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+       J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+    """
+    return ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency)
+
+
+def ring_all_reduce_time(
+    message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
+) -> Array:
+    r"""Time of a ring all-reduce: a reduce-scatter followed by an all-gather.
+
+    .. math:: t = 2 (n - 1) \alpha + 2 \frac{n - 1}{n} \frac{S}{B}
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds. [B]
+    group_size : numeric
+        Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : numeric
+        Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : numeric, default 0.0
+        Latency of one step. [s]
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive. [s]
+
+    References
+    ----------
+    .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+       J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+    """
+    return np.asarray(
+        ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency)
+        + ring_all_gather_time(message_size, group_size, link_bandwidth, hop_latency)
+    )
+
+
+def tree_depth(group_size: Numeric) -> Array:
+    r"""Levels of a binary tree over the ranks.
+
+    .. math:: d = \lceil \log_2 n \rceil
+
+    Parameters
+    ----------
+    group_size : numeric
+        Number of ranks. [-]
+
+    Returns
+    -------
+    depth : numeric
+        0 for one rank. [-]
+
+    References
+    ----------
+    .. [1] R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004,
+       doi:10.1007/978-3-540-24685-5_1.
+    """
+    below = np.ceil(array(group_size)) - 1.0
+    depth = np.frexp(np.maximum(below, 0.0))[1].astype(np.float64)  # frexp is exact; log2 need not be
+    return np.asarray(np.where(np.isnan(below), np.nan, depth))
+
+
+def tree_all_reduce_time(
+    message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
+) -> Array:
+    r"""Time of an all-reduce over two complementary binary trees, each of which carries half, pipelined.
+
+    .. math:: t = 2 \lceil \log_2 n \rceil \alpha + 2 \frac{S}{B} \quad (n > 1)
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds. [B]
+    group_size : numeric
+        Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : numeric
+        Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : numeric, default 0.0
+        Latency of one level. [s]
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive. [s]
+
+    References
+    ----------
+    .. [1] P. Sanders, J. Speck and J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+       scan", Parallel Comput. 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
+    """
+    ranks = array(group_size)
+    sent = 2.0 * array(message_size) / array(link_bandwidth)
+    return np.asarray(2.0 * tree_depth(ranks) * array(hop_latency) + np.where(ranks > 1.0, sent, 0.0 * sent * ranks))
+
+
+def in_network_traffic(message_size: Numeric, group_size: Numeric) -> Array:
+    r"""Bytes that cross each rank's link when the switches add up: the buffer once, and the piece it asks for.
+
+    .. math:: T = \left(1 + \frac{1}{n}\right) S
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds. [B]
+    group_size : numeric
+        Number of ranks. [-]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes in each direction. [B]
+
+    References
+    ----------
+    .. [1] B. Klenk et al., "An in-network architecture for accelerating shared-memory multiprocessor collectives",
+       ISCA 2020, doi:10.1109/ISCA45697.2020.00085.
+    """
+    return np.asarray((1.0 + 1.0 / array(group_size)) * array(message_size))
+
+
+def collective_time(
+    operation: str,
+    message_size: Numeric,
+    group_size: Numeric,
+    stride: Numeric,
+    network: Network,
+    constants: Mapping[str, Array],
+) -> Array:
+    r"""Time of one collective operation on a network of tiers.
+
+    The fastest of what libraries do is taken. All-reduce: one ring over all ranks, whose traffic leaves a machine
+    through the adapters of all its members; phases tier by tier (reduce-scatter inside, the same on the n-th part
+    outside, all-gather inside); binary trees between machines; reduction in the switches where the network has it.
+    All-gather and reduce-scatter: the ring over all ranks, as NCCL has nothing else; a ring that leaves the machine
+    pays for each of its steps what the adapter costs. In the innermost tier a low-latency and a high-bandwidth
+    protocol compete, and small groups reach less bandwidth. An all-to-all sends to all tiers at once; a point-to-point
+    crosses the outermost tier that the group spans.
+
+    Other topologies change hops and bandwidth of their tier: sending to all peers directly where each has a link of
+    its own; all axes of a torus or mesh at once, and phases tier by tier, without trees, in groups that span more than
+    it; on rails an all-to-all goes inside to the accelerator of the rail first. All ranks of the machine do the same
+    at the same time, each in its group: groups that lie between each other share links.
+
+    .. math:: t = \min_{algorithm} \left(t_0 + \sum_t h_t \alpha_t + \frac{T}{\eta B}\right)
+
+    Parameters
+    ----------
+    operation : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"}
+        What is done.
+    message_size : numeric
+        Size in the sense of nccl-tests, (rows, operators). [B]
+    group_size : numeric
+        Ranks of the group; with 1 the time is 0, (rows, operators). [-]
+    stride : numeric
+        Distance of neighbouring ranks of the group, (rows, operators). [-]
+    network : Network
+        Tiers, innermost first, (rows, tiers).
+    constants : mapping of str to Array
+        Calibration constants of the family named as the operation, (rows, 1).
+
+    Returns
+    -------
+    time : numeric
+        First send to last receive, (rows, operators). [s]
+
+    Raises
+    ------
+    ValueError
+        When the operation is not one of :data:`OPERATIONS`.
+
+    References
+    ----------
+    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+    """
+    if operation not in OPERATIONS:
+        raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, got {operation!r}")
+    size, group = array(message_size), array(group_size)
+    if size.shape != group.shape:
+        size, group = np.broadcast_arrays(size, group)
+    members = members_by_tier(group, stride, network)
+    # Tiers above the innermost that no group spans have no part in the time.
+    spanned = [0, *(tier for tier in range(1, len(members)) if some(members[tier] != 1.0))]
+    shapes: dict[int, TierShape] = {}
+    if some(network.topology > FAT_TREE):
+        shapes = {tier: tier_shape(operation, members[tier], array(stride), network, tier) for tier in spanned}
+    if operation == "point_to_point":
+        time = _point_to_point_time(size, array(stride), members, spanned, network, constants, shapes)
+    elif operation == "all_to_all":
+        time = _all_to_all_time(size, group, members, spanned, network, constants, shapes)
+    else:
+        time = _reduction_time(operation, size, group, members, spanned, network, constants, shapes)
+    return np.asarray(np.where(group == 1.0, 0.0 * time, time))
+
+
+def _tier(values: Array, tier: int) -> Array:
+    return values[:, tier : tier + 1]
+
+
+def _inner_bandwidths(
+    members: Array, network: Network, constants: Mapping[str, Array], shapes: dict[int, TierShape]
+) -> tuple[Array, Array]:
+    link = _tier(network.link_bandwidth, 0)
+    if shapes:
+        link = link / shapes[0].slowdown
+    bulk = constants["bandwidth_efficiency"] * (1.0 - constants["group_penalty"] / np.maximum(members, 2.0))
+    return constants["low_latency_efficiency"] * link, bulk * link
+
+
+def _point_to_point_time(
+    size: Array,
+    stride: Array,
+    members: Array,
+    spanned: list[int],
+    network: Network,
+    constants: Mapping[str, Array],
+    shapes: dict[int, TierShape],
+) -> Array:
+    inside = 1.0 / (constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0))
+    latency = _tier(network.latency, 0)
+    seconds_per_byte = inside
+    if shapes:
+        seconds_per_byte = inside * shapes[0].slowdown
+        latency = latency * np.maximum(shapes[0].steps, 1.0)
+    for tier in spanned[1:]:
+        spans = members[tier] > 1.0
+        outer = 1.0 / (constants["outer_efficiency"] * _tier(network.link_bandwidth, tier))
+        hop = _tier(network.latency, tier)
+        if shapes:
+            outer, hop = outer * shapes[tier].slowdown, hop * shapes[tier].steps
+            place = stride / _tier(network.size, tier - 1)
+            detour = shapes[tier].rails & (place != np.floor(place))
+            outer = np.where(detour, np.maximum(outer, inside), outer)
+            hop = np.where(detour, hop + _tier(network.latency, 0), hop)
+        seconds_per_byte = np.where(spans, outer, seconds_per_byte)
+        latency = np.where(spans, hop, latency)
+    return np.asarray(constants["launch_time"] + latency + size * seconds_per_byte + 0.0 * members[0])
+
+
+def _all_to_all_time(
+    size: Array,
+    group: Array,
+    members: Array,
+    spanned: list[int],
+    network: Network,
+    constants: Mapping[str, Array],
+    shapes: dict[int, TierShape],
+) -> Array:
+    low, bulk = _inner_bandwidths(members[0], network, constants, shapes)
+    inside = size * ((members[0] - 1.0) / group)
+    within = members[0]
+    outer_latency, outer_time = np.zeros_like(within), np.zeros_like(within)
+    for tier in spanned[1:]:
+        reached = within * members[tier]
+        bandwidth = constants["outer_efficiency"] * _tier(network.link_bandwidth, tier)
+        hop = _tier(network.latency, tier)
+        outside = size * ((reached - within) / group)
+        if shapes:
+            bandwidth, hop = bandwidth / shapes[tier].slowdown, hop * shapes[tier].steps
+            other_rails = outside * ((members[0] - 1.0) / members[0])
+            inside = np.where(shapes[tier].rails, inside + other_rails, inside)
+        outer_time = np.maximum(outer_time, outside / bandwidth)
+        outer_latency = outer_latency + np.where(reached > within, hop, 0.0)
+        within = reached
+    steps = shapes[0].steps if shapes else members[0] - 1.0
+    start = constants["launch_time"] + constants["step_factor"] * steps * _tier(network.latency, 0)
+    to_one_peer = size / group / low
+    quick = start + np.maximum(np.maximum(to_one_peer, inside / bulk), outer_time)
+    halfway = 0.5 * (1.0 + constants["bulk_factor"]) * start
+    middle = halfway + np.maximum(inside / (constants["middle_share"] * bulk), outer_time)
+    wide = constants["bulk_factor"] * start + np.maximum(inside / bulk, outer_time)
+    return np.asarray(np.minimum(np.minimum(quick, middle), wide) + outer_latency)
+
+
+def _reduction_time(
+    operation: str,
+    size: Array,
+    group: Array,
+    members: Array,
+    spanned: list[int],
+    network: Network,
+    constants: Mapping[str, Array],
+    shapes: dict[int, TierShape],
+) -> Array:
+    reduces = operation == "all_reduce"
+    rounds = 2.0 if reduces else 1.0
+    low, bulk = _inner_bandwidths(members[0], network, constants, shapes)
+    steps = shapes[0].steps if shapes else members[0] - 1.0
+    start = constants["launch_time"] + rounds * constants["step_factor"] * steps * _tier(network.latency, 0)
+    start_bulk = constants["bulk_factor"] * start
+    sent = rounds * ring_traffic(size, group)
+    sent_inside = rounds * ring_traffic(size, members[0])
+    ring_time = phase_time = tree_time = ring_latency = tree_latency = np.zeros_like(group)
+    within = members[0]
+    for tier in spanned[1:]:
+        count = members[tier]
+        spans = count > 1.0
+        hop = _tier(network.latency, tier)
+        bandwidth = constants["outer_efficiency"] * _tier(network.link_bandwidth, tier)
+        if shapes:
+            bandwidth = bandwidth / shapes[tier].slowdown
+        ring_time = np.maximum(ring_time, np.where(spans, sent / (within * bandwidth), 0.0))
+        ring_latency = np.where(spans, rounds * (group - 1.0) * hop, ring_latency)
+        piece = size / within
+        if reduces or shapes:
+            phase = rounds * ring_reduce_scatter_time(piece, count, bandwidth, hop)
+            if shapes:
+                along = rounds * (shapes[tier].steps * hop + ring_traffic(piece, count) / bandwidth)
+                phase = np.where(shapes[tier].by_phases, along, phase)
+        if reduces:
+            tree = tree_all_reduce_time(piece, count, bandwidth, hop)
+            phase = (
+                np.where(shapes[tier].by_phases, phase, np.minimum(phase, tree)) if shapes else np.minimum(phase, tree)
+            )
+            adds_up = (_tier(network.in_network_reduction, tier) == 1.0) & spans
+            phase = np.where(adds_up, np.minimum(phase, 2.0 * hop + piece / bandwidth), phase)
+            tree_time = np.maximum(tree_time, 2.0 * ring_traffic(piece, count) / bandwidth)
+            tree_latency = tree_latency + 2.0 * tree_depth(count) * hop
+        if reduces or shapes:
+            phase_time = phase_time + phase
+        within = within * count
+    time = np.minimum(start + np.maximum(sent / low, ring_time), start_bulk + np.maximum(sent / bulk, ring_time))
+    time = time + ring_latency
+    if reduces or shapes:
+        inside = np.minimum(start + sent_inside / low, start_bulk + sent_inside / bulk)
+        by_phases = inside + phase_time
+        if shapes:
+            several = group > members[0]
+            needed = np.any([shape.by_phases for shape in shapes.values()], axis=0) & several
+            best = np.minimum(time, by_phases) if reduces else time
+            time = np.where(needed, by_phases, best)
+        else:
+            time = np.minimum(time, by_phases)
+    if reduces:
+        link = constants["in_network_efficiency"] * _tier(network.link_bandwidth, 0)
+        crossed = in_network_traffic(size, members[0]) / link
+        added = start_bulk + np.maximum(crossed, tree_time) + tree_latency
+        adds_up = (_tier(network.in_network_reduction, 0) == 1.0) & (members[0] > 1.0)
+        time = np.where(adds_up, np.minimum(time, added), time)
+    return np.asarray(time)
+
+
+def quick_all_reduce_time(
+    message_size: Numeric, group_size: Numeric, network: Network, constants: Mapping[str, Array]
+) -> Array:
+    r"""Time of the all-reduce kernels of serving engines, which read the peers' memory inside the innermost tier.
+
+    One shot: each rank reads the buffers of all others and adds them up. Two shots: each rank adds up its piece of
+    all buffers, then reads the pieces of the others. The faster is taken. Groups that leave the innermost tier have
+    no such kernels.
+
+    .. math:: t = \min\left(t_0 + \frac{(n - 1) S}{\eta B},\ 2 t_0 + \frac{2 (n - 1) S}{n \eta B}\right)
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds, (rows, operators). [B]
+    group_size : numeric
+        Ranks of the group, neighbours of each other; with 1 the time is 0, (rows, operators). [-]
+    network : Network
+        Tiers, innermost first, (rows, tiers).
+    constants : mapping of str to Array
+        Calibration constants of the family engine_all_reduce, (rows, 1).
+
+    Returns
+    -------
+    time : numeric
+        From the first rank's call to the last one's end, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+    """
+    size, group = np.broadcast_arrays(array(message_size), array(group_size))
+    bandwidth = constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0)
+    start = constants["launch_time"] + _tier(network.latency, 0)
+    others = group - 1.0
+    time = np.minimum(start + others * size / bandwidth, 2.0 * start + 2.0 * (others / group) * size / bandwidth)
+    return np.asarray(np.where(group == 1.0, 0.0 * size, time))

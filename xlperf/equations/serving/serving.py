@@ -1,0 +1,181 @@
+"""Everything that the equations of serving need of a block of plans, and the requests that they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import islice
+from operator import attrgetter
+from typing import TypeVar
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.serving import BOTH_PHASES
+from xlperf.equations.network.tiers import Network
+from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.bound import serving_bound
+from xlperf.equations.serving.results import Room, room_of, serving_results
+from xlperf.equations.serving.work import ServingWork, serving_work
+
+Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan)
+Rows = np.ndarray | slice
+_NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Device, Network, InferencePlan)}
+_READ = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
+_MANY = 256
+"""Rows from which on arrays are packed to take some of them. [-]"""
+
+
+class _Packed:
+    """Arrays of plans in one, so that some rows are taken at once: each by itself would cost as much as a kernel.
+
+    Arrays are (rows,) or (rows, columns); others, and those of whole numbers, are kept as they are.
+    """
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.first: dict[int, int] = {}
+        columns: list[Array] = []
+        for values in arrays:
+            if id(values) not in self.first and values.ndim and values.dtype == np.float64:
+                self.first[id(values)] = len(columns)
+                columns += [values] if values.ndim == 1 else list(values.T)
+        self.arrays, self.matrix = arrays, np.concatenate(columns).reshape(len(columns), -1)
+
+    def take(self, rows: np.ndarray) -> list[Array]:
+        """Some rows of the arrays, in their order."""
+        taken = self.matrix.take(rows, axis=1)
+        found = []
+        for values in self.arrays:
+            first = self.first.get(id(values))
+            if first is None:
+                found.append(_some(values, rows))
+            elif values.ndim == 1:
+                found.append(taken[first])
+            else:
+                found.append(taken[first : first + values.shape[1]].T)
+        return found
+
+
+def _some(values: Array, rows: Rows) -> Array:
+    """Rows of an array that has one for each plan; others as they are."""
+    return values[rows] if values.ndim else values
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Everything that the equations need of a block of plans: the arguments of ``serving_results``."""
+
+    model: Model
+    device: Device
+    attention_device: Device
+    wide_device: Device
+    network: Network
+    plan: InferencePlan
+    kernels: Mapping[str, Mapping[str, Array]]
+    software: Mapping[str, Array]
+    reserved_memory: Array
+    architecture: Architecture
+
+    def with_batch(self, batch: Array, prompts: Array) -> Serving:
+        """The same with other requests decoded together and other prompts prefilled together."""
+        return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
+
+    def take(self, rows: Rows) -> Serving:
+        """Some of the plans; a plan may be taken several times."""
+        if isinstance(rows, slice) or len(rows) < _MANY:
+            return self._with_arrays([_some(values, rows) for values in self._arrays])
+        return self._with_arrays(self._packed.take(rows))
+
+    @cached_property
+    def _arrays(self) -> list[Array]:
+        """Every array, in an order of its own."""
+        bundles = self.model, self.device, self.attention_device, self.wide_device, self.network, self.plan
+        found = [values for bundle in bundles for values in _READ[type(bundle)](bundle)]
+        for constants in (*self.kernels.values(), self.software):
+            found += constants.values()
+        return [*found, self.reserved_memory]
+
+    @cached_property
+    def _packed(self) -> _Packed:
+        return _Packed(self._arrays)
+
+    def _with_arrays(self, arrays: list[Array]) -> Serving:
+        """The same with other arrays in the order of ``_arrays``."""
+        left = iter(arrays)
+
+        def bundle(like: Bundle) -> Bundle:
+            return type(like)(*islice(left, len(_NAMES[type(like)])))
+
+        return Serving(
+            bundle(self.model),
+            bundle(self.device),
+            bundle(self.attention_device),
+            bundle(self.wide_device),
+            bundle(self.network),
+            bundle(self.plan),
+            {name: dict(zip(constants, left, strict=False)) for name, constants in self.kernels.items()},
+            dict(zip(self.software, left, strict=False)),
+            next(left),
+            self.architecture,
+        )
+
+    def results(self) -> dict[str, Array]:
+        """As :func:`xlperf.equations.serving.serving_results`."""
+        return serving_results(
+            self.model,
+            self.device,
+            self.attention_device,
+            self.wide_device,
+            self.network,
+            self.plan,
+            self.kernels,
+            self.software,
+            self.reserved_memory,
+            self.architecture,
+        )
+
+    def room(self) -> Room:
+        """As :func:`xlperf.equations.serving.results.room_of`."""
+        return room_of(self.model, self.device, self.plan, self.software, self.reserved_memory, self.architecture)
+
+    def work(self, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
+        """As :func:`xlperf.equations.serving.serving_work`."""
+        return serving_work(
+            self.model,
+            self.device,
+            self.attention_device,
+            self.wide_device,
+            self.network,
+            self.plan,
+            self.kernels,
+            self.software,
+            self.architecture,
+            phases,
+        )
+
+    def bound(self, work: ServingWork) -> Array:
+        """As :func:`xlperf.equations.serving.serving_bound`."""
+        return serving_bound(work, self.device, self.attention_device, self.kernels, self.architecture.latent_attention)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Requests, (rows,).
+
+    Rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none), share of those in
+    flight whose prefills are waited for, requests of a run (NaN: without end), steps between two looks at what has
+    come, steps that prompts wait for others at most, 1 where prompts go before all decoding.
+    """
+
+    request_rate: Array
+    prompt_variation: Array
+    first_target: Array
+    token_target: Array
+    waiting_share: Array
+    run_requests: Array
+    polling_steps: Array
+    gathering_steps: Array
+    prefill_first: Array

@@ -1,0 +1,135 @@
+"""Low-rank adapters beside frozen weights: their products, their parameters, and what freezing leaves out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, some, total
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.operators import Gemms, Vectors, attention_projections, mlp_gemms
+from xlperf.equations.plan.plan import ADAPT_ALL, TrainingPlan
+
+PLACES = ("attention", "mlp")
+_FREED = "weight gradient"
+_NOT_WEIGHTS = ("attention scores", "attention values")
+
+
+class AdapterParameters(NamedTuple):
+    """Parameters of the adapters of one layer, (rows,): beside the attention and beside a dense feed-forward. [-]"""
+
+    attention: Array
+    mlp: Array
+
+
+def _adapted(place: str, gemms: Gemms, plan: TrainingPlan) -> Array:
+    """1 where a product of a place has an adapter, (rows, operators)."""
+    chosen = np.array([place == "attention" and name != "attention output" for name in gemms.names])
+    everywhere = (plan.adapter_modules == ADAPT_ALL)[:, None]
+    return np.where((plan.adapter_rank > 0)[:, None] & (chosen | everywhere), np.sign(gemms.batch), 0.0)
+
+
+def adapter_gemms(place: str, gemms: Gemms, plan: TrainingPlan) -> Gemms:
+    """Products of the adapters of one place: down to the rank, and up from it.
+
+    Parameters
+    ----------
+    place : str
+        Attention or mlp. [-]
+    gemms : Gemms
+        Products that they stand beside. [-]
+    plan : TrainingPlan
+        With the rank of the adapters, (rows,). [-]
+
+    Returns
+    -------
+    Gemms
+        Twice as many; those that are not there have a batch of 0. [-]
+    """
+    present = _adapted(place, gemms, plan)
+    rank = np.maximum(plan.adapter_rank, 1.0)[:, None] * np.ones_like(gemms.n)
+    names = tuple(f"{name} adapter {side}" for side in ("in", "out") for name in gemms.names)
+
+    def pair(first: Array, second: Array) -> Array:
+        return np.concatenate([first, second], axis=-1)
+
+    return Gemms(names, pair(gemms.m, gemms.m), pair(rank, gemms.n), pair(gemms.k, rank), pair(present, present))
+
+
+def adapter_vectors(place: str, gemms: Gemms, plan: TrainingPlan, backward: bool) -> Vectors:
+    """Sums of what adapters put out with the output of their products; backward, of gradients of their inputs.
+
+    Parameters
+    ----------
+    place : str
+        Attention or mlp. [-]
+    gemms : Gemms
+        Products that they stand beside. [-]
+    plan : TrainingPlan
+        With the rank of the adapters, (rows,). [-]
+    backward : bool
+        The gradients instead. [-]
+
+    Returns
+    -------
+    Vectors
+        One kernel for the place. [B]
+    """
+    side = gemms.k if backward else gemms.n
+    traffic = 3.0 * plan.element_size * total(_adapted(place, gemms, plan) * gemms.m * side)
+    return Vectors((f"{place} adapter sums{' of gradients' if backward else ''}",), traffic[:, None])
+
+
+def adapter_parameters(model: Model, plan: TrainingPlan, tensor_parallel: Array) -> AdapterParameters:
+    r"""Parameters of the adapters of one layer on one rank.
+
+    .. math:: P = r \sum (k + n)
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : TrainingPlan
+        With the rank of the adapters, (rows,). [-]
+    tensor_parallel : Array
+        Ranks that share each matrix, (rows,). [-]
+
+    Returns
+    -------
+    AdapterParameters
+        0 where all weights are trained. [-]
+    """
+    tokens = np.ones_like(plan.adapter_rank)
+
+    def size(place: str, gemms: Gemms) -> Array:
+        return np.asarray(plan.adapter_rank * total(_adapted(place, gemms, plan) * (gemms.k + gemms.n)))
+
+    plain, latent = (attention_projections(model, tokens, tensor_parallel, kind) for kind in (False, True))
+    is_latent = model.latent_attention > 0
+    attention = size("attention", plain)
+    if some(is_latent):
+        attention = np.where(is_latent, size("attention", latent), attention)
+    mlp = mlp_gemms(model, tokens, model.ffn_hidden_size / tensor_parallel, "mlp")
+    return AdapterParameters(attention, size("mlp", mlp))
+
+
+def frozen_products(names: tuple[str, ...], plan: TrainingPlan) -> np.ndarray:
+    """Where a product is the gradient of a frozen weight, which nothing asks for.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Products. [-]
+    plan : TrainingPlan
+        With the rank of the adapters, (rows,). [-]
+
+    Returns
+    -------
+    array of bool
+        Shape (rows, operators). [-]
+    """
+    gradients = np.array(
+        [name.endswith(_FREED) and " adapter " not in name and not name.startswith(_NOT_WEIGHTS) for name in names]
+    )
+    return np.asarray((plan.adapter_rank > 0)[:, None] & gradients)

@@ -1,0 +1,344 @@
+"""Kernels of a training step: the blocks of a layer, the embedding and the head, for one micro-batch.
+
+A part stands at a *place*: ``attention`` (projections of every layer), ``core`` and ``local core`` (attention proper
+of the layers that attend to everything, or within a window), ``mlp`` and ``moe`` (dense and mixture-of-experts
+feed-forward layers), ``embedding``, ``head`` and ``mtp`` (entry and exit of a multi-token prediction module).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from xlperf.base.arrays import Array, ceil_div, ones, side_by_side, some, total
+from xlperf.equations.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
+from xlperf.equations.model.operators import (
+    Gemms,
+    Vectors,
+    attention_gemms,
+    attention_projections,
+    attention_vectors,
+    backward_gemms,
+    expert_bias_vectors,
+    expert_gemms,
+    joined,
+    logits_gemm,
+    mlp_gemms,
+    mlp_vectors,
+    mtp_gemm,
+    mtp_vectors,
+    router_gemm,
+)
+from xlperf.equations.plan.plan import ALL_GATHER, FUSED, GRAPH_OF_STEP, LAYOUTS, PLAIN, PRIMARY, RING
+from xlperf.equations.training.adapters import PLACES as ADAPTED
+from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
+from xlperf.equations.training.setting import MASK, WORD, Part, Setting
+
+LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe")
+CORES = ("core", "local core")
+_STANDALONE = ("attention output", "experts up")
+"""Products whose input comes from no norm or activation: a cast of it is a kernel of its own."""
+
+
+@dataclass
+class _Collected:
+    """Operators of one precision, timed in one call and handed out again as parts."""
+
+    marks: list[tuple[str, str, int]] = field(default_factory=list)
+    gemms: list[Gemms] = field(default_factory=list)
+    output: list[Array] = field(default_factory=list)
+    forward: list[tuple[str, Gemms]] = field(default_factory=list)
+
+    def add(self, phase: str, place: str, gemms: Gemms, output_size: Array) -> None:
+        self.marks.append((phase, place, len(gemms.names)))
+        self.gemms.append(gemms)
+        self.output.append(np.repeat(output_size[:, None], len(gemms.names), axis=-1))
+
+    def add_with_gradients(self, place: str, gemms: Gemms, output_size: Array, gradient_size: Array) -> None:
+        self.add("forward", place, gemms, output_size)
+        self.forward.append((place, gemms))
+        backward = backward_gemms(gemms)
+        half = len(gemms.names)
+        size = np.repeat(side_by_side(output_size, 2.0 * gradient_size), half, axis=-1)
+        self.marks.append(("backward", place, 2 * half))
+        self.gemms.append(backward)
+        self.output.append(size)
+
+    def parts(self, setting: Setting, wide: bool) -> list[Part]:
+        whole = joined(*self.gemms)
+        element = (setting.plan.element_size if wide else setting.plan.product_size)[:, None]
+        device = setting.wide_device if wide else setting.device
+        constants = setting.constants["gemm_wide" if wide else "gemm"]
+        output = np.concatenate(self.output, axis=-1)
+        time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
+        if not wide and some(setting.plan.wide_layers):
+            share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
+            other = (setting.wide_device, setting.constants["gemm_wide"])
+            element = setting.plan.element_size[:, None]
+            slow = gemm_time(*other, whole.m, whole.n, whole.k, whole.batch, element, output)
+            time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
+        calls = np.where(whole.batch > 0.0, 1.0, 0.0)
+        time = np.where(whole.batch > 0.0, time, 0.0)
+        if some(setting.plan.adapter_rank > 0):
+            frozen = frozen_products(whole.names, setting.plan)
+            calls, time = np.where(frozen, 0.0, calls), np.where(frozen, 0.0, time)
+        if setting.architecture.experts and not wide:
+            grouped = _starting(whole.names, "experts")
+            time = np.where(grouped, setting.constants["experts"]["product_slowdown"] * time, time)
+        found, start = [], 0
+        for (phase, place, count), gemms in zip(self.marks, self.gemms, strict=True):
+            cut = slice(start, start + count)
+            found.append(Part(phase, "gemm", gemms.names, place, calls[:, cut], time[:, cut], gemms, wide=wide))
+            start += count
+        return found
+
+
+def _local_shape(setting: Setting, length: Array) -> tuple[Array, Array, Array, Array]:
+    """Sequences, queries, keys and causality that have the pairs of a window or a chunk, per sequence."""
+    model = setting.model
+    window = np.minimum(model.window, length)
+    keys = np.where(model.chunked > 0, window, window * (1.0 - window / (2.0 * length)))
+    return length / window, window, keys, model.chunked
+
+
+def _core_parts(setting: Setting) -> list[Part]:
+    model, plan = setting.model, setting.plan
+    heads = setting.heads
+    groups = heads if setting.architecture.latent_attention else setting.key_heads
+    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
+    length = plan.sequence_length
+    once = ones(length)
+    ringed = (plan.context_parallel > 1) & (plan.context_method == RING)
+    parts_of_ring = np.where(ringed, plan.context_parallel, 1.0)
+    sequences = plan.micro_batch_size / (plan.context_parallel / parts_of_ring)
+    uneven = plan.context_balance < 1
+    if some(uneven):  # the rank with the last part of the sequence sees all keys before it
+        gathered = uneven & (plan.context_parallel > 1) & (plan.context_method == ALL_GATHER)
+        sequences = np.where(gathered, sequences * (2.0 - 1.0 / plan.context_parallel), sequences)
+    shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, once, once)]
+    if some(ringed):
+        piece = length / plan.context_parallel
+        seen = np.where(uneven, piece, 0.5 * piece)
+        shapes.append(("core", sequences, piece, seen, 0.0 * once, np.where(ringed, parts_of_ring - 1.0, 0.0)))
+    if setting.architecture.local_attention:
+        count, queries, keys, causal = _local_shape(setting, length)
+        batch = plan.micro_batch_size / plan.context_parallel * count
+        shapes.append(("local core", batch, queries, keys, causal, once))
+    parts = []
+    for place, batch, queries, keys, causal, calls in shapes:
+        flash = (plan.flash_attention * calls)[:, None]
+        shape = tuple(
+            values[:, None] for values in (batch, heads, groups, queries, keys, head_size, causal, plan.element_size)
+        )
+        gemms = Gemms(
+            ("flash attention",), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None]
+        )
+        forward = attention_time(setting.wide_device, setting.constants["attention"], *shape)
+        backward = attention_backward_time(setting.wide_device, setting.constants["attention_backward"], *shape)
+        parts.append(Part("forward", "attention", ("flash attention",), place, flash, forward, gemms, wide=True))
+        parts.append(
+            Part("backward", "attention_backward", ("flash attention gradient",), place, flash, backward, gemms,
+                 wide=True)
+        )  # fmt: skip
+    return parts
+
+
+def _standard_scores(setting: Setting) -> Array:
+    plan = setting.plan
+    pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
+    return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
+
+
+def _gemm_parts(setting: Setting) -> list[Part]:
+    model, plan = setting.model, setting.plan
+    tokens, tensor, element, gradient = plan.tokens, plan.tensor_parallel, plan.element_size, plan.gradient_size
+    latent = setting.architecture.latent_attention
+    narrow, wide = _Collected(), _Collected()
+    narrow.add_with_gradients("attention", attention_projections(model, tokens, tensor, latent), element, gradient)
+    narrow.add_with_gradients("mlp", mlp_gemms(model, tokens, model.ffn_hidden_size / tensor, "mlp"), element, gradient)
+    wide.add_with_gradients("head", logits_gemm(model, tokens, tensor), element, gradient)
+    if setting.architecture.experts:
+        routed, copies, experts = setting.routed
+        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        narrow.add_with_gradients("moe", expert_gemms(model, copies / experts, experts, ffn), element, gradient)
+        if some(model.shared_ffn_hidden_size):
+            shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
+            present = np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)
+            present = side_by_side(present, present)
+            shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
+            narrow.add_with_gradients("moe", shared, element, gradient)
+        wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
+    adapters: list[Part] = []
+    if some(plan.adapter_rank > 0):
+        for place, gemms in narrow.forward[: len(ADAPTED)]:
+            wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
+            adapters += _adapter_parts(setting, place, gemms)
+    if some(plan.mtp_layers):
+        narrow.add_with_gradients("mtp", mtp_gemm(model, tokens, tensor), element, gradient)
+    if some(plan.flash_attention < 1):
+        present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(tokens), 2))
+        scores = attention_gemms(model, plan.micro_batch_size / plan.context_parallel, plan.sequence_length, tensor)
+        scores = scores._replace(batch=scores.batch * present)
+        wide.add_with_gradients("core", scores, element, 0.5 * element)
+    return narrow.parts(setting, wide=False) + wide.parts(setting, wide=True) + _cast_parts(setting, narrow) + adapters
+
+
+def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
+    parts = []
+    for phase in ("forward", "backward"):
+        names, traffic = adapter_vectors(place, gemms, setting.plan, phase == "backward")
+        time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
+        calls = np.where(traffic > 0.0, 1.0, 0.0)
+        parts.append(Part(phase, "vector", names, place, calls, time, None, traffic, wide=True))
+    return parts
+
+
+def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
+    """Casts of inputs, gradients and weights to the precision of the products, where that is narrower.
+
+    A tensor is read, twice where the scale needs its largest element, and written in both layouts. A norm or an
+    activation finds that element itself, or writes narrow in place of wide where the scale is known before. What is
+    not kept is cast anew for each product, in the layout that it takes.
+    """
+    plan = setting.plan
+    if not some(plan.quantized):
+        return []
+    element, size = plan.element_size[:, None], plan.product_size[:, None]
+    read = plan.cast_reads[:, None] * element
+    fused = plan.fused_reads[:, None] * element
+    share = np.where(plan.quantized, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)[:, None]
+    kept = (plan.quantized_copies > 0)[:, None]
+    once = kept & ~(plan.regathers & (plan.quantized_copies < PRIMARY))[:, None]
+    again = np.where(kept, 0.0, 1.0)
+    layouts = np.where(plan.adapter_rank[:, None] > 0, 1.0, LAYOUTS)  # frozen weights need no gradient
+    gemms = joined(*(gemms for _, gemms in narrow.forward))
+    inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
+    weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
+    made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
+    forward = inputs * (np.where(made_narrow, fused, read) + np.maximum(layouts - again, 1.0) * size) + weights
+    backward = gradients * (np.where(taken_narrow, fused, read) + layouts * size)
+    backward = backward + again * (layouts - 1.0) * inputs * (read + size) + weights
+    found, start = [], 0
+    for place, own in narrow.forward:
+        cut = slice(start, start + len(own.names))
+        found.append(("forward", place, "casts", total(forward[:, cut])))
+        found.append(("backward", place, "casts of gradients", total(backward[:, cut])))
+        start = cut.stop
+    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in found)), 0.0)
+    time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
+    calls = np.where(moved > 0.0, 1.0, 0.0)
+    parts = []
+    for column, (phase, place, name, _) in enumerate(found):
+        cut = slice(column, column + 1)
+        names = (f"{place} {name}",)
+        parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
+    return parts
+
+
+def _vector_parts(setting: Setting) -> list[Part]:
+    model, plan = setting.model, setting.plan
+    tokens, tensor, sequence, element = plan.tokens, plan.tensor_parallel, plan.sequence_parallel, plan.element_size
+    latent = setting.architecture.latent_attention
+    scores = _standard_scores(setting)
+    groups: list[tuple[str, str, Vectors]] = []
+    dense_inner = tokens * model.ffn_hidden_size / tensor
+    none = np.zeros(tokens.shape)
+    if setting.architecture.experts:
+        _, copies, _ = setting.routed
+        ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
+        inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
+        slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
+        sorted_twice = 1.0 + plan.dispatch_copies
+        moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
+        biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
+    for phase in ("forward", "backward"):
+        backward = phase == "backward"
+        found = attention_vectors(model, tokens, scores, tensor, sequence, element, MASK, latent, backward)
+        for place, names, columns in _attention_places(found.names):
+            groups.append((phase, place, Vectors(names, found.traffic[:, columns])))
+        dense = mlp_vectors(model, tokens, dense_inner, none, tensor, sequence, element, MASK, backward)
+        groups.append((phase, "mlp", dense))
+        if setting.architecture.experts:
+            mixture = mlp_vectors(model, tokens, inner, moved, tensor, sequence, element, MASK, backward)
+            groups.append((phase, "moe", mixture))
+            if some(biased):
+                groups.append((phase, "moe", expert_bias_vectors(model, biased * copies, ffn, element, WORD, backward)))
+        if some(plan.mtp_layers):
+            split = np.where(sequence > 0, tensor, 1.0)
+            groups.append((phase, "mtp", mtp_vectors(model, tokens, split, element, backward)))
+    merged = np.where(plan.context_method == RING, plan.context_parallel - 1.0, 0.0)
+    if some(merged):
+        output = tokens * setting.heads * model.v_head_size
+        traffic = (merged * output * (2.0 * WORD + element))[:, None]
+        groups.append(("forward", "attention", Vectors(("merge of partial attention",), traffic)))
+        groups.append(("backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)))
+    vocab = tokens * ceil_div(model.vocab_size, tensor)
+    fused, plain = plan.cross_entropy == FUSED, plan.cross_entropy == PLAIN
+    loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 5.0) * WORD)
+    gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
+    outside = (
+        ("forward", "embedding", "embedding", 2.0 * tokens * model.hidden_size * element),
+        ("forward", "head", "cross-entropy", vocab * loss),
+        ("backward", "head", "cross-entropy gradient", vocab * gradient),
+    )
+    groups += [(phase, place, Vectors((name,), traffic[:, None])) for phase, place, name, traffic in outside]
+
+    traffic = np.concatenate([vectors.traffic for _, _, vectors in groups], axis=-1)
+    time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
+    present = np.where(traffic > 0.0, 1.0, 0.0)
+    parts, start = [], 0
+    for phase, place, vectors in groups:
+        cut = slice(start, start + len(vectors.names))
+        parts.append(
+            Part(phase, "vector", vectors.names, place, present[:, cut], time[:, cut], None, vectors.traffic, wide=True)
+        )
+        start = cut.stop
+    return parts
+
+
+@lru_cache(maxsize=64)
+def _starting(names: tuple[str, ...], *words: str) -> np.ndarray:
+    """Which names start with one of some words."""
+    return np.array([name.startswith(words) for name in names])
+
+
+@lru_cache(maxsize=64)
+def _ending(names: tuple[str, ...], word: str) -> np.ndarray:
+    """Which names end with a word."""
+    return np.array([name.endswith(word) for name in names])
+
+
+@lru_cache(maxsize=8)
+def _attention_places(names: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...], slice | list[int]], ...]:
+    """Places of the vector kernels of attention: what belongs to its core, and the rest; names and columns of each."""
+    core = _starting(names, "softmax", "attention dropout")
+    found = []
+    for place, chosen in (("attention", ~core), ("core", core)):
+        index = np.flatnonzero(chosen).tolist()
+        whole = slice(index[0], index[-1] + 1)
+        columns = whole if len(index) == whole.stop - whole.start else index
+        found.append((place, tuple(names[position] for position in index), columns))
+    return tuple(found)
+
+
+def kernel_parts(setting: Setting) -> list[Part]:
+    """Kernels of every block of a layer, of the embedding and of the head, for one micro-batch.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model, devices, plan and calibration. [-]
+
+    Returns
+    -------
+    list of Part
+        With calls per block and seconds per call. [s]
+    """
+    parts = _gemm_parts(setting) + _vector_parts(setting)
+    if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
+        # standard attention masks what a window leaves out: local layers compute every score
+        parts += [part._replace(place="local core") for part in parts if part.place == "core"]
+    return parts + _core_parts(setting)
