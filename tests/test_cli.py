@@ -378,9 +378,8 @@ def _only(folder: Path) -> list[str]:
 def test_killed_half_way_leaves_the_old_file(plans: Path) -> None:
     old = plans.parent / "out.csv"
     old.write_text("old")
-    done = _started(
-        plans, "import os, signal, xlperf.base.files as f; f.os.replace = lambda *_: os.kill(os.getpid(), 9)"
-    )
+    code = "import os, signal, xlperf.base.files as f; f.os.replace = lambda *_: os.kill(os.getpid(), 9)"
+    done = _started(plans, code)
     assert done.returncode == -signal.SIGKILL
     assert old.read_text() == "old"
 

@@ -90,7 +90,7 @@ def make_portable(path: str, names: Iterable[str]) -> bool:
         if not changed:
             return False
         status = os.stat(path)
-        # the name and the lock of xlperf.base.files: a command that writes here later removes what a killed office has left
+        # name and lock as in xlperf.base.files: a later command that writes here removes what a killed office has left
         temporary = os.path.join(os.path.dirname(path), f".xlperf-{os.urandom(8).hex()}.part.tmp")
         with open(temporary, "xb") as held:
             if fcntl is not None:

@@ -1,1 +1,1 @@
-"""Equations on arrays: hardware, networks, models, plans, training, serving and cost. They know no tables and no files."""
+"""Equations on arrays: hardware, networks, models, plans, training, serving and cost; no tables, no files."""

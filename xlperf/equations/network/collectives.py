@@ -1,6 +1,7 @@
 """Time of collective operations: alpha-beta equations of algorithms, and the fastest one on a network of tiers.
 
-Switched tiers are timed here; what other topologies do to hops and bandwidth comes from :mod:`xlperf.equations.network.topology`.
+Switched tiers are timed here; what other topologies do to hops and bandwidth comes from
+:mod:`xlperf.equations.network.topology`.
 
 A message size is what nccl-tests call the size: the buffer of an all-reduce, the gathered total of an all-gather, the
 input of a reduce-scatter, all that one rank sends in an all-to-all (to itself too), the message of a point-to-point.

@@ -372,8 +372,8 @@ def serving_results(
     -------
     dict of str to Array
         Columns of inference_results by name, (rows,); ``fits`` is 1 or 0, ``bound`` a position in
-        :data:`xlperf.equations.serving.BOUNDS`, NaN without a step of decoding. Beside them ``memory_usable``, what the engine
-        may use.
+        :data:`xlperf.equations.serving.BOUNDS`, NaN without a step of decoding. Beside them ``memory_usable``, what the
+        engine may use.
     """
     work = serving_work(model, device, attention_device, wide_device, network, plan, kernels, software, architecture)
     parts = phase_times(work)
