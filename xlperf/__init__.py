@@ -1,8 +1,9 @@
 """xlperf: performance, memory and cost of training and serving large language models, from a spreadsheet.
 
 A *plan* is a row: a model on accelerators with its parallel degrees, batch and precision.
-:func:`xlperf.engine.evaluate` turns a table of plans into a table of results; :func:`read_plans` and
-:func:`load_catalog` read the sheets.
+:func:`evaluate` turns plans into results, :func:`explain` shows the operators of one, :func:`search` finds the best
+that ``auto`` stands for; each takes a DataFrame or dicts and gives a DataFrame. :func:`load_catalog` and
+:func:`read_plans` read the sheets into tables, which :func:`xlperf.engine.evaluate` takes.
 Names are imported when they are first used, so that ``import xlperf`` costs nothing.
 """
 
@@ -14,6 +15,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "evaluate": "xlperf.explore.frames",
+    "explain": "xlperf.explore.frames",
+    "search": "xlperf.explore.frames",
     "InputError": "xlperf.base.errors",
     "XlperfError": "xlperf.base.errors",
     "Table": "xlperf.catalog.table",
@@ -28,8 +32,11 @@ __all__ = [
     "Table",
     "XlperfError",
     "__version__",
+    "evaluate",
+    "explain",
     "load_catalog",
     "read_plans",
+    "search",
 ]
 
 

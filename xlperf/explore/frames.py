@@ -1,0 +1,183 @@
+"""Plans and results as pandas DataFrames: what ``xlperf.evaluate``, ``xlperf.explain`` and ``xlperf.search`` are.
+
+Columns are named as on the sheets, with or without their unit, ``sequence length`` or ``sequence_length``; results
+have headers with units, ``step time (s)``. pandas is imported when a function is called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.plans import plan_kind, table_from_columns
+from xlperf.catalog.schema import unit_of
+from xlperf.catalog.table import Table
+from xlperf.engine.door import explain as explain_table
+from xlperf.explore.objectives import limits_of
+from xlperf.explore.resolve import evaluate_resolved, resolve
+from xlperf.explore.search import search as search_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Plans = pd.DataFrame | Mapping[str, object] | Iterable[Mapping[str, object]]
+
+
+def evaluate(plans: Plans, catalog: Catalog | str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    """Results of plans, row for row, in the units of their headers.
+
+    Parameters
+    ----------
+    plans : DataFrame, mapping or iterable of mappings
+        A row for each plan; one mapping is one plan. Blank cells are defaults, ``auto`` is searched. With a
+        ``prompt length`` plans serve, else they train.
+    catalog : Catalog, str or path, optional
+        Accelerators, networks, models and prices, or a workbook that holds them; by default those that come with
+        xlperf.
+
+    Returns
+    -------
+    DataFrame
+        With the index of ``plans``; an illegal plan has NaN and says why in ``reason``.
+
+    Raises
+    ------
+    InputError
+        With a line for each cell that cannot be read.
+
+    >>> plan = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 8}
+    >>> found = evaluate([plan, {**plan, "tensor parallel": 3}])
+    >>> found["reason"].str.contains("tensor parallel").tolist()
+    [False, True]
+    """
+    frame = _frame(plans)
+    _, results = evaluate_resolved(_table(frame), _catalog(catalog))
+    return _shown(results, frame.index)
+
+
+def explain(plan: Plans, catalog: Catalog | str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    """Operators of one plan: FLOP, bytes, time in full and exposed, and what bounds them.
+
+    Parameters
+    ----------
+    plan : DataFrame, mapping or iterable of mappings
+        One plan, as for :func:`evaluate`.
+    catalog : Catalog, str or path, optional
+        As for :func:`evaluate`.
+
+    Returns
+    -------
+    DataFrame
+        A row for each operator; none for an illegal plan.
+
+    Raises
+    ------
+    InputError
+        As :func:`evaluate`, and where there is more than one plan.
+    """
+    known = _catalog(catalog)
+    return _shown(explain_table(resolve(_one(plan, "explain"), known).plans, known))
+
+
+def search(
+    plan: Plans,
+    catalog: Catalog | str | os.PathLike[str] | None = None,
+    objective: str = "",
+    limits: Sequence[str] = (),
+    top: int = 10,
+) -> pd.DataFrame:
+    """The best of the plans that cells with ``auto`` stand for.
+
+    Parameters
+    ----------
+    plan : DataFrame, mapping or iterable of mappings
+        One plan, as for :func:`evaluate`.
+    catalog : Catalog, str or path, optional
+        As for :func:`evaluate`.
+    objective : str, optional
+        A result to make best, such as ``cost``; by default what the searched columns suggest, as for the command.
+    limits : sequence of str
+        What results must keep, such as ``ttft<=500``.
+    top : int, default 10
+        Most plans to return.
+
+    Returns
+    -------
+    DataFrame
+        Columns of the plans beside their results, the best first.
+
+    Raises
+    ------
+    InputError
+        As :func:`evaluate`, where there is more than one plan, and where an objective or limit is not a result.
+    """
+    import pandas as pd
+
+    table = _one(plan, "search")
+    found = search_table(table, _catalog(catalog), objective, limits_of(table.kind, limits), top=top)
+    return pd.concat([_shown(found.plans), _shown(found.results)], axis=1)
+
+
+def _frame(plans: Plans) -> pd.DataFrame:
+    import pandas as pd
+
+    if isinstance(plans, pd.DataFrame):
+        return plans
+    return pd.DataFrame([plans] if isinstance(plans, Mapping) else list(plans))
+
+
+def _catalog(given: Catalog | str | os.PathLike[str] | None) -> Catalog:
+    return given if isinstance(given, Catalog) else load_catalog(given)
+
+
+def _table(frame: pd.DataFrame) -> Table:
+    import pandas as pd
+
+    columns: dict[str, np.ndarray] = {}
+    for position, name in enumerate(map(str, frame.columns)):
+        if name in columns:
+            raise InputError(Fault("plans", f'column "{name}" stands twice; one is enough'))
+        values = frame.iloc[:, position]
+        if pd.api.types.is_bool_dtype(values.dtype) and not values.hasnans:
+            columns[name] = values.to_numpy(dtype=bool)
+        elif pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_bool_dtype(values.dtype):
+            columns[name] = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        else:
+            columns[name] = values.astype(object).where(values.notna(), None).to_numpy(dtype=object)
+
+    def place(row: int, column: str) -> str:
+        return f'plans.loc[{frame.index[[row]].tolist()[0]!r}, "{column}"]'
+
+    return table_from_columns(plan_kind(tuple(columns)), columns, place)
+
+
+def _one(plan: Plans, function: str) -> Table:
+    table = _table(_frame(plan))
+    if len(table) != 1:
+        raise InputError(Fault("plans", f"{function} takes one plan, got {len(table)}; choose a row"))
+    return table
+
+
+def _shown(table: Table, index: Any = None) -> pd.DataFrame:
+    """Columns in the units of their headers; flags are True, False or NA."""
+    import pandas as pd
+
+    shown: dict[str, object] = {}
+    for name, values in table.columns.items():
+        column = table.schema.by_name[name]
+        if values.dtype == object:
+            shown[column.header] = values
+        elif column.kind in ("flag", "result-flag"):
+            flags = [None if value != value else value == 1.0 for value in values.tolist()]
+            shown[column.header] = pd.Series(flags, dtype="boolean").array
+        else:
+            shown[column.header] = values / unit_of(column).factor
+    return pd.DataFrame(shown, index=index)
+
+
+__all__ = ["evaluate", "explain", "search"]
