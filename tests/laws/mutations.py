@@ -263,7 +263,7 @@ def attribute(rng: random.Random, parts: Parts) -> None:
 
 
 def escaped(text: str) -> str:
-    """A text inside XML, as far as XML takes it."""
+    """A text inside XML, without the characters that XML cannot hold."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe]", "", text)
 

@@ -86,7 +86,7 @@ def _accelerators(space: Space, pool: str) -> Array:
 
 
 def _fits(space: Space, pool: str, ranks: Array) -> Mask:
-    """Where replicas of so many ranks fill the accelerators of a pool."""
+    """Whether replicas of this many ranks divide the accelerators of a pool; of open pools, whether both have room."""
     total = _accelerators(space, pool)
     other = _ranks(space, "") if pool else 1.0
     return np.where(_open_pools(space), ranks + other <= total, divides(ranks, total))

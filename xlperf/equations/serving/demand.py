@@ -1,4 +1,4 @@
-"""What requests ask of a replica: steps, prompts of a pass of the prefill, and batches that fill whole tiles."""
+"""Per-request workload of a serving replica: decode steps, prompts of a prefill pass, batches that are timed."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _MANY_ROWS = 32768.0
 
 
 class Demand(NamedTuple):
-    """What requests ask of a replica, whatever its batch, (rows,).
+    """Per-request workload of a serving replica, independent of its batch size, (rows,).
 
     Attributes
     ----------
     steps : Array
-        Steps of decoding that a request takes. [-]
+        Decode steps per request. [-]
     tokens_per_step : Array
-        Tokens that a step yields. [-]
+        Tokens generated per decode step; above 1 with speculative decoding. [-]
     most_prompts : Array
-        Prompts that a pass of the prefill takes, 1 or more. [-]
+        Largest number of prompts batched into one prefill pass, 1 or more. [-]
     stages : Array
-        Stages that prompts follow each other through. [-]
+        Pipeline stages of the prefill replica. [-]
     waiting_share : Array
-        Share of the requests in flight that come together. [-]
+        Fraction of the in-flight requests that arrive at the same moment. [-]
     copies : Array
-        Copies of the attention layers. [-]
+        Data-parallel replicas of the attention layers. [-]
     polling_steps : Array
-        Steps from one look at the requests that have come to the next. [-]
+        Decode steps between two scheduler polls for new requests. [-]
     gathering_steps : Array
-        Steps that a prompt waits at most for prompts for the other copies. [-]
+        Most decode steps that a prompt waits for prompts of the other attention replicas. [-]
     decode_stages : Array
-        Stages of the replica that decodes. [-]
+        Pipeline stages of the decode replica. [-]
     drafts : Array
-        Tokens of a sequence in a step: 1 and those drafted. [-]
+        Tokens of a sequence in one decode step: 1 plus the drafted ones. [-]
     """
 
     steps: Array
@@ -65,8 +65,9 @@ class Demand(NamedTuple):
     def prompts(self, requests: Array) -> Array:
         r"""Prompts batched into a prefill pass, mean: those that come until they are taken up, or in a burst. [-]
 
-        Where x come at random in the steps between two looks at them, a look that finds any finds more. A second
-        prompt that comes with less than one look in 20 is left out.
+        Heuristic, this work: x prompts arrive at random between two scheduler polls; a poll that finds any finds m on
+        average, the mean of a Poisson count that is not zero. A second prompt found in fewer than one poll in 20 is
+        neglected.
 
         .. math:: m = \max\left(\frac{x}{1 - e^{-x}}, \sigma r\right), \qquad x = r \min\left(\frac{w}{N}, 1\right)
         """
