@@ -13,7 +13,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import catalog_arrays
+from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import training_setting

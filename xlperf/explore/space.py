@@ -13,7 +13,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import catalog_arrays
+from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.equations.model.model import Model
 
 
@@ -81,7 +81,7 @@ def powers_of_two(most: float) -> list[float]:
     return [2.0**power for power in range(64) if 2.0**power <= most]
 
 
-_PIECE = 16_384
+_BATCH = 16_384
 
 
 @dataclass
@@ -240,8 +240,8 @@ class Space:
         flat = np.array([value for values in lists for value in values])
         kept, found, total = [], [], 0
         whole, taken = self.rows, dict(self.found)
-        for start in range(0, len(whole), _PIECE):
-            own = which[start : start + _PIECE]
+        for start in range(0, len(whole), _BATCH):
+            own = which[start : start + _BATCH]
             index = np.repeat(np.arange(start, start + len(own)), sizes[own])
             first = np.repeat(np.cumsum(sizes[own]) - sizes[own], sizes[own])
             values = flat[np.repeat(starts[own], sizes[own]) + np.arange(len(index)) - first]

@@ -12,7 +12,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column
 from xlperf.catalog.table import Table
-from xlperf.engine.door import Progress
+from xlperf.engine.tables import Progress
 from xlperf.explore.candidates import MOST_CANDIDATES
 from xlperf.explore.counts import MOST_ACCELERATORS
 from xlperf.explore.grid import MOST_PLANS, grid
