@@ -39,7 +39,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
 from xlperf.engine.bands import band_ends, band_of_mode, full_cache
-from xlperf.engine.precisions import PRECISIONS
+from xlperf.equations.plan.precisions import PRECISIONS
 
 STACK = "somestack"
 SOURCE = SOURCES["training"] + " in validation.xlsx"

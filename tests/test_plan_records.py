@@ -18,7 +18,8 @@ from xlperf.equations.plan.columns import Columns
 CODES = [value for _, value in inspect.getmembers(choices, inspect.isclass)]
 
 
-def _plans(**columns: object) -> Table:
+def _plans(**given: object) -> Table:
+    columns: dict[str, object] = {"model": "GPT-3-175B", "accelerator": "A100", "num_accelerators": 8, **given}
     return table_from_rows("training", list(columns), [list(columns.values())], lambda row, name: name)
 
 
@@ -34,7 +35,7 @@ def test_codes_are_positions_of_the_words_in_the_schema(codes: type) -> None:
 
 
 def test_a_record_has_every_number_flag_and_choice_with_its_default() -> None:
-    plan = plan_columns(_plans(model="GPT-3-175B", pipeline_schedule="zero-bubble", checkpoint_bandwidth=1.0), Columns)
+    plan = plan_columns(_plans(pipeline_schedule="zero-bubble", checkpoint_bandwidth=1.0), Columns)
     for declared in table_schema("training").columns:
         if declared.kind in ("number", "flag", "choice"):
             assert getattr(plan, declared.name).shape == (1,), declared.name

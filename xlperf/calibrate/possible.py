@@ -9,7 +9,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.published import PublishedPlans
-from xlperf.engine.precisions import PRECISIONS
+from xlperf.equations.plan.precisions import PRECISIONS
 
 BEYOND_PEAK = (
     "its own figures need {} times the peak of its accelerators for the prompts alone: "

@@ -16,7 +16,6 @@ from xlperf.engine.join import Joined, Named, architecture_codes, architecture_o
 from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes, rounded_down
 from xlperf.engine.pieces import in_pieces
 from xlperf.engine.pools import mode_rules, pool_plans, pool_rows
-from xlperf.engine.precisions import PRECISION_CODES
 from xlperf.engine.token_costs import (
     ALL_IN,
     Terms,
@@ -28,6 +27,7 @@ from xlperf.engine.token_costs import (
 )
 from xlperf.equations.hardware.kernels import launched_ahead
 from xlperf.equations.model.model import Architecture
+from xlperf.equations.plan.precisions import PRECISION_CODES
 from xlperf.equations.plan.rules import Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import (
     InferencePlan,

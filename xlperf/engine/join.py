@@ -15,21 +15,21 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.columns import DEVICE_COLUMNS, catalog_arrays
 from xlperf.engine.networks import network_of, own_links
-from xlperf.engine.precisions import (
-    BLOCK_SCALED,
-    CASTS,
-    ELEMENT_SIZES,
-    FP4,
-    PRECISION_CODES,
-    PRECISION_KEYS,
-    PRECISION_NAMES,
-    PRODUCT_SIZES,
-    WIDE_CODES,
-)
 from xlperf.engine.token_costs import Terms
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.tiers import Network
+from xlperf.equations.plan.precisions import (
+    BLOCK_SCALED,
+    CASTS,
+    ELEMENT_SIZES,
+    FP4,
+    INPUT_SIZES,
+    PRECISION_CODES,
+    PRECISION_KEYS,
+    PRECISION_NAMES,
+    WIDE_CODES,
+)
 from xlperf.equations.plan.rules import Remark
 
 
@@ -248,7 +248,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     arrays = catalog_arrays(catalog, rows)
     codes = plans.codes("precision", PRECISION_CODES)
     wide_codes = WIDE_CODES[codes]
-    product_size, element_size = PRODUCT_SIZES[codes], ELEMENT_SIZES[codes]
+    product_size, element_size = INPUT_SIZES[codes], ELEMENT_SIZES[codes]
     peak = arrays.peaks[rows, codes]
     wide_peak = arrays.peaks[rows, wide_codes]
 

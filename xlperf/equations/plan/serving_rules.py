@@ -6,8 +6,9 @@ import numpy as np
 
 from xlperf.base.arrays import Array, array
 from xlperf.equations.model.model import Model
+from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.equations.plan.rules import Remark
-from xlperf.equations.plan.serving_plan import PRODUCTS, InferencePlan
+from xlperf.equations.plan.serving_plan import InferencePlan
 
 
 def _fraction(values: Array) -> np.ndarray:
@@ -203,8 +204,8 @@ def precision_rules(activation_precision: np.ndarray, precision: np.ndarray) -> 
     if not (activation_precision != "").any():
         return []
     pairs = list(zip(activation_precision.tolist(), precision.tolist(), strict=True))
-    wrong = np.array([bool(given) and given not in PRODUCTS.get(name, ()) for given, name in pairs])
-    known = np.array([", ".join(PRODUCTS.get(name, ())) for _, name in pairs], dtype=object)
+    wrong = np.array([bool(given) and given not in PRECISIONS[name].products for given, name in pairs])
+    known = np.array([", ".join(PRECISIONS[name].products) for _, name in pairs], dtype=object)
     return [
         Remark(
             wrong,
