@@ -12,8 +12,8 @@ import pytest
 from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_engines import NEVER_FITTED_SOURCES, serving_rows
-from xlperf.calibrate.fit_rows import FittedConstant, rows_of_fit_set
 from xlperf.calibrate.fit_serving import FAMILY, KINDS, fit_serving
+from xlperf.calibrate.fitted_constants import FittedConstant, rows_of_fit_set
 from xlperf.calibrate.published import Published, published_rows, read_published
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog, load_catalog

@@ -14,7 +14,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.measurements import Record, compare, predicted
+from xlperf.calibrate.comparison import Record, compare, predicted
 from xlperf.calibrate.published import Published, PublishedPlans, read_published, sheet_rows
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.calibrate.published_training import training_plans
