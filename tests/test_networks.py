@@ -39,7 +39,9 @@ def on(catalog: Catalog, *plans: tuple[str, int]) -> tuple[object, list[str]]:
     reasons = []
     for row in range(len(plans)):
         said = [
-            rule.sentence.format(*(values[row] for values in rule.values)) for rule in rules if bool(rule.broken[row])
+            remark.sentence.format(*(values[row] for values in remark.values))
+            for remark in rules
+            if bool(remark.rows[row])
         ]
         reasons.append("; ".join(said))
     return network, reasons
