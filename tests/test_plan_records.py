@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import PLAN_TABLES, column, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.plans import plan_columns
