@@ -7,7 +7,7 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain

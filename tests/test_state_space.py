@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models

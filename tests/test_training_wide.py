@@ -7,7 +7,7 @@ import pytest
 from training_samples import plans
 from training_samples import result as time
 
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table

@@ -30,7 +30,7 @@ from xlperf.equations.plan.precisions import (
     PRECISION_NAMES,
     WIDE_CODES,
 )
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.rules import Remark
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Joined:
     accelerators: np.ndarray
     terms: Terms
     rented: np.ndarray
-    rules: list[Rule]
+    rules: list[Remark]
     peaks: Array
     generation: Words
     software: Words
@@ -243,25 +243,25 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         unbuilt = arrays.unbuilt[rows]
         failed = unbuilt != ""
         stated = stated | failed
-        device_rules = [Rule(failed, "{}", (unbuilt,))]
+        device_rules = [Remark(failed, "{}", (unbuilt,))]
 
     software = _software(plans)
     generation = arrays.generation.take(rows)
     keys = combined_keys(generation, Words(codes, PRECISION_KEYS), software)
     wide_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), software)
     rules = [
-        Rule(
+        Remark(
             arrays.is_unmodelled[model_rows],
             "model {} {}, which is not modelled yet",
             (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
         *device_rules,
-        Rule(
+        Remark(
             ~stated,
             "accelerator {} states no peak rate for precision {}",
             (plans.text("accelerator"), plans.filled("precision")),
         ),
-        Rule(
+        Remark(
             BLOCK_SCALED[codes] & np.isnan(arrays.peaks[rows, FP4]),
             "the matrix units of accelerator {} do not scale blocks (it states no FP4 rate): use fp8-block, not {}",
             (plans.text("accelerator"), plans.filled("precision")),

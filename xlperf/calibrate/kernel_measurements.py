@@ -21,8 +21,8 @@ from xlperf.base.units import factor
 from xlperf.calibrate.published import sheet_rows
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.table import Table
-from xlperf.catalog.values import number_of, shown
 from xlperf.engine.join import Joined, join
 from xlperf.equations.hardware.kernels import (
     attention_backward_time,
