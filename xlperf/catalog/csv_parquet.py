@@ -177,9 +177,9 @@ _STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
 # (a file with commas is split at semicolons where those are the list separator, at tabs by a paste). Signed numbers are
 # none. Full-width signs count where East Asian input is set.
 _SIGNS = "=@\uff1d\uff20"
-_PIECE = r"(?:^|[;,\t|\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])"
+_BATCH = r"(?:^|[;,\t|\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])"
 _START = rf"(?:[{_SIGNS}\t\r]|[+\-\uff0b\uff0d](?=.)(?![0-9.]+(?:[eE][+-]?[0-9]+)?(?:$|[;,\t|\n\r])))"
-_FORMULA = re.compile(rf"({_PIECE}(?:[ \xa0]*\"+|[ \xa0]+(?=['\"]*[{_SIGNS}]))?)('*)(?={_START})", re.DOTALL)
+_FORMULA = re.compile(rf"({_BATCH}(?:[ \xa0]*\"+|[ \xa0]+(?=['\"]*[{_SIGNS}]))?)('*)(?={_START})", re.DOTALL)
 _BLOCK = 500  # small enough for the processor's cache and for rows to die before they are counted as garbage
 
 

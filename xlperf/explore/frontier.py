@@ -16,7 +16,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.door import Progress
+from xlperf.engine.tables import Progress
 from xlperf.explore.auto_values import LOADS, MOST_ACCELERATORS, NUM_POINTS, load_steps
 from xlperf.explore.candidates import expanded
 from xlperf.explore.space import MOST_PLANS, grid

@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.door import Progress
+from xlperf.engine.tables import Progress
 from xlperf.explore.auto_values import MOST_ACCELERATORS
 from xlperf.explore.candidates import MOST_CANDIDATES
 from xlperf.explore.objectives import Limit

@@ -16,8 +16,13 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, parse_header
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import table_schema
+<<<<<<< HEAD
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine.columns import catalog_arrays
+=======
+from xlperf.catalog.table import Table
+from xlperf.engine.catalog_arrays import catalog_arrays
+>>>>>>> main
 from xlperf.equations.model.model import Model
 
 MOST_PLANS = 1_000_000
@@ -185,7 +190,7 @@ def powers_of_two(most: float) -> list[float]:
     return [2.0**power for power in range(64) if 2.0**power <= most]
 
 
-_PIECE = 16_384
+_BATCH = 16_384
 
 
 @dataclass
@@ -344,8 +349,8 @@ class Space:
         flat = np.array([value for values in lists for value in values])
         kept, found, total = [], [], 0
         whole, taken = self.rows, dict(self.found)
-        for start in range(0, len(whole), _PIECE):
-            own = which[start : start + _PIECE]
+        for start in range(0, len(whole), _BATCH):
+            own = which[start : start + _BATCH]
             index = np.repeat(np.arange(start, start + len(own)), sizes[own])
             first = np.repeat(np.cumsum(sizes[own]) - sizes[own], sizes[own])
             values = flat[np.repeat(starts[own], sizes[own]) + np.arange(len(index)) - first]

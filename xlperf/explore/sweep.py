@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.door import Progress
+from xlperf.engine.tables import Progress
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.auto_values import MOST_ACCELERATORS
 from xlperf.explore.candidates import MOST_CANDIDATES
