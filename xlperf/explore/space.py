@@ -16,13 +16,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, parse_header
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import table_schema
-<<<<<<< HEAD
 from xlperf.catalog.table import Table, place_of_row
-from xlperf.engine.columns import catalog_arrays
-=======
-from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
->>>>>>> main
 from xlperf.equations.model.model import Model
 
 MOST_PLANS = 1_000_000
