@@ -21,7 +21,7 @@ import pytest
 from conftest import Outcome
 from workbook_samples import refused, set_cell, sheets, write
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.session import Session
 from xlperf.addin.worker import answer
 from xlperf.base.errors import Fault, InputError, nearest, printable
