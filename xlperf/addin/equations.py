@@ -11,7 +11,7 @@ from xlperf.addin.cells import Block, CellError, FunctionError, block_of, given_
 from xlperf.addin.functions import Argument, Function
 from xlperf.base.errors import nearest
 from xlperf.base.units import UNITS, YEAR
-from xlperf.catalog.values import shown
+from xlperf.catalog.cells import shown
 
 BUILDING_LIFE = 15.0 * YEAR
 MOST_CELLS = 4_000_000

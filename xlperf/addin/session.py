@@ -71,7 +71,7 @@ class Engine:
         if rows.kind not in PLAN_TABLES:
             return self._evaluate_others(rows, catalog)
         if rows.auto:
-            from xlperf.explore.resolve import evaluate_resolved
+            from xlperf.explore.auto import evaluate_resolved
 
             return evaluate_resolved(rows, catalog, MOST_IN_CELLS)[1]
         from xlperf.engine import evaluate
@@ -93,7 +93,7 @@ class Engine:
 
     def resolve(self, plans: Table, catalog: Catalog) -> Table:
         """Plans with the value that a search chooses in the place of every ``auto``."""
-        from xlperf.explore.resolve import resolve
+        from xlperf.explore.auto import resolve
 
         return resolve(plans, catalog, MOST_IN_CELLS).plans
 
@@ -379,7 +379,7 @@ def _search(session: Session, _: Function, given: Given) -> Block:
 def _frontier(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.frontier import SHOWN, Frontier, told_apart
-    from xlperf.explore.grid import read_values
+    from xlperf.explore.space import read_values
 
     plans: Plans = given["rows"]
     is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
