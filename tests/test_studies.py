@@ -10,7 +10,7 @@ import openpyxl
 import pytest
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.show import show
+from xlperf.catalog.xlsx import show
 from xlperf.studies import NAMES, study
 from xlperf.studies import study as shelved
 from xlperf.studies.inputs import read_inputs, study_workbook
