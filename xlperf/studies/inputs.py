@@ -15,8 +15,8 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.check import name_faults
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
-from xlperf.catalog.table import Table
-from xlperf.catalog.xlsx import Cells, Workbook, column_letters
+from xlperf.catalog.table import Table, column_letters
+from xlperf.catalog.xlsx import Cells, Workbook
 from xlperf.studies.outcome import Inputs, Setting, SettingValue, Study, setting_value
 
 SHEET = "study"
