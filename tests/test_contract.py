@@ -34,7 +34,7 @@ NOT_DRAWN = {
     "serving.bound.serving_bound": "takes the work that serving_work returns",
     "serving.products.product_times": "takes the products that serving_gemms returns",
     "serving.work.phase_times": "takes the work that serving_work returns",
-    "network.topology.tier_shape": "takes the number of a tier, part of collective_time",
+    "network.topologies.tier_shape": "takes the number of a tier, part of collective_time",
     "plan.rules.broken_rules": "rules in words",
     "plan.rules.remarks_of_rows": "rules in words",
     "plan.plan.training_rules": "rules in words",

@@ -19,7 +19,7 @@ import pytest
 from conftest import Outcome
 from workbook_samples import HEADER, PLAN, csv_of, refused, set_cell, sheets, write
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.session import Session
 from xlperf.addin.worker import answer
 from xlperf.base.errors import Fault, InputError, nearest, printable

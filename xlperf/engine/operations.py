@@ -23,7 +23,7 @@ from xlperf.equations.hardware.kernels import gemm_time, vector_time
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.rules import remarks_of_rows
 from xlperf.equations.serving.messages import engine_all_reduce_time
 from xlperf.equations.serving.products import product_times

@@ -26,7 +26,7 @@ from xlperf.equations.model.serving import (
     serving_gemms,
     serving_vectors,
 )
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.batching import Batching, batching_of, serving_shape
 from xlperf.equations.serving.messages import (
