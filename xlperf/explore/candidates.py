@@ -13,7 +13,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import AUTO_COLUMNS, split_header
 from xlperf.catalog.table import Table
-from xlperf.equations.plan.plan import PLACEHOLDERS
+from xlperf.equations.plan.training_plan import PLACEHOLDERS
 from xlperf.explore.counts import MOST_ACCELERATORS, STEPS, Counts, server_sizes, sold_counts, thinned
 from xlperf.explore.grid import MOST_PLANS, grid
 from xlperf.explore.loads import NUM_POINTS, load_steps
