@@ -18,7 +18,7 @@ import numpy as np
 
 from xlperf.base.arrays import Columns
 from xlperf.catalog.schema import table_schema, unit_of
-from xlperf.equations.plan.columns import Columns
+from xlperf.equations.plan.columns import PlanColumns
 
 RECORDS = {"TrainingPlan": "training"}  # records made from the schema, and their sheets
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
@@ -316,7 +316,7 @@ def _draw_all_constants(path: tuple[str, ...], random: np.random.Generator) -> d
     return {**drawn, "gemm_wide": drawn["gemm"]}
 
 
-def _draw_record(name: str, kind: type[Columns], random: np.random.Generator) -> Columns:
+def _draw_record(name: str, kind: type[PlanColumns], random: np.random.Generator) -> PlanColumns:
     """A plan with every number, flag and choice of its sheet, and the columns that its class adds."""
     columns: dict[str, Any] = {}
     for column in table_schema(RECORDS[kind.__name__]).columns:
@@ -335,7 +335,7 @@ def _draw_record(name: str, kind: type[Columns], random: np.random.Generator) ->
 
 
 def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
-    if issubclass(kind, Columns):
+    if issubclass(kind, PlanColumns):
         return _draw_record(name, kind, random)
     text = documentation(kind)
     default = _shape(text, (ROWS, 1))
@@ -373,8 +373,8 @@ def leaves(value: Any) -> Iterator[Leaf]:
     """All leaves of drawn arguments."""
     if isinstance(value, Leaf):
         yield value
-    elif isinstance(value, Mapping | Columns):
-        for part in (vars(value)["_columns"] if isinstance(value, Columns) else value).values():
+    elif isinstance(value, Mapping | PlanColumns):
+        for part in (vars(value)["_columns"] if isinstance(value, PlanColumns) else value).values():
             yield from leaves(part)
     elif hasattr(value, "_fields") or dataclasses.is_dataclass(value):
         for field in value.__annotations__:
@@ -390,7 +390,7 @@ def filled(value: Any, change: Callable[[Leaf], Any]) -> Any:
         return Columns({name: filled(part, change) for name, part in value.items()}.__getitem__)
     if isinstance(value, Mapping):
         return {name: filled(part, change) for name, part in value.items()}
-    if isinstance(value, Columns):
+    if isinstance(value, PlanColumns):
         columns = filled(vars(value)["_columns"], change)
         texts = [column for column in table_schema(RECORDS[type(value).__name__]).columns if column.kind == "text"]
         rows = np.shape(next(iter(columns.values())))

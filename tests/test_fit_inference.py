@@ -17,7 +17,7 @@ from xlperf.calibrate.fitted_constants import FittedConstant, rows_of_fit_set
 from xlperf.calibrate.published import Published, published_rows, read_published
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 
 PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
 PUBLISHED += ["precision", "framework", "latency_s"]

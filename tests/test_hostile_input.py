@@ -21,15 +21,15 @@ import pytest
 from conftest import Outcome
 from workbook_samples import refused, set_cell, sheets, write
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.session import Session
 from xlperf.addin.worker import answer
 from xlperf.base.errors import Fault, InputError, nearest, printable
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.cells import number_of, plan_kind
 from xlperf.catalog.check import check
-from xlperf.catalog.csvfile import _as_written, harmless
-from xlperf.catalog.plans import plan_kind, read_plans, table_from_columns
-from xlperf.catalog.values import number_of
+from xlperf.catalog.csv_parquet import _as_written, harmless
+from xlperf.catalog.parse import table_from_columns, table_from_rows
+from xlperf.catalog.read import read_plans
 from xlperf.explore.objectives import limit_of, tightest
 
 Command = Callable[..., Outcome]

@@ -12,12 +12,12 @@ import equations
 import numpy as np
 import pytest
 
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import PLAN_TABLES, column, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.plans import plan_columns
 from xlperf.equations.plan import choices
-from xlperf.equations.plan.columns import Columns
+from xlperf.equations.plan.columns import PlanColumns
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 
@@ -41,7 +41,7 @@ def test_codes_are_positions_of_the_words_in_the_schema(codes: type) -> None:
 
 
 def test_a_record_has_every_number_flag_and_choice_with_its_default() -> None:
-    plan = plan_columns(_plans(pipeline_schedule="zero-bubble", checkpoint_bandwidth=1.0), Columns)
+    plan = plan_columns(_plans(pipeline_schedule="zero-bubble", checkpoint_bandwidth=1.0), PlanColumns)
     for declared in table_schema("training").columns:
         if declared.kind in ("number", "flag", "choice"):
             assert getattr(plan, declared.name).shape == (1,), declared.name
@@ -55,7 +55,7 @@ def test_a_record_has_every_number_flag_and_choice_with_its_default() -> None:
 
 
 def test_a_record_is_read_only_and_a_changed_one_forgets_what_followed() -> None:
-    class Plan(Columns):
+    class Plan(PlanColumns):
         @property
         def twice(self) -> np.ndarray:
             return 2.0 * self.tensor_parallel

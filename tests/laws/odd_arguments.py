@@ -184,7 +184,7 @@ def arguments_of(seed: int, number: int, handle: str) -> tuple[str, list[Any]]:
 
 def series(seed: int, numbers: range) -> int:
     """Make calls one after the other; how many have a problem."""
-    from xlperf.addin.blocks import CellError
+    from xlperf.addin.cells import CellError
     from xlperf.addin.handles import CatalogStore
     from xlperf.addin.session import Session
     from xlperf.addin.worker import answer

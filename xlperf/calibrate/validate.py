@@ -19,7 +19,7 @@ from xlperf.calibrate.published import Published, PublishedPlans, read_published
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.csvfile import harmless
+from xlperf.catalog.csv_parquet import harmless
 
 CSV_COLUMNS = (
     "row_id",

@@ -12,9 +12,8 @@ from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.bands import band_ends, full_cache
-from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
+from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
 from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes, rounded_down
-from xlperf.engine.pieces import in_pieces
 from xlperf.engine.pools import mode_rules, pool_plans, pool_rows
 from xlperf.engine.token_costs import (
     ALL_IN,
@@ -261,7 +260,7 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
         return _evaluate(some, catalog, rows, *_kind(code))
 
-    return in_pieces(plans, catalog, named, codes, evaluated, apart)
+    return in_batches(plans, catalog, named, codes, evaluated, apart)
 
 
 def _kind(code: int) -> tuple[Architecture, str]:

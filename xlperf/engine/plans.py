@@ -9,9 +9,9 @@ import numpy as np
 
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.equations.plan.columns import Columns
+from xlperf.equations.plan.columns import PlanColumns
 
-Record = TypeVar("Record", bound=Columns)
+Record = TypeVar("Record", bound=PlanColumns)
 
 
 @cache
@@ -34,13 +34,13 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
     plans : Table
         Plans as read.
     record : type
-        What to make: a subclass of :class:`Columns`.
+        What to make: a subclass of :class:`PlanColumns`.
 
     Returns
     -------
-    Columns
+    PlanColumns
         A column for each number, flag, choice and text of the schema, (rows,); NaN or "" where one is blank and has no
-        default. What the sheet itself says in words is in :meth:`Columns.words`.
+        default. What the sheet itself says in words is in :meth:`PlanColumns.words`.
     """
     columns: dict[str, np.ndarray] = {}
     words: dict[str, np.ndarray] = {}

@@ -10,9 +10,8 @@ from xlperf.base.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
+from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
 from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes
-from xlperf.engine.pieces import in_pieces
 from xlperf.engine.plans import plan_columns
 from xlperf.engine.run import run_results
 from xlperf.engine.token_costs import ALL_IN, basis_words, token_costs, unpriced_notes
@@ -141,7 +140,7 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
         return _evaluate(piece, catalog, rows, architecture_of(code))
 
-    return in_pieces(plans, catalog, named, codes, evaluated)
+    return in_batches(plans, catalog, named, codes, evaluated)
 
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:

@@ -22,7 +22,7 @@ from xlperf.equations.plan.choices import (
     Recompute,
     StageDealing,
 )
-from xlperf.equations.plan.columns import Columns
+from xlperf.equations.plan.columns import PlanColumns
 
 FP32_SIZE, BF16_SIZE, FP8_SIZE = 4.0, 2.0, 1.0
 """Bytes of an element of a gradient, a moment or a master weight, and of a token sent to experts. [B]"""
@@ -31,7 +31,7 @@ DEFAULT_SEQUENCE_LENGTH = 4096.0
 MICRO_BATCHES_PER_STAGE = 4.0
 """Micro-batches of a replica per pipeline stage where a plan leaves the global batch open. [-]"""
 UNLIMITED = ("dispatch_nodes", "zero_group_size", "recompute_layers")
-"""Columns whose blank means that there is no limit."""
+"""PlanColumns whose blank means that there is no limit."""
 PLACEHOLDERS = 2.0
 """Layer-equivalents of embedding and output projection together when layers are split over stages. [-]"""
 RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products")
@@ -40,8 +40,8 @@ LAYOUTS = 2.0
 """Copies of a quantized tensor: products read it by rows in one pass and by columns in the other. [-]"""
 
 
-class TrainingPlan(Columns):
-    """Columns of training plans as the sheet ``training`` has them, (rows,), and what follows from them.
+class TrainingPlan(PlanColumns):
+    """PlanColumns of training plans as the sheet ``training`` has them, (rows,), and what follows from them.
 
     Attributes
     ----------

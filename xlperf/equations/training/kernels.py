@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, ones, side_by_side, some, total
-from xlperf.equations.hardware.kernels import attention_backward_time, attention_time, gemm_time, vector_time
+from xlperf.equations.hardware.attention import attention_backward_time, attention_time
+from xlperf.equations.hardware.kernels import gemm_time, vector_time
 from xlperf.equations.model.operators import (
     Gemms,
     Vectors,
