@@ -146,9 +146,7 @@ def test_docstring_gives_formula_or_source(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if name.split(".")[0] in WORKED])
 def test_docstring_has_a_worked_example(name: str) -> None:
     text = equations.documentation(functions()[name])
-    assert re.search(r"^>>> .*\n(?!>>>)\S", text, re.MULTILINE), (
-        f"{name}: no doctest with its result"
-    )
+    assert re.search(r"^>>> .*\n(?!>>>)\S", text, re.MULTILINE), f"{name}: no doctest with its result"
 
 
 def test_functions_that_are_not_drawn_are_listed() -> None:
