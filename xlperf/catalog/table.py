@@ -114,7 +114,7 @@ class Table:
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""
-        index = np.arange(len(self))[rows]
+        index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
         place = self.place
         return Table(
             self.kind,
