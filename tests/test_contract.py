@@ -19,6 +19,7 @@ NOT_DRAWN = {
     "training.adapters.frozen_products": "names of products",
     "hardware.kernels.casts_apart": "the constants of all kernels by family",
     "hardware.kernels.launched_ahead": "the constants of all kernels by family",
+    "cost.designs.design_rules": "rules in words",
     "serving.results.most_requests": "takes the memory that serving_memory returns",
     "serving.loaded.loaded_results": "takes a stream of requests beside plans",
     "serving.pooled.pooled_results": "takes a stream of requests beside plans",

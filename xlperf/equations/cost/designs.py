@@ -322,7 +322,7 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
     Parameters
     ----------
     area : numeric
-        Area of one die. [mm2]
+        Area of one die; NaN: not known, taken to fit. [mm2]
     width : numeric
         Its width; NaN: square, or as wide as the field. [mm]
     node : Columns
@@ -331,7 +331,7 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
     Returns
     -------
     fits : array of bool
-        Also where the area or the node is not known. [-]
+        Also where the node is not known. [-]
 
     References
     ----------
