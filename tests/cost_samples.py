@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.workbook.build import table_of
 

@@ -9,7 +9,7 @@ from benchmarks.plans import SERVING_MODES, plans_of
 from xlperf.base.arrays import total
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
-from xlperf.engine.pieces import PIECE
+from xlperf.engine.join import BATCH
 from xlperf.equations.hardware.kernels import TILES, gemm_time
 from xlperf.equations.hardware.roofline import tiled_product_time
 
@@ -22,7 +22,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_mixed_plans_are_the_same_alone_and_in_a_block(catalog: Catalog, mode: str) -> None:
-    plans = plans_of(catalog, 2 * PIECE, mode, seed=41)
+    plans = plans_of(catalog, 2 * BATCH, mode, seed=41)
     block = evaluate(plans, catalog)
     for row in range(0, len(plans), len(plans) // 40):
         alone = evaluate(plans.take([row]), catalog)
@@ -66,7 +66,19 @@ def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
     constants = {name: value * column for name, value in zip(names, values, strict=True)}
     size = random.choice([1.0, 2.0], (500, 6))
     least = tiled_product_time(
-        m, n, k, batch, size, *TILES, device.peak_flop_rate, device.l2_bandwidth, units, 0.8, 0.1, 1e-6, 4.0
+        m,
+        n,
+        k,
+        batch,
+        size,
+        *TILES,
+        peak_flop_rate=device.peak_flop_rate,
+        cache_bandwidth=device.l2_bandwidth,
+        num_multiprocessors=units,
+        compute_efficiency=0.8,
+        cache_share=0.1,
+        wave_time=1e-6,
+        sum_size=4.0,
     ).min(axis=0)
     memory = batch * (size * k * (m + n) + 2.0 * m * n) / device.memory_bandwidth
     assert (gemm_time(device, constants, m, n, k, batch, size, 2.0) == np.maximum(least, memory)).all()

@@ -18,16 +18,16 @@ import pytest
 from libreoffice_office import Office, python_with_uno
 from openpyxl.worksheet.formula import ArrayFormula
 
+from xlperf.addin.cells import shown_column
 from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import install, uninstall
-from xlperf.addin.outcomes import shown_column
 from xlperf.addin.session import Engine
 from xlperf.base.errors import HostError
 from xlperf.base.resources import workbook
 from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.cells import table_from_rows
-from xlperf.catalog.plans import read_plans
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import results_of, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_servers

@@ -14,7 +14,7 @@ from device_samples import without_technology
 from xlperf.base.resources import workbook
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers

@@ -13,9 +13,9 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.comparison import FIRST_TOKEN, TIME_PER_TOKEN, Record, compare
 from xlperf.calibrate.fit_training import NEVER_FITTED
-from xlperf.calibrate.measurements import FIRST_TOKEN, TIME_PER_TOKEN, Record, compare
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.calibration import ANY, declared_constants, precision_key
@@ -97,7 +97,7 @@ class ServingRows:
     plans : PublishedPlans
         The rows as plans.
     entries : Array
-        Position among what :func:`xlperf.calibrate.measurements.compare` gives.
+        Position among what :func:`xlperf.calibrate.comparison.compare` gives.
     row_ids, software, generation, precision, family : np.ndarray
         Published row, engine, accelerator generation, precision of the weights, and what is held out together (model,
         accelerator, mapping).

@@ -15,8 +15,8 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.base.units import UNITS
+from xlperf.catalog.cells import shown
 from xlperf.catalog.table import Table
-from xlperf.catalog.values import shown
 
 ANY = "any"
 SOFTWARE_FAMILIES = (

@@ -1,16 +1,71 @@
-"""A table in memory: columns as arrays in the units used inside, and where each value came from."""
+"""A table in memory: columns as arrays in the units used inside, where each value came from, and its keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache, partial
+from itertools import pairwise
 
 import numpy as np
 
+from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
 
 Place = Callable[[int, str], str]
+"""``place(row, column)`` says where a value stands; row -1 is the header."""
+Locate = Callable[[int, int], str]
+"""``locate(row, position)`` says where a cell stands; row -1 is the header, position -1 the whole row."""
+
+
+@lru_cache(maxsize=4096)
+def column_letters(number: int) -> str:
+    """Letters of a column of a sheet.
+
+    >>> column_letters(28)
+    'AB'
+    """
+    letters = ""
+    while number > 0:
+        number, rest = divmod(number - 1, 26)
+        letters = chr(65 + rest) + letters
+    return letters
+
+
+@dataclass(frozen=True)
+class SheetCells:
+    """Cells of rows on a sheet, by row and position: ``xlperf.xlsx [accelerators!F7]``."""
+
+    book: str
+    sheet: str
+    header_row: int
+    rows: Sequence[int]
+    columns: Sequence[int]
+
+    def __call__(self, row: int, position: int) -> str:
+        """The cell; the sheet alone for the whole header."""
+        if position < 0 and row < 0:
+            return f"{self.book} [{self.sheet}]"
+        letters = column_letters(self.columns[max(position, 0)])
+        return f"{self.book} [{self.sheet}!{letters}{self.rows[row] if row >= 0 else self.header_row}]"
+
+
+@dataclass(frozen=True)
+class NamedCells:
+    """Cells of a table by column name: the source's row of each of its rows, and the position of each column."""
+
+    locate: Locate
+    rows: Sequence[int]
+    positions: Mapping[str, int]
+
+    def __call__(self, row: int, column: str) -> str:
+        """Where the source has the value."""
+        return self.locate(self.rows[row] if row >= 0 else -1, self.positions.get(column, -1))
+
+
+def place_of_row(place: Place, rows: np.ndarray, row: int, column: str) -> str:
+    """Place of a value in a table that holds some rows of another: where the other has it."""
+    return place(int(rows[row]) if row >= 0 else -1, column)
 
 
 def nowhere(row: int, column: str) -> str:
@@ -115,10 +170,91 @@ class Table:
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""
         index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
-        place = self.place
         return Table(
             self.kind,
             {name: values[index] for name, values in self.columns.items()},
-            lambda row, column: place(int(index[row]), column),
+            partial(place_of_row, self.place, index),
             {name: values[index] for name, values in self.auto.items()},
         )
+
+
+def key_faults(table: Table) -> list[tuple[int, str, str]]:
+    """What is wrong with the keys of a catalog table: (row, column, problem).
+
+    Names are compared without case, as Excel does. The key of a network row is its name and tier; the key of a
+    calibration row its name, and what it is for.
+    """
+    key = table.schema.key.name
+    if key not in table:
+        return []
+    if table.kind == "networks":
+        return _tier_faults(table)
+    faults = _duplicates(table, [key], key)
+    if table.kind == "models":
+        faults += _alias_faults(table)
+    if table.kind == "calibration" and not faults:
+        faults += _duplicates(table, ["family", "generation", "precision", "software", "constant"], "constant")
+    return faults
+
+
+def aliases(table: Table) -> list[tuple[int, str]]:
+    """Other spellings of models: (row, spelling)."""
+    return [
+        (row, word.strip())
+        for row, text in enumerate(table.text("aliases").tolist())
+        for word in str(text).split(";")
+        if word.strip()
+    ]
+
+
+def _duplicates(table: Table, columns: list[str], shown_at: str) -> list[tuple[int, str, str]]:
+    words = shown_at.replace("_", " ")
+    default = "any" if len(columns) > 1 else ""
+    parts = [[str(value).casefold() for value in table.text(column, default)] for column in columns]
+    first: dict[tuple[str, ...], int] = {}
+    faults = []
+    for row, key in enumerate(zip(*parts, strict=True)):
+        if not key[-1]:
+            continue
+        if key in first:
+            name = shown(table[shown_at][row] if len(columns) == 1 else "/".join(key))
+            where = table.place(first[key], shown_at)
+            faults.append((row, shown_at, f"duplicate {words} {name}; the first is at {where}"))
+        first.setdefault(key, row)
+    return faults
+
+
+def _alias_faults(table: Table) -> list[tuple[int, str, str]]:
+    owner = {str(name).casefold(): row for row, name in enumerate(table["model"].tolist()) if name}
+    faults = []
+    for row, word in aliases(table):
+        other = owner.setdefault(word.casefold(), row)
+        if other != row:
+            faults.append((row, "aliases", f"alias {shown(word)} already means model {shown(table['model'][other])}"))
+    return faults
+
+
+def _tier_faults(table: Table) -> list[tuple[int, str, str]]:
+    tiers, sizes = table.number("tier"), table.number("size")
+    groups: dict[str, list[int]] = {}
+    for row, name in enumerate(table["network"].tolist()):
+        if name and not np.isnan(tiers[row]):
+            groups.setdefault(str(name).casefold(), []).append(row)
+    faults = []
+    for rows in groups.values():
+        rows.sort(key=lambda row: float(tiers[row]))
+        name = shown(table["network"][rows[0]])
+        for inner, outer in pairwise(rows):
+            if tiers[outer] == tiers[inner]:
+                where = table.place(min(inner, outer), "tier")
+                problem = f"duplicate tier {tiers[outer]:g} of network {name}; the first is at {where}"
+                faults.append((max(inner, outer), "tier", problem))
+            elif sizes[outer] <= sizes[inner]:
+                problem = f"size of tier {tiers[outer]:g} of network {name} must be above the {sizes[inner]:g} of"
+                faults.append((outer, "size", f"{problem} tier {tiers[inner]:g}, got {sizes[outer]:g}"))
+        present = sorted({int(tiers[row]) for row in rows})
+        missing = [tier for tier in range(1, present[-1]) if tier not in present]
+        if missing:
+            listed = ", ".join(str(tier) for tier in missing)
+            faults.append((rows[0], "tier", f"network {name} lacks tier {listed}; tiers count from 1 without gaps"))
+    return faults

@@ -96,7 +96,7 @@ def cost(
     Columns with results of an earlier run are left out when they are read, so that a file of results can be edited and
     computed again.
     """
-    from xlperf.catalog.plans import read_designs
+    from xlperf.catalog.read import read_designs
     from xlperf.engine.designs import evaluate_designs
     from xlperf.engine.servers import evaluate_servers
 

@@ -13,7 +13,7 @@ from xlperf.catalog.schema import TECHNOLOGY_TABLES, results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.lookup import columns_of
 from xlperf.equations.hardware.derived_device import PRECISIONS, DerivedDevice, Technologies, derived_device
-from xlperf.equations.plan.rules import Rule, broken_rules
+from xlperf.equations.plan.rules import Remark, remarks_of_rows
 
 _FILLED = {
     **{f"peak_flop_rate_{name}": f"peak_flop_rate_{name}" for name in PRECISIONS},
@@ -94,15 +94,15 @@ def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, stric
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         derived = derived_device(columns_of(devices), technologies)
         unit_cost = capex = np.full(len(devices), np.nan)
-        unpriced: list[Rule] = []
+        unpriced: list[Remark] = []
         if costs and (devices.text("package") != "").any():
             if strict:
                 catalog.rows("packages", devices.text("package"), devices, "package")
             unit_cost, capex, unpriced = _costs(devices, catalog, technologies, derived)
-    rules = [Rule(lost, "the catalog lacks what it names")]
-    rules += [Rule(broken & ~lost, sentence) for sentence, broken in derived.broken.items()]
-    impossible, _ = broken_rules(rules, len(devices))
-    _, reason = broken_rules([*rules, *unpriced], len(devices))
+    remarks = [Remark(lost, "the catalog lacks what it names")]
+    remarks += [Remark(broken & ~lost, sentence) for sentence, broken in derived.broken.items()]
+    impossible, _ = remarks_of_rows(remarks, len(devices))
+    _, reason = remarks_of_rows([*remarks, *unpriced], len(devices))
     found = {**derived.results, "unit_cost": unit_cost, "capex": capex}
     found = {name: np.where(impossible, np.nan, values) for name, values in found.items()}
     words = {"limited_by": _limits(derived), "reason": reason}
@@ -134,7 +134,7 @@ def _limits(derived: DerivedDevice) -> np.ndarray:
 
 def _costs(
     devices: Table, catalog: Catalog, technologies: Technologies, derived: DerivedDevice
-) -> tuple[Array, Array, list[Rule]]:
+) -> tuple[Array, Array, list[Remark]]:
     """Unit cost and purchase price of devices that name a package [USD], and why others have none."""
     from xlperf.engine.designs import evaluate_designs
     from xlperf.equations.cost.designs import fits_reticle
@@ -163,8 +163,8 @@ def _costs(
         ratio, links = devices.filled("system_price_ratio")[rows], derived.link_cost[rows]
         unit_cost[rows], capex[rows] = results["unit_cost"], system_price(results["sale_price"], ratio, links)
     unpriced = [
-        Rule(priced & ~fits, "a die is larger than the reticle: no cost"),
-        Rule((packages != "") & ~priced, "its package, process node or memory has no price: no cost"),
+        Remark(priced & ~fits, "a die is larger than the reticle: no cost"),
+        Remark((packages != "") & ~priced, "its package, process node or memory has no price: no cost"),
     ]
     return unit_cost, capex, unpriced
 

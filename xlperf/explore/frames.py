@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.plans import plan_kind, table_from_columns
+from xlperf.catalog.cells import plan_kind
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.door import explain as explain_table
+from xlperf.engine.tables import explain as explain_table
+from xlperf.explore.auto import evaluate_resolved, resolve
 from xlperf.explore.objectives import limits_of
-from xlperf.explore.resolve import evaluate_resolved, resolve
 from xlperf.explore.search import search as search_table
 
 if TYPE_CHECKING:
@@ -150,10 +152,11 @@ def _table(frame: pd.DataFrame) -> Table:
         else:
             columns[name] = values.astype(object).where(values.notna(), None).to_numpy(dtype=object)
 
-    def place(row: int, column: str) -> str:
-        return f'plans.loc[{frame.index[[row]].tolist()[0]!r}, "{column}"]'
+    return table_from_columns(plan_kind(tuple(columns)), columns, partial(_place, frame.index))
 
-    return table_from_columns(plan_kind(tuple(columns)), columns, place)
+
+def _place(index: pd.Index, row: int, column: str) -> str:
+    return f'plans.loc[{index[[row]].tolist()[0]!r}, "{column}"]'
 
 
 def _one(plan: Plans, function: str) -> Table:

@@ -10,7 +10,7 @@ from xlperf.base.arrays import Array, Numeric, array, beside, side_by_side
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
 from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan
 
 ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)

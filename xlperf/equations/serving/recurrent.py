@@ -9,8 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div
 from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.hardware.recurrence import linear_attention_time
+from xlperf.equations.hardware.kernels import linear_attention_time, vector_time
 from xlperf.equations.model.linear import (
     CHUNK,
     STATE_SPACE_CHUNK,

@@ -24,7 +24,7 @@ from xlperf.equations.model.transformer import (
     layer_matrix_parameters,
     layer_vector_parameters,
 )
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_memory import (
     cache_budget,
     largest_batch,

@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import BOTH_PHASES
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.bound import serving_bound
 from xlperf.equations.serving.results import Room, room_of, serving_results

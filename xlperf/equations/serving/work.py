@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, total
+from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
 from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import attention_time, decode_attention_time, vector_time
-from xlperf.equations.hardware.roofline import visible_pairs
+from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
@@ -26,7 +26,7 @@ from xlperf.equations.model.serving import (
     serving_gemms,
     serving_vectors,
 )
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.batching import Batching, batching_of, serving_shape
 from xlperf.equations.serving.messages import (

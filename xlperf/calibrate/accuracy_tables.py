@@ -1,0 +1,187 @@
+"""What is known of rows that no constant was fitted on, as tables for a terminal and for the README."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.calibrate.comparison import MEMORY, Record
+from xlperf.calibrate.cross_validation import Errors, cross_validated
+from xlperf.calibrate.fit_bands import bands_left_out
+from xlperf.calibrate.kernel_errors import KernelError
+from xlperf.calibrate.leave_out import left_out, rows_of
+from xlperf.calibrate.published import Published
+from xlperf.calibrate.validate import records_of, summary
+from xlperf.catalog.catalog import Catalog
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Header and rows as text."""
+MARKERS = {
+    name: (f"<!-- {name}: begin -->", f"<!-- {name}: end -->") for name in ("cross-validation", "left-out", "kernels")
+}
+FEWEST_SHOWN = 10
+_CROSS = (
+    "rows", "quantity", "number", "median error, in the fit", "p90", "rows left out", "p90",
+    "configurations left out", "p90", "rows in the 80 % band", "configurations in it", "in one fitted without them",
+)  # fmt: skip
+_LEFT_OUT = ("left out", "rows", "quantity", "number", "median error", "p90", "median with them in the fit", "p90")
+_KERNELS = ("operation", "accelerator", "precision", "shapes held back", "median error", "p90", "asked for")
+
+
+def cross_validated_errors(
+    published: Sequence[Published], catalog: Catalog, step: Callable[[str], None] | None = None
+) -> list[tuple[Errors, Errors]]:
+    """Errors of rows with their row or configuration left out of the fit, of each kind.
+
+    Parameters
+    ----------
+    published : sequence of Published
+        The rows that the calibration of the catalog was fitted on.
+    catalog : Catalog
+        With that calibration.
+    step : callable, optional
+        Called with a word before each evaluation of all rows of a kind.
+
+    Returns
+    -------
+    list of tuple
+        Errors beside the bands of the calibration, and beside bands that were fitted without the configuration.
+    """
+    found = [(cross_validated(rows, catalog, step).errors, rows) for rows in published]
+    return [(errors, bands_left_out(errors, rows.text["row_id"])) for errors, rows in found if len(errors)]
+
+
+def cross_validation_table(errors: Sequence[tuple[Errors, Errors]]) -> Table:
+    """A line for each group and quantity.
+
+    Parameters
+    ----------
+    errors : sequence of tuple
+        As :func:`cross_validated_errors` has them.
+    """
+    lines = []
+    for kind, without in errors:
+        for group, quantity in sorted(set(zip(kind.group.tolist(), kind.quantity.tolist(), strict=True))):
+            mask = (kind.group == group) & (kind.quantity == quantity)
+            some, others = kind.take(mask), without.take(mask)
+            cells = [cell for part in (some.fitted, some.by_rows, some.by_families) for cell in _statistics(part)]
+            shares = (
+                some.covered(some.by_rows),
+                some.covered(some.by_families),
+                others.covered(others.by_families),
+            )
+            cells += [_share(inside) for inside in shares]
+            lines.append((f"{kind.kind}: {group}", quantity, f"{len(some)}", *cells))
+    return _CROSS, lines
+
+
+def _statistics(errors: Array) -> tuple[str, str]:
+    sizes = np.abs(np.expm1(errors[~np.isnan(errors)]))
+    if not len(sizes):
+        return "-", "-"
+    return _percent(float(np.median(sizes))), _percent(float(np.quantile(sizes, 0.9)))
+
+
+def _share(inside: Array) -> str:
+    known = inside[~np.isnan(inside)]
+    return f"{100.0 * float(known.mean()):.0f} %" if len(known) else "-"
+
+
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{100.0 * value:.1f} %"
+
+
+def _left_out_lines(
+    published: Sequence[Published], catalog: Catalog, name: str, without: Sequence[Record]
+) -> list[tuple[str, ...]]:
+    """Lines of the table of what was left out, for one generation or software.
+
+    Parameters
+    ----------
+    published : sequence of Published
+        Rows of all.
+    catalog : Catalog
+        With the calibration that was fitted on everything.
+    name : str
+        What was left out.
+    without : sequence of Record
+        Its rows as they are predicted without their measurements.
+    """
+    known = records_of([rows_of(rows, catalog, name) for rows in published], catalog)
+    lines = []
+    for key in sorted({(one.kind, one.group, one.quantity) for one in without if one.primary}):
+        if key[2] == MEMORY:
+            continue
+        parts = [
+            summary(key, [one for one in records if one.primary and (one.kind, one.group, one.quantity) == key])
+            for records in (without, known)
+        ]
+        if parts[0].count * parts[0].coverage < FEWEST_SHOWN:
+            continue
+        cells = [_percent(value) for part in parts for value in (part.median, part.p90)]
+        lines.append((name, f"{key[0]}: {key[1]}", key[2], f"{parts[0].count}", *cells))
+    return lines
+
+
+def left_out_table(
+    published: Sequence[Published], catalog: Catalog, names: Sequence[str]
+) -> tuple[Table, dict[str, list[Record]]]:
+    """The table of generations and software that were left out one by one, and the records of each.
+
+    Parameters
+    ----------
+    published : sequence of Published
+        Rows of all.
+    catalog : Catalog
+        With the calibration that was fitted on everything.
+    names : sequence of str
+        Generations and software.
+    """
+    lines, records = [], {}
+    for name in names:
+        fitted = left_out(catalog, name)
+        records[name] = records_of([rows_of(rows, catalog, name) for rows in published], fitted)
+        lines += _left_out_lines(published, catalog, name, records[name])
+    return (_LEFT_OUT, lines), records
+
+
+def kernel_table(errors: Sequence[KernelError], whole: bool = False) -> Table:
+    """A line for each operation, and unless only the whole is asked for, by accelerator and precision.
+
+    Parameters
+    ----------
+    errors : sequence of KernelError
+        As :func:`xlperf.calibrate.kernel_errors.kernel_errors` has them.
+    whole : bool, default False
+        Whether to leave accelerators and precisions out.
+    """
+    lines = []
+    for one in errors:
+        if whole and one.accelerator:
+            continue
+        bar = "-" if math.isnan(one.bar) else f"{100.0 * one.bar:.0f} %"
+        cells = (f"{one.count}", _percent(one.median), _percent(one.p90), bar)
+        named = (one.operation,) if whole else (one.operation, one.accelerator or "all", one.precision)
+        lines.append((*named, *cells))
+    return ((_KERNELS[0], *_KERNELS[3:]) if whole else _KERNELS), lines
+
+
+def markdown(name: str, table: Table) -> str:
+    """A table between the markers of its name.
+
+    Parameters
+    ----------
+    name : str
+        Key of :data:`MARKERS`.
+    table : tuple
+        Header and rows.
+    """
+    header, lines = table
+    numbers = [all(line[at][:1].isdigit() or line[at] == "-" for line in lines) for at in range(len(header))]
+    rule = "|" + "|".join("---:" if number else "---" for number in numbers) + "|"
+    rows = ["| " + " | ".join(cells) + " |" for cells in (header, *lines)]
+    begin, end = MARKERS[name]
+    return "\n".join([begin, rows[0], rule, *rows[1:], end]) + "\n"

@@ -1,0 +1,131 @@
+"""Tables of the shipped workbook as they were read before, kept in the user's cache.
+
+To read the workbook takes longer than anything that a command does with one plan. What is kept bears in its name a
+hash of the workbook and the state of the files that read it: when any of them changes, the workbook is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xlperf.base.files import cache_folder, replaced
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import NamedCells, SheetCells, Table
+
+MOST_KEPT = 4
+"""Files that stay in the folder: those of the workbooks that were read last. [-]"""
+_NO_HOME = RuntimeError
+"""What pathlib raises for a user without a home folder."""
+
+
+def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
+    """Tables of a workbook as :func:`cache_tables` has kept them.
+
+    Parameters
+    ----------
+    path : Path
+        Workbook.
+    folder : Path, optional
+        Where they are kept; by default ``xlperf/workbooks`` in the user's cache.
+
+    Returns
+    -------
+    list of Table, optional
+        None where this workbook was not kept, or not by these readers, or where somebody else may have written it.
+    """
+    try:
+        target = _file(path, folder)
+        with target.open("rb") as stream:
+            if not _ours_alone(os.fstat(stream.fileno())) or not _ours_alone(target.parent.stat()):
+                return None
+            seal, _, content = stream.read().partition(b"\n")
+        if seal.decode("ascii") != _digest(content):
+            return None
+        return [_restored(path.name, table) for table in json.loads(content)]
+    except (OSError, ValueError, TypeError, KeyError, _NO_HOME):
+        return None
+
+
+def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None) -> None:
+    """Keep the tables of a workbook without faults; where the folder cannot be written nothing is kept.
+
+    Parameters
+    ----------
+    path : Path
+        Workbook.
+    tables : sequence of Table
+        As they were read from it.
+    folder : Path, optional
+        As in :func:`cached_tables`.
+    """
+    content = json.dumps([_described(table) for table in tables], separators=(",", ":")).encode("ascii")
+    with contextlib.suppress(OSError, _NO_HOME):
+        target = _file(path, folder)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _ours_alone(target.parent.stat()):
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if not _ours_alone(target.stat()):
+                target.unlink()
+        with replaced(target, durable=False) as temporary:
+            temporary.write_bytes(_digest(content).encode("ascii") + b"\n" + content)
+            temporary.chmod(0o600)
+        kept = [file for file in target.parent.iterdir() if not file.name.startswith(".")]
+        files = sorted(kept, key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        for old in files[MOST_KEPT:]:
+            old.unlink()
+
+
+def _ours_alone(status: os.stat_result) -> bool:
+    """Whether a file or folder belongs to this user and nobody else may write it; who may could forge what is kept."""
+    if sys.platform == "win32":  # the folder lies in the user's profile, and the bits say nothing
+        return True
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _file(path: Path, folder: Path | None) -> Path:
+    """Where the tables of a workbook are kept, by its content and the state of what reads it."""
+    beside = Path(__file__).parent
+    readers = [file for file in beside.iterdir() if file.suffix in (".py", ".csv")]
+    states = [(file.name, file.stat()) for file in sorted([*readers, beside.parent / "base" / "units.py"])]
+    read_by = "\n".join(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states)
+    return (folder or cache_folder() / "workbooks") / f"{_digest(path.read_bytes() + read_by.encode())}.json"
+
+
+def _digest(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _described(table: Table) -> dict[str, Any]:
+    """A table as JSON can hold it: columns, and the cells that they stand in."""
+    cells = table.place
+    assert isinstance(cells, NamedCells) and isinstance(cells.locate, SheetCells)  # it was read from a sheet
+    return {
+        "kind": table.kind,
+        "columns": {name: values.tolist() for name, values in table.columns.items()},
+        "sheet": cells.locate.sheet,
+        "header_row": cells.locate.header_row,
+        "rows": [cells.locate.rows[row] for row in cells.rows],
+        "sheet_columns": list(cells.locate.columns),
+        "positions": dict(cells.positions),
+    }
+
+
+def _restored(book: str, known: dict[str, Any]) -> Table:
+    declared = table_schema(known["kind"]).by_name
+    columns = {
+        name: np.array(values, dtype=object if declared[name].is_text else np.float64)
+        for name, values in known["columns"].items()
+    }
+    cells = SheetCells(book, known["sheet"], known["header_row"], known["rows"], known["sheet_columns"])
+    return Table(known["kind"], columns, NamedCells(cells, range(len(known["rows"])), known["positions"]))

@@ -1,0 +1,401 @@
+"""Tables from files and ranges: catalog and plan sheets of workbooks, plans as CSV or Parquet, cards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
+from xlperf.catalog.csv_parquet import STANDARD, parquet_place, read_csv, read_parquet
+from xlperf.catalog.parse import parse_coded, parse_rows, table_from_rows
+from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
+from xlperf.catalog.table import Place, SheetCells, Table, column_letters, nowhere
+from xlperf.catalog.xlsx import Cells, ListObject, Workbook
+
+MOST_ROWS = 200_000
+"""Rows that are read of one sheet. [-]"""
+_FOR_READERS = frozenset({"start", "tco", "checks", "study"})  # sheets that xlperf writes and does not read
+
+
+@dataclass(frozen=True)
+class Block:
+    """A header row and the rows below it on a sheet, still as cell values."""
+
+    header: list[object]
+    rows: list[SparseRow]
+    locate: SheetCells
+    beyond: int | None = None
+    table: ListObject | None = None
+
+
+def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
+    """The data of a sheet: the Excel table of the kind's name, else the first header row that names the kind."""
+    cells = book.cells(sheet)
+    tables = book.tables(sheet)
+    chosen = [table for table in tables if table.name.casefold() == kind]
+    chosen += [table for table in tables if _matches(kind, cells.get(table.first_row, {}), table.first_column)]
+    if chosen:
+        return _table_block(book.name, sheet, cells, chosen[0])
+    for row in sorted(cells):
+        present = [column for column in sorted(cells[row]) if not is_blank(cells[row][column])]
+        if present and _matches(kind, cells[row], present[0]):
+            return _free_block(book.name, sheet, cells, row, present[0])
+    return None
+
+
+def _matches(kind: str, row: dict[int, object], first: int) -> bool:
+    """Whether a row of cells is the header of a kind: its key comes first, or most are columns of the kind."""
+    names = [split_header(value)[0] for column, value in row.items() if isinstance(value, str) and column >= first]
+    schema = table_schema(kind)
+    if kind in EVERY_TABLE:
+        start = row.get(first)
+        return isinstance(start, str) and split_header(start)[0] == schema.key.name
+    known = [name for name in names if name in schema.by_name or name in results_of(kind).by_name]
+    return len(known) >= 2 and 2 * len(known) >= len(names)
+
+
+def _table_block(book: str, sheet: str, cells: Cells, table: ListObject) -> Block:
+    span = range(table.first_column, table.last_column + 1)
+    last = table.last_row - table.totals
+    numbers = [row for row in sorted(cells) if table.first_row < row <= last and any(c in span for c in cells[row])]
+    beyond = table.last_row + 1
+    below = any(column in span and not is_blank(value) for column, value in cells.get(beyond, {}).items())
+    return _block(book, sheet, cells, table.first_row, numbers, span, beyond if below else None, table)
+
+
+def _free_block(book: str, sheet: str, cells: Cells, header_row: int, first: int) -> Block:
+    last = first
+    while not is_blank(cells[header_row].get(last + 1)):
+        last += 1
+    numbers = [row for row in sorted(cells) if row > header_row]
+    return _block(book, sheet, cells, header_row, numbers, range(first, last + 1))
+
+
+def _block(
+    book: str,
+    sheet: str,
+    cells: Cells,
+    header_row: int,
+    numbers: list[int],
+    span: range,
+    beyond: int | None = None,
+    table: ListObject | None = None,
+) -> Block:
+    """Rows below a header, in the columns of a span that hold anything: the memory is that of the cells there are."""
+    if len(numbers) > MOST_ROWS:
+        problem = f"holds {len(numbers):,} rows; xlperf reads {MOST_ROWS:,} of a sheet, more from CSV or Parquet"
+        raise InputError(Fault(f"{book} [{sheet}]", problem))
+    top = cells.get(header_row, {})
+    used = set(top).union(*(cells[row] for row in numbers))
+    columns = sorted(column for column in used if column in span) or [span.start]
+    position = {column: place for place, column in enumerate(columns)}
+    rows = [SparseRow(cells[row], columns, position) for row in numbers]
+    header = [top.get(column) for column in columns]
+    return Block(header, rows, SheetCells(book, sheet, header_row, numbers, columns), beyond, table)
+
+
+def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
+    """A block as a table, with every fault."""
+    table, faults = parse_rows(kind, block.header, block.rows, block.locate)
+    if block.beyond is not None and block.table is not None:
+        book, sheet, first = block.locate.book, block.locate.sheet, column_letters(block.table.first_column)
+        place = f"{book} [{sheet}!{first}{block.beyond}]"
+        problem = f'row just below the table "{block.table.name}" ({block.table.reference}) is not part of it'
+        faults.append(Fault(place, f"{problem}; extend the table over it, or leave a row free"))
+    return table, faults
+
+
+def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[list[Table], list[Fault]]:
+    """Catalog sheets of a workbook, with every fault of all of them.
+
+    Parameters
+    ----------
+    path : path-like
+        Workbook.
+    required : bool
+        Whether a missing sheet is a fault.
+
+    Raises
+    ------
+    InputError
+        When the file itself cannot be read.
+    """
+    tables: list[Table] = []
+    faults: list[Fault] = []
+    with Workbook(path) as book:
+        for kind in EVERY_TABLE:
+            sheet = book.sheet(kind)
+            if sheet is None:
+                if required and kind in CATALOG_TABLES:
+                    faults.append(Fault(book.name, missing_sheet(book, kind)))
+                continue
+            _read_sheet(book, sheet, kind, tables, faults)
+    return tables, faults
+
+
+def read_plan_tables(
+    path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None
+) -> tuple[list[Table], list[Fault]]:
+    """Plan sheets of a workbook, with every fault of all of them.
+
+    Parameters
+    ----------
+    path : path-like
+        Workbook.
+    sheet : str, optional
+        The only sheet to read; default: ``training`` and ``inference``, where there are.
+    kind : str, optional
+        Kind of the plans; default: that of the sheet's name, else of its columns.
+
+    Raises
+    ------
+    InputError
+        When the file itself cannot be read.
+    """
+    tables: list[Table] = []
+    faults: list[Fault] = []
+    with Workbook(path) as book:
+        wanted = [sheet] if sheet is not None else [name for name in PLAN_TABLES if kind in (None, name)]
+        found = [(name, book.sheet(name)) for name in wanted]
+        if not any(spelled for _, spelled in found):
+            words = sheet if sheet is not None else '" or "'.join(wanted)
+            faults.append(Fault(book.name, missing_sheet(book, words)))
+        for name, spelled in found:
+            if spelled is not None:
+                own = kind or (name.strip().casefold() if name.strip().casefold() in PLAN_TABLES else None)
+                _read_sheet(book, spelled, own or _plan_kind_of(book, spelled), tables, faults)
+    return tables, faults
+
+
+def _plan_kind_of(book: Workbook, sheet: str) -> str:
+    return next((kind for kind in reversed(PLAN_TABLES) if _has_prompt(book, sheet, kind)), PLAN_TABLES[0])
+
+
+def _has_prompt(book: Workbook, sheet: str, kind: str) -> bool:
+    block = find_block(book, sheet, kind)
+    names = {split_header(cell)[0] for cell in block.header if isinstance(cell, str)} if block else set()
+    return kind == "inference" and "prompt_length" in names
+
+
+def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faults: list[Fault]) -> None:
+    block = find_block(book, sheet, kind)
+    if block is None:
+        key = table_schema(kind).key.name
+        needed = f'whose first header is "{key}"' if kind in EVERY_TABLE else "with the columns of plans"
+        faults.append(Fault(f"{book.name} [{sheet}]", f"the sheet has no table {needed}"))
+        return
+    table, found = read_block(kind, block)
+    tables.append(table)
+    faults += found
+
+
+def missing_sheet(book: Workbook, name: str) -> str:
+    """Message for a sheet that a workbook lacks."""
+    if not book.sheets:
+        return f'there is no sheet "{name}"; the workbook has no worksheets'
+    return f'there is no sheet "{name}"; {nearest(name, book.sheets)}'
+
+
+def unread_sheets(book: Workbook) -> list[Fault]:
+    """Sheets that are not read but seem to be meant: their table, or nearly their name, is that of a missing sheet.
+
+    >>> from xlperf.base.resources import workbook
+    >>> with Workbook(workbook()) as shipped:
+    ...     unread_sheets(shipped)
+    []
+    """
+    import difflib
+
+    missing = [kind for kind in (*EVERY_TABLE, *PLAN_TABLES) if book.sheet(kind) is None]
+    faults = []
+    for sheet in book.sheets:
+        name = sheet.strip().casefold()
+        if name in EVERY_TABLE or name in PLAN_TABLES or name in _FOR_READERS:
+            continue
+        meant = [table.name.casefold() for table in book.tables(sheet) if table.name.casefold() in missing]
+        meant += difflib.get_close_matches(name, missing, n=1, cutoff=0.75)
+        if meant:
+            problem = f"the sheet is not read; if {meant[0]} is meant, give it that name"
+            faults.append(Fault(f"{book.name} [{sheet}]", problem))
+    return faults
+
+
+def raise_faults(faults: Sequence[Fault]) -> None:
+    """Raise all faults at once, if there are any."""
+    if faults:
+        raise InputError(faults)
+
+
+_ENDINGS = (".xlsx", ".xlsm", ".csv", ".txt", ".tsv", ".parquet")
+DESIGN_TABLES = ("chiplets", "servers")
+
+
+def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
+    """Read the plans of a workbook, a CSV or Parquet file, or CSV on standard input.
+
+    Parameters
+    ----------
+    path : path-like
+        ``.xlsx`` (sheets ``training`` and ``inference``), ``.csv``, ``.parquet``, or ``-`` for standard input.
+    sheet : str, optional
+        The only sheet of a workbook to read.
+    kind : str, optional
+        ``training`` or ``inference``; default: inference where there is a prompt length.
+
+    Returns
+    -------
+    list of Table
+        One table per kind that has plans, at least one. Result columns of the file are left out.
+
+    Raises
+    ------
+    InputError
+        With every fault found.
+    """
+    ending = Path(path).suffix.casefold()
+    if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
+        tables, faults = read_plan_tables(path, sheet, kind)
+    elif sheet is not None:
+        raise InputError(Fault(Path(path).name, "has no sheets; leave the sheet out"))
+    elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
+        tables, faults = _csv_plans(path, kind)
+    elif ending == ".parquet":
+        tables, faults = _parquet_plans(Path(path), kind)
+    elif Path(path).is_dir():
+        raise InputError(Fault(str(path), "is a folder; a file of plans is meant"))
+    elif not Path(path).exists():
+        raise InputError(Fault(str(path), "there is no such file"))
+    else:
+        known = "a workbook (.xlsx), .csv or .parquet"
+        raise InputError(Fault(Path(path).name, f'plans must be {known}, got the ending "{ending}"'))
+    raise_faults(faults)
+    filled = [table for table in tables if len(table)]
+    if not filled:
+        name = "standard input" if str(path) == STANDARD else Path(path).name
+        raise InputError(Fault(name, "has no plans; fill at least one row"))
+    return filled
+
+
+def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
+    """Read what has a cost: chiplet designs, servers or plans; or rows of another catalog sheet.
+
+    Parameters
+    ----------
+    path : path-like
+        ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server`` says
+        which it is; plans have a ``model``.
+    sheet : str, optional
+        Which sheet of a workbook: ``chiplets``, ``servers``, ``training`` or ``inference``; by default ``chiplets``
+        where it has rows, else ``servers``.
+    kinds : sequence of str, optional
+        Catalog sheets that are meant; plans are read beside chiplets and servers alone.
+
+    Returns
+    -------
+    Table
+        Of one of these kinds, at least one row.
+
+    Raises
+    ------
+    InputError
+        With every fault found.
+    """
+    name, ending = "standard input" if str(path) == STANDARD else Path(path).name, Path(path).suffix.casefold()
+    faults: list[Fault]
+    if str(path) != STANDARD and ending in (".xlsx", ".xlsm") and sheet in PLAN_TABLES:
+        return read_plans(path, sheet, sheet)[0]
+    if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
+        found, faults = read_catalog_tables(path, required=False)
+        wanted = kinds if sheet is None else (sheet,)
+        tables = sorted((table for table in found if table.kind in wanted and len(table)), key=_kind)
+        if not tables:
+            raise_faults(faults)
+            raise InputError(Fault(name, f"has no rows in a sheet named {' or '.join(wanted)}"))
+        table = tables[0]
+    elif sheet is not None:
+        raise InputError(Fault(name, "has no sheets; leave the sheet out"))
+    elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
+        file = read_csv(path)
+        table, faults = parse_coded(_design_kind(name, file.header, kinds), file.header, file.columns, file.locate)
+    elif ending == ".parquet":
+        plans, faults = _parquet_plans(Path(path), None, partial(_design_kind, kinds=kinds))
+        table = plans[0]
+    elif not Path(path).exists():
+        raise InputError(Fault(str(path), "there is no such file"))
+    else:
+        raise InputError(
+            Fault(name, f'designs must be a workbook (.xlsx), .csv or .parquet, got the ending "{ending}"')
+        )
+    raise_faults(faults)
+    if not len(table):
+        raise InputError(Fault(name, "has no designs; fill at least one row"))
+    return table
+
+
+def _kind(table: Table) -> str:
+    return table.kind
+
+
+def _design_kind(name: str, header: Sequence[object], kinds: Sequence[str]) -> str:
+    names = [split_header(cell)[0] for cell in header if isinstance(cell, str)]
+    costed = tuple(kinds) == DESIGN_TABLES
+    if costed and "model" in names:  # plans, also with the server that an earlier run found for them
+        return plan_kind(header)
+    for kind in kinds:
+        if table_schema(kind).key.name in names:
+            return kind
+    keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in kinds)
+    words = f"needs a column {keys} with the names of the {'designs' if costed else kinds[0]}"
+    if costed:
+        words += ', or "model" for plans'
+    raise InputError(Fault(name, f"{words}, got {', '.join(names[:6])}"))
+
+
+def _csv_plans(path: str | os.PathLike[str], kind: str | None) -> tuple[list[Table], list[Fault]]:
+    file = read_csv(path)
+    table, faults = parse_coded(kind or plan_kind(file.header), file.header, file.columns, file.locate)
+    return [table], faults
+
+
+def _parquet_plans(
+    path: Path, kind: str | None, kind_of: Callable[[str, Sequence[object]], str] | None = None
+) -> tuple[list[Table], list[Fault]]:
+    def meant(header: Sequence[object]) -> str:
+        return kind or (kind_of(path.name, header) if kind_of is not None else plan_kind(header))
+
+    def wanted(header: Sequence[str]) -> set[int]:
+        parsed = parse_header(meant(header), header)
+        return {field.position for field in parsed.fields} | set(parsed.unnamed)
+
+    header, columns = read_parquet(path, wanted)
+    table, faults = parse_coded(meant(header), header, columns, partial(parquet_place, path.name, header))
+    return [table], faults
+
+
+def card_to_table(cells: Sequence[Sequence[object]], kind: str | None = None, place: Place = nowhere) -> Table:
+    """A card, two columns of names and values, as a table of one plan.
+
+    Parameters
+    ----------
+    cells : sequence of sequence
+        Rows of (name, value); rows without a name are left out.
+    kind : str, optional
+        Kind of the plan, or of any other sheet; default: inference if there is a prompt length, else training.
+    place : callable, optional
+        As in :func:`table_from_rows`; the row is always 0.
+
+    Raises
+    ------
+    InputError
+        With every fault of the card.
+
+    >>> card_to_table([["model", "llama"], ["accelerator", "H100"], ["num accelerators", 8]])["model"]
+    array(['llama'], dtype=object)
+    """
+    named = [(row[0], row[1] if len(row) > 1 else None) for row in cells if len(row) and not is_blank(row[0])]
+    header = [name for name, _ in named]
+    return table_from_rows(kind or plan_kind(header), header, [[value for _, value in named]], place, skip_empty=False)

@@ -1,0 +1,440 @@
+"""Sheets of .xlsx workbooks as cell values (numbers, text, dates, errors, unsaved formulas), and as text for ``show``.
+
+Reads what Excel, LibreOffice and openpyxl write, straight from the package. Only the sheets that are asked for are
+parsed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from xlperf.base.errors import printable
+from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, number_of, serial_number
+from xlperf.catalog.table import column_letters
+from xlperf.catalog.xlsx_package import Package
+
+
+def show(path: str | os.PathLike[str]) -> str:
+    """Sheets of a workbook as text.
+
+    A line names each sheet and its Excel tables; below it every row that holds anything, cells separated by tabs,
+    formulas as formulas. The same workbook content gives the same text, whichever program saved it.
+
+    Parameters
+    ----------
+    path : path-like
+        Workbook.
+
+    Returns
+    -------
+    str
+        Lines that end in a newline each.
+
+    Raises
+    ------
+    InputError
+        In one line, when the file cannot be read.
+    """
+    return "".join(f"{line}\n" for line in shown_lines(path))
+
+
+def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Lines of :func:`show`, one at a time, as a cell far to the right makes a long one; the file is read before."""
+    sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
+    with Workbook(path) as book:
+        for sheet in book.sheets:
+            formulas = Formulas()
+            cells = book.cells(sheet, formulas)
+            tables = sorted(f"{table.name} {table.reference}" for table in book.tables(sheet))
+            heading = "\t".join([f"# {_escaped(sheet)}", *(f"table {_escaped(table)}" for table in tables)])
+            sheets.append((heading, cells, _formula_texts(formulas)))
+    for heading, cells, texts in sheets:
+        yield heading
+        yield from _rows(cells, texts)
+
+
+def _rows(cells: Cells, formulas: dict[tuple[int, int], str]) -> Iterator[str]:
+    for row in sorted(cells):
+        texts = {
+            column: _escaped(formulas[row, column]) if (row, column) in formulas else _text(value)
+            for column, value in cells[row].items()
+        }
+        filled = [column for column, text in texts.items() if text]
+        if filled:
+            yield "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return _escaped(value)
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, DateNumber):
+        return value.text
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    if isinstance(value, ErrorValue):
+        return _escaped(value.text)
+    assert isinstance(value, Unsaved)
+    return _escaped(f"={value.formula}")
+
+
+def _escaped(text: str) -> str:
+    """A text as one cell of one line: backslashes, tabs and newlines are written out, and other control characters."""
+    return printable(text.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n"))
+
+
+def _formula_texts(formulas: Formulas) -> dict[tuple[int, int], str]:
+    """Formulas as a person sees them; those that share a text are shown moved to their own cells."""
+    texts = {key: f"={text}" for key, text in formulas.text.items()}
+    texts.update({key: f"{{={text}}}" for key, text in formulas.arrays.items()})
+    masters = {index: key for key, index in formulas.shared.items() if key in formulas.text}
+    followers = {key: masters[index] for key, index in formulas.shared.items() if key not in texts and index in masters}
+    if followers:
+        from openpyxl.formula.translate import Translator
+
+        for key, master in followers.items():
+            moved = Translator(texts[master], origin=_address(master)).translate_formula(_address(key))
+            texts[key] = str(moved)
+    return texts
+
+
+def _address(key: tuple[int, int]) -> str:
+    return f"{column_letters(key[1])}{key[0]}"
+
+
+Cells = dict[int, dict[int, object]]
+"""Values by row and column, both counted from 1; blank cells are absent, and rows of nothing else."""
+
+MAX_ROWS, MAX_COLUMNS = 1_048_576, 16_384
+_DATE_FORMATS = frozenset([*range(14, 23), *range(27, 37), 45, 46, 47, *range(50, 59)])
+_NOT_FORMAT = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNORECASE)
+_REFERENCE = re.compile(r"\$?([A-Z]{1,3})\$?([0-9]{1,7}):\$?([A-Z]{1,3})\$?([0-9]{1,7})")
+_ESCAPE = re.compile(r"_x([0-9A-Fa-f]{4})_")
+
+
+@lru_cache(maxsize=4096)
+def column_number(letters: str) -> int:
+    """Number of a column, counted from 1.
+
+    >>> column_number("A"), column_number("AB")
+    (1, 28)
+    """
+    number = 0
+    for letter in letters:
+        number = number * 26 + ord(letter) - 64
+    return number
+
+
+@dataclass(frozen=True)
+class ListObject:
+    """An Excel table on a sheet: its name and the rows and columns that it covers, header and totals included."""
+
+    name: str
+    first_row: int
+    first_column: int
+    last_row: int
+    last_column: int
+    totals: int
+
+    @property
+    def reference(self) -> str:
+        """``A1:C9``."""
+        first = f"{column_letters(self.first_column)}{self.first_row}"
+        return f"{first}:{column_letters(self.last_column)}{self.last_row}"
+
+
+@dataclass(frozen=True)
+class Formulas:
+    """Formulas of a sheet by (row, column); shared ones refer to the cell that holds the text."""
+
+    text: dict[tuple[int, int], str] = field(default_factory=dict)
+    arrays: dict[tuple[int, int], str] = field(default_factory=dict)
+    shared: dict[tuple[int, int], str] = field(default_factory=dict)
+
+
+class Workbook:
+    """A workbook as sheets of cell values.
+
+    Parameters
+    ----------
+    path : path-like
+        An .xlsx or .xlsm file.
+
+    Raises
+    ------
+    InputError
+        In one line, when it cannot be read; see :class:`~xlperf.catalog.xlsx_package.Package`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.package = Package(path)
+        self.name = self.package.name
+        self.date_1904 = False
+        self._parts: dict[str, str] = {}
+        relations = self.package.relations("")
+        main = next((target for kind, target in relations.values() if kind == "officeDocument"), "xl/workbook.xml")
+        if not self.package.has(main):
+            self.package.close()
+            raise self.package.damaged(main)
+        self._relations = self.package.relations(main)
+        self.package.parse(main, self._workbook_element)
+
+    def _workbook_element(self, tag: str, attributes: dict[str, str]) -> None:
+        if tag == "workbookPr":
+            self.date_1904 = attributes.get("date1904") in ("1", "true")
+        elif tag == "sheet":
+            relation = next((value for name, value in attributes.items() if name.rpartition(":")[2] == "id"), "")
+            kind, target = self._relations.get(relation, ("", ""))
+            if kind == "worksheet" and self.package.has(target):
+                self._parts[attributes.get("name", "")] = target
+
+    def __enter__(self) -> Workbook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.package.close()
+
+    @property
+    def sheets(self) -> list[str]:
+        """Names of the worksheets in their order."""
+        return list(self._parts)
+
+    def sheet(self, name: str) -> str | None:
+        """The sheet of a name as the workbook spells it; names are compared without case."""
+        wanted = name.strip().casefold()
+        return next((sheet for sheet in self._parts if sheet.strip().casefold() == wanted), None)
+
+    def tables(self, sheet: str) -> list[ListObject]:
+        """Excel tables of a sheet."""
+        found: list[ListObject] = []
+
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            if tag == "table":
+                corners = _REFERENCE.fullmatch(attributes.get("ref", ""))
+                if corners is None:
+                    raise self.package.damaged(target)
+                left, top, right, bottom = corners.groups()
+                if column_number(right) > MAX_COLUMNS or int(bottom) > MAX_ROWS:
+                    raise self.package.damaged(target)
+                name = attributes.get("displayName") or attributes.get("name", "")
+                totals = int(attributes.get("totalsRowCount", "0") or 0)
+                place = (int(top), column_number(left), int(bottom), column_number(right))
+                found.append(ListObject(name, *place, totals))
+
+        for kind, target in self.package.relations(self._parts[sheet]).values():
+            if kind == "table" and self.package.has(target):
+                try:
+                    self.package.parse(target, start)
+                except ValueError:
+                    raise self.package.damaged(target) from None
+        return found
+
+    @cached_property
+    def _strings(self) -> list[str]:
+        target = next((target for kind, target in self._relations.values() if kind == "sharedStrings"), "")
+        if not self.package.has(target):
+            return []
+        strings: list[str] = []
+        pieces: list[str] = []
+        state = {"text": False, "phonetic": False}
+
+        def start(tag: str, _: dict[str, str]) -> None:
+            if tag == "si":
+                pieces.clear()
+            elif tag == "rPh":
+                state["phonetic"] = True
+            elif tag == "t":
+                state["text"] = not state["phonetic"]
+
+        def end(tag: str) -> None:
+            if tag == "si":
+                strings.append(_unescaped("".join(pieces)))
+            elif tag == "rPh":
+                state["phonetic"] = False
+            elif tag == "t":
+                state["text"] = False
+
+        self.package.parse(target, start, end, lambda text: pieces.append(text) if state["text"] else None)
+        return strings
+
+    @cached_property
+    def _date_styles(self) -> frozenset[str]:
+        """Numbers of the cell styles that show dates."""
+        target = next((target for kind, target in self._relations.values() if kind == "styles"), "")
+        if not self.package.has(target):
+            return frozenset()
+        dates: set[str] = set()
+        formats: dict[str, str] = {}
+        cell_formats: list[str] = []
+        inside = [False]
+
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            if tag == "numFmt":
+                formats[attributes.get("numFmtId", "")] = attributes.get("formatCode", "")
+            elif tag == "cellXfs":
+                inside[0] = True
+            elif tag == "xf" and inside[0]:
+                cell_formats.append(attributes.get("numFmtId", "0"))
+
+        def end(tag: str) -> None:
+            if tag == "cellXfs":
+                inside[0] = False
+
+        self.package.parse(target, start, end)
+        for style, number in enumerate(cell_formats):
+            code = formats.get(number)
+            if is_date_format(code) if code is not None else number.isdigit() and int(number) in _DATE_FORMATS:
+                dates.add(str(style))
+        return frozenset(dates)
+
+    def cells(self, sheet: str, formulas: Formulas | None = None) -> Cells:
+        """Values of a sheet: numbers, DateNumber among them, text, booleans, ErrorValue and Unsaved.
+
+        Parameters
+        ----------
+        sheet : str
+            Name as the workbook spells it.
+        formulas : Formulas, optional
+            Filled with the formulas of the sheet.
+        """
+        part = self._parts[sheet]
+        reader = _SheetReader(self, formulas)
+        try:
+            self.package.parse(part, reader.start, reader.end, reader.text)
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise self.package.damaged(part) from None
+        return reader.rows
+
+    def shared_string(self, text: str) -> str:
+        """Text of a shared string."""
+        if not (text.isascii() and text.isdigit()):
+            raise ValueError(text)
+        return self._strings[int(text)]
+
+    def number(self, text: str, style: str) -> object:
+        """A number, and whether its style shows it as a date; text that is no number stays text, for its column."""
+        value = number_of(text)
+        if value != value:
+            return text
+        if style not in self._date_styles:
+            return value
+        return DateNumber(value, self.date_1904)
+
+
+def is_date_format(code: str) -> bool:
+    """Whether a number format shows a date or a time.
+
+    >>> is_date_format("yyyy-mm-dd"), is_date_format('0.0 "days"'), is_date_format("[Red]0.00")
+    (True, False, False)
+    """
+    return bool(re.search(r"[dmyhs]", _NOT_FORMAT.sub("", code.split(";")[0]), re.IGNORECASE)) and code != "General"
+
+
+def _unescaped(text: str) -> str:
+    """Text with the characters that XML cannot hold, which the format writes as ``_x000D_``; pairs of halves joined."""
+    if "_x" not in text:
+        return text
+    plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+class _SheetReader:
+    """Handlers that gather the cells of one sheet."""
+
+    def __init__(self, book: Workbook, formulas: Formulas | None) -> None:
+        self.rows: Cells = {}
+        self._book = book
+        self._formulas = formulas
+        self._row = 0
+        self._column = 0
+        self._cells: dict[int, object] | None = None
+        self._type = "n"
+        self._style = ""
+        self._formula: dict[str, str] | None = None
+        self._value: list[str] = []
+        self._formula_text: list[str] = []
+        self._into: list[str] | None = None
+        self._phonetic = False
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        if tag == "c":
+            reference = attributes.get("r")
+            if reference is not None:
+                self._column = column_number(reference.rstrip("0123456789"))
+            else:
+                self._column += 1
+            if not 0 < self._column <= MAX_COLUMNS:
+                raise ValueError(reference)
+            self._type = attributes.get("t", "n")
+            self._style = attributes.get("s", "0")
+            self._formula = None
+            self._value = []
+        elif tag in ("v", "t"):
+            self._into = None if self._phonetic else self._value
+        elif tag == "f":
+            self._formula = attributes
+            self._formula_text = self._into = []
+        elif tag == "row":
+            self._row = int(attributes.get("r", self._row + 1))
+            if not 0 < self._row <= MAX_ROWS:
+                raise ValueError(tag)
+            self._column = 0
+            self._cells = self.rows.get(self._row)
+        elif tag == "rPh":
+            self._phonetic = True
+
+    def text(self, text: str) -> None:
+        if self._into is not None:
+            self._into.append(text)
+
+    def end(self, tag: str) -> None:
+        if tag in ("v", "t", "f"):
+            self._into = None
+        elif tag == "c":
+            value = self._finished()
+            if value is not None:
+                if self._cells is None:
+                    self._cells = self.rows[self._row] = {}
+                self._cells[self._column] = value
+        elif tag == "rPh":
+            self._phonetic = False
+
+    def _finished(self) -> object:
+        text = "".join(self._value)
+        if self._formula is not None:
+            if self._formulas is not None:
+                self._keep_formula(self._formula)
+            if not text and self._type != "str":
+                return Unsaved("".join(self._formula_text))
+        kind = self._type
+        if kind == "n":
+            return self._book.number(text, self._style) if text else None
+        if kind == "s":
+            return self._book.shared_string(text) if text else None
+        if kind in ("str", "inlineStr"):
+            return _unescaped(text)
+        if kind == "b":
+            return text.strip() in ("1", "true")
+        if kind == "e":
+            return ErrorValue(text)
+        if kind == "d":
+            system = self._book.date_1904
+            return DateNumber(serial_number(datetime.datetime.fromisoformat(text), system), system)
+        raise ValueError(kind)
+
+    def _keep_formula(self, attributes: dict[str, str]) -> None:
+        assert self._formulas is not None
+        text, key = "".join(self._formula_text), (self._row, self._column)
+        kind = attributes.get("t")
+        if kind == "shared":
+            self._formulas.shared[key] = attributes.get("si", "")
+        if kind == "array":
+            self._formulas.arrays[key] = text
+        if text and kind != "array":
+            self._formulas.text[key] = text

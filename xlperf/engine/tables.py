@@ -1,0 +1,115 @@
+"""Tables of plans in, tables of results out: ``evaluate`` and ``explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import results_of
+from xlperf.catalog.table import Table
+from xlperf.engine.inference import evaluate_inference
+from xlperf.engine.training import evaluate_training
+
+BLOCK = 65_536
+"""Rows that are looked up together; those of one architecture then go through the equations in pieces."""
+
+Progress = Callable[[int], None]
+
+
+def refuse_auto(plans: Table) -> None:
+    """Refuse values ``auto``, which a search has to expand first.
+
+    Parameters
+    ----------
+    plans : Table
+        Plans as read.
+
+    Raises
+    ------
+    InputError
+        Naming every cell that says ``auto``.
+    """
+    faults = [
+        Fault(
+            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: a search has to choose a value first"
+        )
+        for column, mask in plans.auto.items()
+        for row in np.flatnonzero(mask)
+    ]
+    if faults:
+        raise InputError(faults)
+
+
+def evaluate(plans: Table, catalog: Catalog, progress: Progress | None = None) -> Table:
+    """Performance, memory and cost of every plan of a table.
+
+    Parameters
+    ----------
+    plans : Table
+        Plans of kind ``training`` or ``inference``.
+    catalog : Catalog
+        Accelerators, networks, models, prices and calibration that they refer to.
+    progress : callable, optional
+        Called with the number of rows of each block that is done.
+
+    Returns
+    -------
+    Table
+        ``training_results`` or ``inference_results``, one row per plan, in the units used inside. An illegal plan
+        has NaN and a reason; one that does not fit keeps its numbers, ``fits`` 0 and a reason.
+
+    Raises
+    ------
+    InputError
+        When a plan names something that the catalog does not have, or a cell says ``auto``.
+    """
+    refuse_auto(plans)
+    block_of = {"training": evaluate_training, "inference": evaluate_inference}[plans.kind]
+    schema = results_of(plans.kind)
+    blocks = []
+    for start in range(0, max(len(plans), 1), BLOCK):
+        block = plans if len(plans) <= BLOCK else plans.take(slice(start, start + BLOCK))
+        blocks.append(block_of(block, catalog))
+        if progress is not None:
+            progress(len(block))
+    columns = {
+        column.name: blocks[0][column.name] if len(blocks) == 1 else np.concatenate([b[column.name] for b in blocks])
+        for column in schema.columns
+    }
+    return Table(schema.name, columns, plans.place)
+
+
+def explain(plans: Table, catalog: Catalog, row: int = 0) -> Table:
+    """Operators of one plan with their FLOP, bytes, time and what bounds them.
+
+    Parameters
+    ----------
+    plans : Table
+        Plans of kind ``training`` or ``inference``.
+    catalog : Catalog
+        What they refer to.
+    row : int, default 0
+        Which plan.
+
+    Returns
+    -------
+    Table
+        Kind ``operators``, in the units used inside; no rows for an illegal plan.
+
+    Raises
+    ------
+    InputError
+        As :func:`evaluate`.
+    """
+    one = plans.take(slice(row, row + 1))
+    refuse_auto(one)
+    if plans.kind == "training":
+        from xlperf.engine.explain_training import explain_training
+
+        return explain_training(one, catalog)
+    from xlperf.engine.explain_inference import explain_inference
+
+    return explain_inference(one, catalog)

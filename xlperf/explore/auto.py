@@ -1,0 +1,192 @@
+"""Plans with ``auto`` turned into plans without: every such cell gets the value that a search chooses."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.tables import Progress
+from xlperf.explore.auto_values import MOST_ACCELERATORS
+from xlperf.explore.candidates import MOST_CANDIDATES, auto_faults
+from xlperf.explore.search import ILLEGAL, Search, search
+
+
+class Resolved(NamedTuple):
+    """Plans without ``auto``.
+
+    Attributes
+    ----------
+    plans : Table
+        The same rows, places as before.
+    notes : dict of int to str
+        What was chosen in the rows that had an ``auto``, or why nothing could be.
+    """
+
+    plans: Table
+    notes: dict[int, str]
+
+
+def has_auto(plans: Table) -> bool:
+    """Whether any cell says ``auto``."""
+    return any(mask.any() for mask in plans.auto.values())
+
+
+def resolve(
+    plans: Table,
+    catalog: Catalog,
+    most: int = MOST_CANDIDATES,
+    progress: Progress | None = None,
+    most_accelerators: float = MOST_ACCELERATORS,
+) -> Resolved:
+    """Put the best value in the place of every ``auto``.
+
+    Each row is searched by itself as :func:`xlperf.explore.search.search` does without an objective; rows that are
+    the same but for their names are searched once. Where no plan fits, the one that needs least memory stands, where
+    none keeps its targets the one that comes nearest, where none is legal the plan with its defaults.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    catalog : Catalog
+        What they refer to.
+    most : int
+        Plans that are tried for a row at the most.
+    progress : callable, optional
+        Called with 1 for each row that had an ``auto`` and is done.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
+
+    Returns
+    -------
+    Resolved
+        Plans that :func:`xlperf.engine.evaluate` takes.
+
+    Raises
+    ------
+    InputError
+        As :func:`xlperf.explore.candidates.candidates`, with the faults of all rows.
+    """
+    if not has_auto(plans):
+        return Resolved(plans, {})
+    faults = auto_faults(plans)
+    if faults:
+        raise InputError(faults)
+    rows = np.flatnonzero(np.logical_or.reduce(list(plans.auto.values()))).tolist()
+    columns = dict(plans.columns)
+    notes: dict[int, str] = {}
+    for row in rows:
+        one = plans.take([row])
+        try:
+            found = _best(one, catalog, most, most_accelerators)
+        except InputError as error:
+            faults += error.faults
+            continue
+        notes[row] = _note(found)
+        for name in found.searched:
+            values = found.plans.columns.get(name)
+            if values is not None:
+                columns[name] = _with(columns[name], row, values[0])
+        if progress is not None:
+            progress(1)
+    if faults:
+        raise InputError(faults)
+    return Resolved(replace(plans, columns=columns, auto={}), notes)
+
+
+def _with(column: np.ndarray, row: int, value: object) -> np.ndarray:
+    changed = column.copy()
+    changed[row] = value
+    return changed
+
+
+_MOST_KEPT = 1024
+_known: WeakKeyDictionary[Catalog, OrderedDict[object, Search]] = WeakKeyDictionary()
+
+
+def _best(one: Table, catalog: Catalog, most: int, most_accelerators: float) -> Search:
+    """The search of a plan; those of recent plans are kept with their catalog, whatever the plans are named."""
+    values = tuple((name, str(column[0])) for name, column in one.columns.items() if name != "name")
+    key = one.kind, values, tuple(name for name, mask in one.auto.items() if mask[0]), most, most_accelerators
+    kept = _known.setdefault(catalog, OrderedDict())
+    if key not in kept:
+        kept[key] = search(one, catalog, most=most, most_accelerators=most_accelerators)
+    kept.move_to_end(key)
+    while len(kept) > _MOST_KEPT:
+        kept.popitem(last=False)
+    return kept[key]
+
+
+def _note(found: Search) -> str:
+    if found.kind == ILLEGAL:
+        return f"auto: {found.words}"
+    return f"auto: {found.chosen_words}: {found.words}"
+
+
+def evaluate_resolved(
+    plans: Table,
+    catalog: Catalog,
+    most: int = MOST_CANDIDATES,
+    progress: Progress | None = None,
+    most_accelerators: float = MOST_ACCELERATORS,
+) -> tuple[Table, Table]:
+    """Plans with every ``auto`` chosen, and their results; the reasons say what was chosen among how many.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    catalog : Catalog
+        What they refer to.
+    most : int
+        Plans that are tried for a row at the most.
+    progress : callable, optional
+        Called with the number of rows of each block that is done.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
+
+    Returns
+    -------
+    tuple of Table
+        Plans and results, row by row.
+
+    Raises
+    ------
+    InputError
+        As :func:`resolve` and :func:`xlperf.engine.evaluate`.
+    """
+    resolved = resolve(plans, catalog, most, None, most_accelerators)
+    results = evaluate(resolved.plans, catalog, progress)
+    return resolved.plans, with_notes(results, resolved.notes)
+
+
+def with_notes(results: Table, notes: Mapping[int, str]) -> Table:
+    """Results whose reasons also say what was chosen.
+
+    Parameters
+    ----------
+    results : Table
+        Of plans.
+    notes : mapping of int to str
+        As :class:`Resolved` has them.
+
+    Returns
+    -------
+    Table
+        The note first, then what was said before.
+    """
+    if not notes:
+        return results
+    reason = results["reason"].copy()
+    for row, note in notes.items():
+        reason[row] = f"{note}; {reason[row]}" if reason[row] else note
+    return replace(results, columns={**results.columns, "reason": reason})

@@ -1,0 +1,188 @@
+"""Values that ``auto`` tries where rules give no list: numbers of accelerators as sold, requests in flight."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+
+MOST_ACCELERATORS = 16_384
+"""Largest number of accelerators that ``auto`` stands for, unless more are asked for. [-]"""
+STEPS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
+"""Ratios of neighbouring numbers of accelerators that are tried, from every number sold to powers of two. [-]"""
+_CUBES = re.compile(r"\s*(\d+)\s*d\s*of\s*(\d+)\s*", re.IGNORECASE)
+
+
+class Counts(NamedTuple):
+    """Numbers of accelerators that ``auto`` stands for, and those of them that were tried.
+
+    Attributes
+    ----------
+    sold, tried : array
+        From the smallest. [-]
+    unit : float
+        Accelerators of a server or pod; NaN where machines differ in it. [-]
+    """
+
+    sold: Array
+    tried: Array
+    unit: float
+
+    @property
+    def words(self) -> str:
+        """What was tried: ``all 2,051 numbers of accelerators from 1 to 16,384 tried (...)``."""
+        unit = f" of {self.unit:,.0f}" if self.unit == self.unit else ""
+        part, near = (
+            ("all", "") if len(self.tried) == len(self.sold) else (f"{len(self.tried):,} of", ", all next to the best")
+        )
+        return (
+            f"{part} {len(self.sold):,} numbers of accelerators from {self.sold[0]:,.0f} to {self.sold[-1]:,.0f} tried"
+            f"{near} (powers of two, parts of a server or pod{unit} and whole ones)"
+        )
+
+    def between(self, count: float) -> Array:
+        """Numbers that are sold but were not tried, between the neighbours of one that was."""
+        place = int(np.searchsorted(self.tried, count))
+        low = self.tried[place - 1] if place > 0 else 0.0
+        high = self.tried[place + 1] if place + 1 < len(self.tried) else np.inf
+        near = self.sold[(self.sold > low) & (self.sold < high)]
+        return np.asarray(near[~np.isin(near, self.tried)])
+
+    def also(self, more: Array) -> Counts:
+        """With further numbers tried."""
+        return self._replace(tried=np.union1d(self.tried, more))
+
+
+def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
+    """Accelerators of a server or pod of the machines that plans name, and of the whole network.
+
+    A server is what the outermost tier of the network joins (8 accelerators of a DGX, 72 of an NVL72), or a cube where
+    a torus is wired of cubes (64 of a TPU v4).
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    catalog : Catalog
+        With accelerators and networks.
+
+    Returns
+    -------
+    tuple of array
+        One per plan; 1 and infinity where there is no network. [-]
+    """
+    accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
+    rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    given = plans.text("network")
+    names = np.where(given == "", accelerators.text("default_network")[rows], given).tolist()
+    known = {}
+    for name in set(names):
+        tiers = catalog.network_tiers(str(name))
+        sizes = networks.number("size")[tiers]
+        cubes = [_CUBES.fullmatch(str(text)) for text in networks.text("dimensions")[tiers[:1]].tolist()]
+        unit = sizes[-2] if len(sizes) > 1 else sizes[-1] if len(sizes) else 1.0
+        if cubes and cubes[0]:
+            unit = float(cubes[0][2]) ** float(cubes[0][1])
+        known[name] = unit, (sizes.max() if len(sizes) else np.inf)
+    units, totals = zip(*(known[name] for name in names), strict=True)
+    return np.array(units), np.array(totals)
+
+
+def sold_counts(unit: float, total: float, most: float) -> Array:
+    """Numbers of accelerators to try: powers of two, what divides a server, and whole servers.
+
+    Parameters
+    ----------
+    unit, total : float
+        Accelerators of a server and of the whole network. [-]
+    most : float
+        Largest number. [-]
+
+    Returns
+    -------
+    array
+        From the smallest. [-]
+
+    >>> sold_counts(8.0, 65536.0, 40.0).tolist()
+    [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0]
+    >>> sold_counts(12.0, 30.0, 100.0).tolist()
+    [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0]
+    """
+    bound = np.floor(min(most, total))
+    parts = np.arange(1.0, np.minimum(unit, bound) + 1.0)
+    whole = unit * np.arange(1.0, np.floor(bound / unit) + 1.0)
+    powers = 2.0 ** np.arange(0.0, 64.0)
+    found = np.unique(np.concatenate([powers, parts[unit % parts == 0.0], whole]))
+    return np.asarray(found[found <= bound])
+
+
+def thinned(counts: Array, step: float) -> Array:
+    """Some of the numbers: the first, powers of two, and of the others those larger than the one before by a ratio.
+
+    Parameters
+    ----------
+    counts : array
+        From the smallest. [-]
+    step : float
+        Least ratio of neighbours; 1 keeps all, from 2 on powers of two and the ends stay. [-]
+
+    >>> thinned(sold_counts(8.0, 65536.0, 100.0), 1.5).tolist()
+    [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0]
+    """
+    if step <= 1.0:
+        return counts
+    kept: list[float] = []
+    for count in counts.tolist():
+        if not kept or np.log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * kept[-1]):
+            kept.append(count)
+    return np.array(kept)
+
+
+NUM_POINTS = 24
+LOADS = ("concurrency", "batch_size", "request_rate")
+
+
+def load_steps(
+    plans: Table, catalog: Catalog, num_points: int = NUM_POINTS
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers of requests in flight at which plans are worth a look, from one per replica to what memory has room for.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans; their own load does not matter.
+    catalog : Catalog
+        What they refer to.
+    num_points : int
+        Steps of each plan at the most, in equal ratios. [-]
+
+    Returns
+    -------
+    tuple of array
+        Of each step: the plan, requests of a replica, and replicas. Plans that are illegal or that do not fit with a
+        single request have none.
+    """
+    columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
+    replicas = _replicas(plans)
+    results = evaluate(Table(plans.kind, {**columns, "concurrency": replicas}, plans.place, plans.auto), catalog)
+    most, kept = results.number("max_batch_size"), results.number("batch_at_targets")
+    most = np.where(np.isnan(kept) | (plans.filled("mode") == "disaggregated"), most, kept)
+    rows = np.flatnonzero(most >= 1.0)
+    steps = [np.unique(np.round(np.geomspace(1.0, room, num_points))) for room in most[rows].tolist()]
+    index = np.repeat(rows, [len(batches) for batches in steps])
+    return index, np.concatenate([*steps, np.zeros(0)]), replicas[index]
+
+
+def _replicas(plans: Table) -> np.ndarray:
+    """Copies of the model that decode."""
+    total, asked = plans.number("num_accelerators"), plans.number("prefill_accelerators")
+    pools = plans.filled("mode") == "disaggregated"
+    decode = np.where(pools, total - np.where(np.isnan(asked), np.floor(0.5 * total), asked), total)
+    ranks = plans.filled("tensor_parallel") * plans.filled("context_parallel") * plans.filled("pipeline_parallel")
+    return np.asarray(np.maximum(np.floor(decode / ranks), 1.0))
