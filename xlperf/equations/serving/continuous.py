@@ -1,4 +1,4 @@
-"""Replicas that prefill and decode in turn: their cycle by requests in flight, and those that a rate leads to."""
+"""Results of replicas that serve a stream of requests: continuous batching."""
 
 from __future__ import annotations
 
@@ -8,9 +8,30 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
-from xlperf.equations.serving.demand import Cycle, Demand, bounded_rise, mean_pass, octave, split_passes
-from xlperf.equations.serving.halves import HalfPasses
-from xlperf.equations.serving.load import Service
+from xlperf.equations.serving.batch_times import BatchTimes
+from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.load import (
+    UNBOUNDED,
+    Cycle,
+    RequestLoad,
+    bounded_rise,
+    half_of,
+    mean_pass,
+    octave,
+    request_load,
+    split_passes,
+)
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of
+from xlperf.equations.serving.queueing import (
+    Service,
+    Steady,
+    closed_state,
+    first_of_run,
+    run_rate,
+    run_state,
+    staying_together,
+)
+from xlperf.equations.serving.results import batch_results, streamed
 
 _MOST_TRIES = 60
 _GRID = np.array([1.0, 8.0])
@@ -92,13 +113,13 @@ class Found(NamedTuple):
 class Replicas(NamedTuple):
     """Replicas that prefill and decode in turn, (rows,), and the requests that they have room for."""
 
-    halves: HalfPasses
-    demand: Demand
+    times: BatchTimes
+    workload: RequestLoad
     places: Array
 
     def take(self, rows: np.ndarray) -> Replicas:
         """Those of some of the plans."""
-        return Replicas(self.halves.take(rows), self.demand.take(rows), self.places[rows])
+        return Replicas(self.times.take(rows), self.workload.take(rows), self.places[rows])
 
     def cycles(
         self, requests: Array, batches: Sequence[Array] = (), prompts: Sequence[Array] = (), detailed: bool = False
@@ -119,14 +140,14 @@ class Replicas(NamedTuple):
         Returns
         -------
         Found
-            Linear between two whole batches, as :meth:`Demand.whole_batches` has them.
+            Linear between two whole batches, as :meth:`RequestLoad.whole_batches` has them.
         """
-        demand, number = self.demand, len(requests)
-        lower, upper = demand.whole_batches(requests, self.places)
+        workload, number = self.workload, len(requests)
+        lower, upper = workload.whole_batches(requests, self.places)
         sides = np.concatenate([lower, upper])
         # Of a whole batch only the step of the smaller one is asked for.
-        mean = demand.prompts(np.concatenate([np.where(requests == upper, upper, lower), upper]))
-        steps, passes = self.halves.times(
+        mean = workload.prompts(np.concatenate([np.where(requests == upper, upper, lower), upper]))
+        steps, passes = self.times.at(
             np.concatenate([*(each[None] for each in batches), sides]),
             np.concatenate([*(each[None] for each in prompts), *split_passes(mean)]),
             detailed,
@@ -135,7 +156,7 @@ class Replicas(NamedTuple):
         step = np.concatenate([low, bounded_rise(lower, upper, low, high)])
         smaller, larger = passes[len(prompts) :][: 2 * number], passes[len(prompts) :][2 * number :]
         prefill = mean_pass(mean, smaller, larger)
-        ends = np.stack([step, prefill, mean, sides * demand.shared(sides, mean, prefill)])
+        ends = np.stack([step, prefill, mean, sides * workload.shared(sides, mean, prefill)])
         share = divide(requests - lower, upper - lower, 1.0)
         cycle = ends[:, :number] + (ends[:, number:] - ends[:, :number]) * share
         return Found(Cycle(*cycle), steps[: len(batches)], passes[: len(prompts)])
@@ -160,7 +181,7 @@ class Replicas(NamedTuple):
         grid = np.minimum(_GRID[:, None], self.places)
         grid = np.concatenate([grid, self.places[None]])
         cycles = np.stack(self.cycles(grid).cycle)
-        work = self.demand.steps * cycles[0] + cycles[3]
+        work = self.workload.decode_steps * cycles[0] + cycles[3]
         found = np.full((6, len(rate)), np.nan)
         found[0] = np.where(np.isnan(work[-1] + rate), np.nan, np.inf)
         rows = np.flatnonzero(rate * work[-1] < self.places)
@@ -173,7 +194,7 @@ class Replicas(NamedTuple):
         for turn in range(_MOST_TRIES):
             if not len(rows):
                 break
-            before, after = (search.demand.steps * each[0] + each[3] for each in (below, above))
+            before, after = (search.workload.decode_steps * each[0] + each[3] for each in (below, above))
             slope = (after - before) / (high - low)
             running = rate * (before - low * slope) / np.maximum(1.0 - rate * slope, 1e-12)
             running = np.minimum(np.maximum(running, low), high)
@@ -192,8 +213,137 @@ class Replicas(NamedTuple):
             first, second = octave(guess, high)
             tried = np.stack([first, np.where(second > first, second, np.minimum(2.0 * first, high))])
             for number, at in zip(tried, np.stack(search.cycles(tried).cycle).transpose(1, 0, 2), strict=True):
-                enough = rate * (search.demand.steps * at[0] + at[3]) < number
+                enough = rate * (search.workload.decode_steps * at[0] + at[3]) < number
                 lower, higher = ~enough & (number > low), enough & (number < high)
                 low, high = np.where(lower, number, low), np.where(higher, number, high)
                 below, above = np.where(lower, at, below), np.where(higher, at, above)
         return OpenState._make([*found, cycles[3, -1] / self.places, self.places / work[-1]])
+
+
+class Operation(NamedTuple):
+    """Replicas in steady state, (rows,).
+
+    Attributes
+    ----------
+    service : Service
+        Times of a replica with the batch that it decodes.
+    steady : Steady
+        Its state.
+    results : dict of str to Array
+        Of that batch as a static one.
+    places : Array
+        Requests that the cache has room for, 1 or more. [-]
+    capacity : Array
+        Requests per second that a replica serves with a full cache. [request/s]
+    running : Deployment
+        The plan at the batch that it decodes.
+    memory : ReplicaMemory
+        Memory of a replica.
+    times : BatchTimes
+        Times that are known of it.
+    """
+
+    service: Service
+    steady: Steady
+    results: dict[str, Array]
+    places: Array
+    capacity: Array
+    running: Deployment
+    memory: ReplicaMemory
+    times: BatchTimes
+
+
+def operating(deployment: Deployment, stream: Stream) -> Operation:
+    """The batch that replicas decode and the prompts that they prefill together under a stream of requests.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+
+    Returns
+    -------
+    Operation
+        Times and state of a replica.
+    """
+    plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
+    workload = request_load(plan, plan, stream)
+    replicas = np.maximum(plan.num_replicas, 1.0)
+    arriving = ~np.isnan(stream.request_rate)
+    # A plan that has room for no request keeps its numbers.
+    places = np.maximum(memory.max_batch_size, 1.0)
+    requests = np.maximum(plan.num_requests / replicas, 1.0)
+    active, ends = np.minimum(requests, places), ~np.isnan(stream.run_requests)
+    rate, state = stream.request_rate / replicas, None
+    if arriving.any():
+        rows, most = np.flatnonzero(arriving), np.where(memory.max_batch_size >= 1.0, places, UNBOUNDED)
+        every = Replicas(times, workload, most)
+        state = (every if len(rows) == len(rate) else every.take(rows)).at_rate(rate[rows]).placed(rows, len(rate))
+        active = np.where(
+            arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, most), active
+        )
+    batch, prompts = np.ceil(active), np.floor(workload.prompts(active))
+    # Only a run that ends needs a step with another batch.
+    burst = np.maximum(np.minimum(batch, workload.max_prefill_prompts), 1.0)
+    asked = [prompts, *([burst] if ends.any() else [])]
+    # Capacity and times at a rate are known already.
+    most = np.where(arriving, active, places)
+    cycles, steps, passes = Replicas(times, workload, most).cycles(
+        np.stack([active, most]), [batch, np.where(ends, half_of(active), batch)], asked, True
+    )
+    cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
+    service = workload.service(active, cycle, np.where(ends, steps[1], cycle.step))
+    steady, capacity = (
+        closed_state(service, requests, places),
+        places / (workload.decode_steps * full.step + full.prefills),
+    )
+    if ends.any():
+        share, one = workload.shared(active, burst, passes[1]), np.ones_like(burst)
+        early = service._replace(prefill_time=passes[1], prefill_share=share, burst_fraction=one)
+        first = first_of_run(stream.run_requests / replicas, requests)
+        together = staying_together(service.decode_steps, stream.prefill_first, plan.output_variation)
+        steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
+    if state is not None:
+        service, capacity = (
+            state.service(service, workload.pipeline_stages),
+            np.where(arriving, state.capacity, capacity),
+        )
+        opened = service.open_state(rate, stream.prompt_variation, state.running, state.least_share)
+        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
+    running = times.step(batch)
+    loaded = deployment.with_batch(batch, prompts)
+    results = batch_results(loaded.plan, memory, passes[0], running.parts, running.bound)
+    return Operation(service, steady, results, places, capacity, loaded, memory, times)
+
+
+def loaded_results(deployment: Deployment, stream: Stream, operation: Operation) -> dict[str, Array]:
+    """Results of continuous batching, as :func:`xlperf.equations.serving.serving_results` has them for a static batch.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    operation : Operation
+        Their steady state, as :func:`operating` has it.
+
+    Returns
+    -------
+    dict of str to Array
+        Columns of inference_results, (rows,), with quantiles, queueing and running requests.
+    """
+    service, steady, places = operation.service, operation.steady, operation.places
+    replicas, arriving = np.maximum(deployment.plan.num_replicas, 1.0), ~np.isnan(stream.request_rate)
+    best = np.where(arriving, operation.capacity, np.maximum(operation.capacity, steady.rate)) * replicas
+    rate = steady.rate
+    if not np.isnan(stream.run_requests).all():
+        offered = np.maximum(deployment.plan.num_requests / replicas, 1.0)
+        of_run = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
+        rate = np.where(arriving, rate, of_run)
+    # With fewer requests than replicas the others are idle.
+    busy = np.where(arriving, replicas, np.minimum(replicas, deployment.plan.num_requests))
+    one = np.ones_like(replicas)
+    return streamed(deployment.plan, stream, service, steady, operation.results, best, rate * busy, one, one)
