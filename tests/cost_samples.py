@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.workbook.build import table_of
 
@@ -40,8 +40,13 @@ def numbers(texts: list[str]) -> np.ndarray:
     return np.array([float(text or "nan") for text in texts])
 
 
-def actuary_catalog() -> Catalog:
-    """Nodes and packages with the parameters of Chiplet Actuary; its reticle has no limit."""
+def actuary_catalog(slips: bool = False) -> Catalog:
+    """Nodes and packages with the parameters of Chiplet Actuary; its reticle has no limit.
+
+    With ``slips`` its known mistakes stand in the prices: micro-bumps paid once per chip design (a package for each
+    number of identical dies), the fixed design cost of a fan-out package that of one mm2, and substrates below a
+    carrier designed for what they cost to make.
+    """
     nodes = [
         {
             "node": f"{node} nm",
@@ -88,18 +93,33 @@ def actuary_catalog() -> Catalog:
         {"package": "FO_chip_last", "structure": "fan-out-last", **fan_out},
         {"package": "SI", "structure": "silicon-interposer", **interposer},
     ]
+    if slips:
+        price = 0.005  # of organic substrate per mm2
+        for package in packages[1:]:
+            package["nre_per_substrate_area"] = price
+            if str(package["structure"]).startswith("fan-out"):
+                package["nre_fixed"] = package["nre_per_carrier_area"]
+        packages += [
+            {**package, "package": f"{package['package']} of {count} alike", "bump_price": 0.01 / count}
+            for package in packages[1:]
+            for count in range(1, 9)
+        ]
     return load_catalog().with_tables([table_of("process_nodes", nodes), table_of("packages", packages)])
 
 
-def actuary_designs(rows: dict[str, list[str]], volume: float) -> Table:
-    """Reference systems as designs."""
+def actuary_designs(rows: dict[str, list[str]], volume: float, slips: bool = False) -> Table:
+    """Reference systems as designs; with ``slips`` for the catalog of that name."""
     chips = numbers(rows["n_chiplets"])
     distinct = np.array([mode == "distinct" for mode in rows["chiplet_mode"]])
+    packages = [
+        f"{name} of {count:g} alike" if slips and name != "OS" and not each else name
+        for name, count, each in zip(rows["packaging"], chips.tolist(), distinct.tolist(), strict=True)
+    ]
     return table_from_columns(
         "chiplets",
         {
             "chiplet": np.array(rows["case"], dtype=object),
-            "package": np.array(rows["packaging"], dtype=object),
+            "package": np.array(packages, dtype=object),
             "node": np.array([f"{node} nm" for node in rows["node_nm"]], dtype=object),
             "num dies": chips,
             "num designs": np.where(distinct, chips, 1.0),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import TECHNOLOGY_TABLES
 from xlperf.catalog.table import Table
 from xlperf.workbook.build import table_of

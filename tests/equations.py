@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from xlperf.base.arrays import Columns
 from xlperf.catalog.schema import table_schema, unit_of
 
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
-ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg"}
+ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
 _ALL_CONSTANTS = ("Constants", "Mapping[str, Mapping[str, Array]]")
 _ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*)(?: : (?P<type>.+))?$")
@@ -144,10 +145,15 @@ class Leaf:
     entry: Entry
     unit: str
     values: np.ndarray
+    words: tuple[str, ...] = ()  # what the values count, where the column holds words
 
     @property
     def direct(self) -> bool:
         return len(self.path) == 1
+
+
+class DrawnColumns(dict[str, Leaf]):
+    """Leaves of the columns of a sheet."""
 
 
 class CannotDraw(Exception):
@@ -156,7 +162,9 @@ class CannotDraw(Exception):
 
 def _random(random: np.random.Generator, entry: Entry, unit: str, shape: tuple[int, ...]) -> np.ndarray:
     if unit != "-":
-        low, high = {"B": (0, 9), "s": (-6, 1), "FLOP": (0, 12), "mm": (0, 2), "mm2": (1, 3)}.get(unit, (0, 12))
+        low, high = {"B": (0, 9), "s": (-6, 1), "FLOP": (0, 12), "mm": (0, 2), "mm2": (1, 3), "1/mm2": (-4, -2)}.get(
+            unit, (0, 12)
+        )
         return 10.0 ** random.uniform(low, high, shape)
     text = entry.text
     if entry.is_flag:
@@ -254,10 +262,36 @@ def draw(function: Callable[..., Any], random: np.random.Generator, choice: str 
             drawn[name] = "operator"
         elif annotation == "tuple[int, ...]":
             drawn[name] = inspect.signature(function).parameters[name].default
+        elif annotation == "Columns":
+            drawn[name] = _draw_columns(name, entry, random)
         elif kind is not None:
             drawn[name] = _draw_bundle(name, kind, random)
         else:
             raise CannotDraw(f"{name} is of type {annotation}")
+    return drawn
+
+
+def _sheet(entry: Entry) -> str:
+    """The sheet that a docstring names: sheet ``devices``."""
+    found = re.search(r"sheet ``(\w+)``", entry.text)
+    if found is None:
+        raise CannotDraw(f"{entry.name} names no sheet")
+    return found[1]
+
+
+def _draw_columns(name: str, entry: Entry, random: np.random.Generator) -> DrawnColumns:
+    """Every number and choice of a sheet, within the bounds of its schema; yields near 1."""
+    drawn = DrawnColumns()
+    for column in table_schema(_sheet(entry)).columns:
+        if column.kind == "number":
+            unit = unit_of(column).dimension
+            values = _random(random, Entry(column.name, "", ""), unit, (ROWS,))
+            if column.bounds.startswith("0.."):
+                values = random.uniform(0.9 if "yield" in column.name else 0.05, 0.95, ROWS)
+            drawn[column.name] = Leaf((name, column.name), entry, unit, values)
+        elif column.kind == "choice":
+            codes = random.integers(0, len(column.choices), ROWS).astype(float)
+            drawn[column.name] = Leaf((name, column.name), entry, "-", codes, tuple(column.choices))
     return drawn
 
 
@@ -288,6 +322,9 @@ def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
             continue
         if annotation == "bool":
             fields[field] = True  # a structure that is there
+            continue
+        if annotation == "Columns":
+            fields[field] = _draw_columns(f"{name}.{field}", entry, random)
             continue
         inner = _bundle(annotation)
         if inner is not None:
@@ -323,7 +360,10 @@ def leaves(value: Any) -> Iterator[Leaf]:
 def filled(value: Any, change: Callable[[Leaf], Any]) -> Any:
     """Drawn arguments with each leaf replaced by an array."""
     if isinstance(value, Leaf):
-        return change(value)
+        changed = change(value)
+        return np.array(value.words, dtype=object)[np.asarray(changed, dtype=int)] if value.words else changed
+    if isinstance(value, DrawnColumns):
+        return Columns({name: filled(part, change) for name, part in value.items()}.__getitem__)
     if isinstance(value, Mapping):
         return {name: filled(part, change) for name, part in value.items()}
     if hasattr(value, "_fields") or dataclasses.is_dataclass(value):
@@ -335,7 +375,7 @@ def outcomes(function: Callable[..., Any], result: Any) -> list[tuple[str, str, 
     """Arrays of a result with name and unit; the axis of the rows first."""
     entries = section(documentation(function), "Returns")
     if hasattr(result, "_fields") or dataclasses.is_dataclass(result) or isinstance(result, dict):
-        found = list(_parts(result))
+        found = list(_parts(result, entries))
     elif isinstance(result, tuple):
         entries = entries * len(result) if len(entries) == 1 else entries
         assert len(entries) == len(result), f"{function.__name__}: {len(result)} results, {len(entries)} documented"
@@ -349,10 +389,16 @@ def outcomes(function: Callable[..., Any], result: Any) -> list[tuple[str, str, 
     return [(name, entry.unit or "-", _rows_first(entry, np.asarray(values))) for name, entry, values in found]
 
 
-def _parts(result: Any) -> Iterator[tuple[str, Entry, Any]]:
+def _parts(result: Any, entries: list[Entry]) -> Iterator[tuple[str, Entry, Any]]:
     """Arrays in a bundle or a dict of result columns, where their unit is documented or in the schema."""
     if isinstance(result, dict):
-        columns = {**table_schema("training_results").by_name, **table_schema("inference_results").by_name}
+        named = [_sheet(entry) for entry in entries if "sheet ``" in entry.text]
+        columns = {
+            name: column
+            for kind in named or ("training_results", "inference_results")
+            for name, column in table_schema(kind).by_name.items()
+            if not column.is_text
+        }
         for name, values in result.items():
             if name in columns:
                 yield name, Entry(name, "", f"[{unit_of(columns[name]).dimension}]"), values
@@ -362,7 +408,7 @@ def _parts(result: Any) -> Iterator[tuple[str, Entry, Any]]:
         if is_array(annotation) and entry.unit is not None:
             yield name, entry, values
         elif isinstance(values, dict) or hasattr(values, "_fields"):
-            yield from _parts(values)
+            yield from _parts(values, [entry])
 
 
 def _rows_first(entry: Entry, values: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from xlperf.addin.install import host_environment
+from xlperf.addin.libreoffice import host_environment
 
 DRIVER = Path(__file__).with_name("libreoffice_driver.py")
 ERROR_CODES = {"#N/A": 32767, "#VALUE!": 519, "#REF!": 524, "#NAME?": 525}

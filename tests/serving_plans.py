@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, nowhere
 

@@ -14,11 +14,10 @@ from device_samples import catalog, technology_tables, training
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.allocate import OBJECTIVES, optimal_allocation
-from xlperf.explore.plan_grid import plan_grid
+from xlperf.explore.allocate import OBJECTIVES, optimal_allocation, plan_grid
 from xlperf.workbook.build import read_tables, write_workbook
 
 DERIVED = "3 nm HBM4 (derived)"

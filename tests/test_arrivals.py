@@ -10,7 +10,7 @@ import pytest
 
 from xlperf import load_catalog
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.serving.arrivals import turn

@@ -17,13 +17,13 @@ from xlperf.addin.blocks import CellError
 from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
-from xlperf.catalog.plans import read_plans
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.read import read_plans
 from xlperf.engine import evaluate
-from xlperf.explore import resolve as resolving
+from xlperf.explore import auto as resolving
+from xlperf.explore.allocate import plan_grid
+from xlperf.explore.auto import evaluate_resolved, resolve
 from xlperf.explore.candidates import MAPPING, candidates
-from xlperf.explore.plan_grid import plan_grid
-from xlperf.explore.resolve import evaluate_resolved, resolve
 from xlperf.explore.search import search
 
 H100 = "H100-SXM-80GB"

@@ -19,7 +19,8 @@ from xlperf.addin.session import Session
 from xlperf.addin.worker import answer, serve
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
-from xlperf.catalog.plans import read_plans, table_from_columns, table_from_rows
+from xlperf.catalog.parse import table_from_columns, table_from_rows
+from xlperf.catalog.read import read_plans
 from xlperf.cli.results import shown
 
 Command = Callable[..., Outcome]

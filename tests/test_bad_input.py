@@ -12,8 +12,9 @@ from openpyxl import load_workbook
 from workbook_samples import Sheets, refused, set_cell, sheets, without_column, write
 
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.cells import ErrorValue, table_from_rows
-from xlperf.catalog.plans import card_to_table, read_plans
+from xlperf.catalog.cells import ErrorValue
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.read import card_to_table, read_plans
 
 Command = Callable[..., Outcome]
 

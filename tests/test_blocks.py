@@ -9,7 +9,7 @@ from benchmarks.plans import SERVING_MODES, plans_of
 from xlperf.base.arrays import total
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
-from xlperf.engine.pieces import PIECE
+from xlperf.engine.join import BATCH
 from xlperf.equations.hardware.kernels import TILES, gemm_time
 from xlperf.equations.hardware.roofline import tiled_product_time
 
@@ -22,7 +22,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_mixed_plans_are_the_same_alone_and_in_a_block(catalog: Catalog, mode: str) -> None:
-    plans = plans_of(catalog, 2 * PIECE, mode, seed=41)
+    plans = plans_of(catalog, 2 * BATCH, mode, seed=41)
     block = evaluate(plans, catalog)
     for row in range(0, len(plans), len(plans) // 40):
         alone = evaluate(plans.take([row]), catalog)

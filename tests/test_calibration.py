@@ -10,7 +10,7 @@ import pytest
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import SOFTWARE_FAMILIES, Calibration, calibration_keys, declared_constants
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 
 HEADER = ["calibration", "family", "generation", "precision", "software", "constant", "value", "unit"]
 FALL_BACKS = [

@@ -15,8 +15,9 @@ from workbook_samples import set_cell, sheets, write
 from xlperf.base.errors import InputError
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows, table_kind
-from xlperf.catalog.plans import read_plans
+from xlperf.catalog.cells import table_kind
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
 

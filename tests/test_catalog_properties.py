@@ -14,12 +14,11 @@ from workbook_samples import sheets, write
 
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
-from xlperf.catalog.cells import parse_rows, table_from_columns, table_from_rows
-from xlperf.catalog.headers import known_units, parse_header
-from xlperf.catalog.plans import read_plans
-from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, Column, schema, unit_of
-from xlperf.catalog.show import show
-from xlperf.catalog.workbook import read_catalog_tables
+from xlperf.catalog.cells import parse_header
+from xlperf.catalog.parse import parse_rows, table_from_columns, table_from_rows
+from xlperf.catalog.read import read_catalog_tables, read_plans
+from xlperf.catalog.schema import CATALOG_TABLES, PLAN_TABLES, Column, known_units, schema, unit_of
+from xlperf.catalog.xlsx import show
 
 NUMBERS = [
     column for kind in (*CATALOG_TABLES, *PLAN_TABLES) for column in schema()[kind].columns if column.kind == "number"

@@ -19,10 +19,10 @@ from openpyxl.utils.datetime import CALENDAR_MAC_1904, from_excel, to_excel
 from xlperf.addin.session import Session
 from xlperf.addin.worker import answer
 from xlperf.base.errors import InputError
-from xlperf.catalog.cells import table_from_columns, table_from_rows
-from xlperf.catalog.plans import read_plans
-from xlperf.catalog.show import show
-from xlperf.catalog.values import DateNumber, as_number, serial_number
+from xlperf.catalog.cells import DateNumber, as_number, serial_number
+from xlperf.catalog.parse import table_from_columns, table_from_rows
+from xlperf.catalog.read import read_plans
+from xlperf.catalog.xlsx import show
 
 HEADER = ["name", "model", "accelerator", "num accelerators", "tensor parallel", "ttft target (ms)", "prompt length",
           "output length"]  # fmt: skip

@@ -13,7 +13,7 @@ from openpyxl import load_workbook
 from workbook_samples import set_cell, sheets, without_column, write
 
 from xlperf.catalog.check import check
-from xlperf.catalog.show import show
+from xlperf.catalog.xlsx import show
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_systems_of_chiplet_actuary(path: Path) -> None:
     """Every part of every system of Chiplet Actuary, its slips repeated, to 1e-9."""
     rows = figures(path)
     assert len(rows["case"]) == (2376 if path.parent != DATA else 65)
-    catalog = actuary_catalog()
+    catalog = actuary_catalog(slips=True)
     same = {
         "die_area": "die_area_mm2",
         "dies_per_wafer": "gross_dies_per_wafer",
@@ -78,7 +78,7 @@ def test_systems_of_chiplet_actuary(path: Path) -> None:
         "nre_package": "NRE_package",
     }
     for volume in (500_000, 2_000_000, 10_000_000):
-        results = evaluate_designs(actuary_designs(rows, volume), catalog, upstream=True)
+        results = evaluate_designs(actuary_designs(rows, volume, slips=True), catalog)
         for ours, theirs in {**same, "unit_cost": f"unit_total_at_{volume}"}.items():
             _same(results[ours], numbers(rows[theirs]), 1e-9, theirs)
         total = results["nre_module"] + results["nre_chip"] + results["nre_package"]
@@ -231,9 +231,8 @@ def test_the_slips_of_the_public_tool_cost_what_is_known() -> None:
     rows = {"case": ["a", "b"], "packaging": ["SI", "FO_chip_last"], "node_nm": ["5", "5"], "n_chiplets": ["8", "8"],
             "chiplet_mode": ["identical"] * 2, "total_module_area_mm2": ["800"] * 2,
             "d2d_area_fraction": ["0.1"] * 2}  # fmt: skip
-    designs, catalog = actuary_designs(rows, 1e6), actuary_catalog()
-    wrong = evaluate_designs(designs, catalog, upstream=True)
-    right = evaluate_designs(designs, catalog)
+    wrong = evaluate_designs(actuary_designs(rows, 1e6, slips=True), actuary_catalog(slips=True))
+    right = evaluate_designs(actuary_designs(rows, 1e6), actuary_catalog())
     np.testing.assert_allclose(wrong["module_cost"][0], 594.35, atol=0.01)
     np.testing.assert_allclose(right["module_cost"][0], 606.08, atol=0.01)
     assert right["module_cost"][1] > wrong["module_cost"][1]

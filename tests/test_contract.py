@@ -36,6 +36,7 @@ NOT_DRAWN = {
     "serving.work.phase_times": "takes the work that serving_work returns",
     "network.topology.tier_shape": "takes the number of a tier, part of collective_time",
     "plan.rules.broken_rules": "rules in words",
+    "plan.rules.remarks_of_rows": "rules in words",
     "plan.plan.training_rules": "rules in words",
     "plan.serving_plan.attention_precision": "names of precisions",
     "plan.serving_plan.cache_precision": "names of precisions",

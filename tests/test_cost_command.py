@@ -16,7 +16,7 @@ from device_samples import without_technology
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.check import check
-from xlperf.catalog.plans import read_designs
+from xlperf.catalog.read import read_designs
 from xlperf.catalog.schema import COST_TABLES, results_of, table_schema, unit_of
 from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.workbook.build import build, read_tables, workbook_package

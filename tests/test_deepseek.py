@@ -9,7 +9,7 @@ import pytest
 
 from xlperf.base.units import HOUR, factor
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 

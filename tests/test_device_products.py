@@ -12,12 +12,12 @@ from device_samples import catalog, devices, product, technology_tables, trainin
 
 from xlperf.addin.handles import CatalogStore
 from xlperf.addin.session import Session
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import results_of, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
-from xlperf.explore.reverse_check import TOLERANCE, device_faults, reverse_check
+from xlperf.explore.device_check import TOLERANCE, device_faults, reverse_check
 from xlperf.workbook.build import table_of
 
 # Datasheets: NVIDIA whitepapers of Ampere, Hopper, Blackwell; AMD CDNA 3 whitepaper and MI300X datasheet. SRAM is the

@@ -7,11 +7,11 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.engine.door import BLOCK
+from xlperf.engine.tables import BLOCK
 
 TRAINING = ["name", "model", "accelerator", "num_accelerators", "tensor_parallel", "network"]
 SERVING = ["model", "accelerator", "num_accelerators", "tensor_parallel", "prompt_length", "output_length", "precision"]

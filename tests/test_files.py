@@ -19,8 +19,8 @@ from conftest import Outcome
 
 from xlperf.base.files import replaced, scratch_folder
 from xlperf.base.resources import template, workbook
-from xlperf.catalog.kept import keep_tables, kept_tables
-from xlperf.catalog.workbook import read_catalog_tables
+from xlperf.catalog.cache import cache_tables, cached_tables
+from xlperf.catalog.read import read_catalog_tables
 from xlperf.cli.app import cli
 from xlperf.cli.files import Command, EditedFile, InputFile, OutputFile
 from xlperf.cli.operations import _NUMBERS, _TEXTS
@@ -252,11 +252,11 @@ def test_a_new_file_can_be_read_and_written_by_its_owner(mask: int, tmp_path: Pa
         os.umask(0o022 if mask & 0o700 else mask)
         folder.mkdir(mode=0o700)
         os.umask(mask)
-        keep_tables(workbook(), tables, folder)
+        cache_tables(workbook(), tables, folder)
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "new.csv").stat().st_mode) == 0o600 | (0o666 & ~mask)
-    assert len(kept_tables(workbook(), folder) or ()) == len(tables)
+    assert len(cached_tables(workbook(), folder) or ()) == len(tables)
 
 
 # --- what is kept of the shipped workbook --------------------------------------------------------------------------
@@ -267,8 +267,8 @@ def test_a_new_file_can_be_read_and_written_by_its_owner(mask: int, tmp_path: Pa
 def test_what_somebody_else_may_have_written_is_not_believed(what: str, how: str, tmp_path: Path) -> None:
     tables, _ = read_catalog_tables(workbook(), required=False)
     folder = tmp_path / "cache"
-    keep_tables(workbook(), tables, folder)
-    assert kept_tables(workbook(), folder) is not None
+    cache_tables(workbook(), tables, folder)
+    assert cached_tables(workbook(), folder) is not None
     (file,) = folder.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
     forged = file if what == "file" else folder
@@ -276,9 +276,9 @@ def test_what_somebody_else_may_have_written_is_not_believed(what: str, how: str
         os.chown(forged, 12345, -1)
     else:
         forged.chmod(forged.stat().st_mode | (0o020 if how == "group" else 0o002))
-    assert kept_tables(workbook(), folder) is None
-    keep_tables(workbook(), tables, folder)  # a file is made anew; a folder of others gets nothing
-    assert (kept_tables(workbook(), folder) is not None) is (what == "file")
+    assert cached_tables(workbook(), folder) is None
+    cache_tables(workbook(), tables, folder)  # a file is made anew; a folder of others gets nothing
+    assert (cached_tables(workbook(), folder) is not None) is (what == "file")
 
 
 # --- what a killed command leaves ----------------------------------------------------------------------------------

@@ -14,21 +14,21 @@ import pytest
 from xlperf.addin import client
 from xlperf.base.files import cache_folder
 from xlperf.base.resources import workbook
+from xlperf.catalog import cache
 from xlperf.catalog import catalog as catalogs
-from xlperf.catalog import kept
+from xlperf.catalog.cache import MOST_KEPT, cache_tables, cached_tables
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import table_from_rows
-from xlperf.catalog.kept import MOST_KEPT, keep_tables, kept_tables
-from xlperf.catalog.workbook import read_catalog_tables
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.read import read_catalog_tables
 from xlperf.engine import devices, evaluate
 
 
 def test_kept_tables_are_those_that_were_read(tmp_path: Path) -> None:
     tables, faults = read_catalog_tables(workbook(), required=True)
     assert not faults
-    assert kept_tables(workbook(), tmp_path) is None
-    keep_tables(workbook(), tables, tmp_path)
-    again = kept_tables(workbook(), tmp_path)
+    assert cached_tables(workbook(), tmp_path) is None
+    cache_tables(workbook(), tables, tmp_path)
+    again = cached_tables(workbook(), tmp_path)
     assert again is not None
     assert [table.kind for table in again] == [table.kind for table in tables]
     for old, new in zip(tables, again, strict=True):
@@ -45,41 +45,41 @@ def test_a_changed_workbook_and_changed_readers_are_read_anew(tmp_path: Path, mo
     book = Path(shutil.copy(workbook(), tmp_path))
     folder = tmp_path / "kept"
     tables = read_catalog_tables(book, required=True)[0]
-    keep_tables(book, tables, folder)
-    assert kept_tables(book, folder)
+    cache_tables(book, tables, folder)
+    assert cached_tables(book, folder)
     state = book.stat()
     changed = bytearray(book.read_bytes())
     changed[len(changed) // 2] ^= 1
     book.write_bytes(bytes(changed))
     os.utime(book, ns=(state.st_atime_ns, state.st_mtime_ns))
-    assert kept_tables(book, folder) is None
+    assert cached_tables(book, folder) is None
     shutil.copy(workbook(), book)
-    assert kept_tables(book, folder)
+    assert cached_tables(book, folder)
     readers = tmp_path / "xlperf" / "catalog"
-    shutil.copytree(Path(kept.__file__).parent, readers)
-    shutil.copytree(Path(kept.__file__).parents[1] / "base", readers.parent / "base")
-    monkeypatch.setattr(kept, "__file__", str(readers / "kept.py"))
-    assert kept_tables(book, folder)  # copies keep their times
+    shutil.copytree(Path(cache.__file__).parent, readers)
+    shutil.copytree(Path(cache.__file__).parents[1] / "base", readers.parent / "base")
+    monkeypatch.setattr(cache, "__file__", str(readers / "cache.py"))
+    assert cached_tables(book, folder)  # copies keep their times
     os.utime(readers / "cells.py")
-    assert kept_tables(book, folder) is None
+    assert cached_tables(book, folder) is None
 
 
 def test_what_is_damaged_or_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     tables = read_catalog_tables(workbook(), required=True)[0][:2]
-    keep_tables(workbook(), tables, tmp_path)
+    cache_tables(workbook(), tables, tmp_path)
     (file,) = tmp_path.iterdir()
     whole = file.read_text()
     file.write_text(whole.replace("1.0", "2.0", 1))
-    assert kept_tables(workbook(), tmp_path) is None
+    assert cached_tables(workbook(), tmp_path) is None
     file.write_text(whole)
-    assert kept_tables(workbook(), tmp_path)
+    assert cached_tables(workbook(), tmp_path)
     for content in ("", "[", "{}", '[{"kind": "accelerators"}]', '[{"kind": "no such"}]', "\x00"):
         file.write_text(content)
-        assert kept_tables(workbook(), tmp_path) is None
+        assert cached_tables(workbook(), tmp_path) is None
     blocked = tmp_path / "file"
     blocked.write_text("")
-    keep_tables(workbook(), tables, blocked / "folder")
-    assert kept_tables(workbook(), blocked / "folder") is None
+    cache_tables(workbook(), tables, blocked / "folder")
+    assert cached_tables(workbook(), blocked / "folder") is None
 
 
 def test_a_user_without_a_home_folder_reads_the_workbook(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_user_without_a_home_folder_reads_the_workbook(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "home", homeless)
     monkeypatch.setattr(catalogs, "_installed", {})
-    assert kept_tables(workbook()) is None
+    assert cached_tables(workbook()) is None
     assert len(catalogs.load_catalog().tables["accelerators"]) > 0
 
 
@@ -98,9 +98,9 @@ def test_few_files_are_kept(tmp_path: Path) -> None:
     for number in range(MOST_KEPT + 3):
         (folder / f"{number}.json").write_text("[]")
         os.utime(folder / f"{number}.json", (number, number))
-    keep_tables(workbook(), read_catalog_tables(workbook(), required=True)[0][:1], folder)
+    cache_tables(workbook(), read_catalog_tables(workbook(), required=True)[0][:1], folder)
     assert len(list(folder.iterdir())) == MOST_KEPT
-    assert kept_tables(workbook(), folder)
+    assert cached_tables(workbook(), folder)
 
 
 def test_the_shipped_catalog_is_the_same_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

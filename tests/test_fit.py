@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from xlperf.base.errors import InputError
 from xlperf.calibrate import fit_stacks
 from xlperf.calibrate.fit import Measured, documented_constants, read_measured
-from xlperf.calibrate.fit_rows import calibration_table, fit_set, joined_tables, rounded, rows_of_fit_set
 from xlperf.calibrate.fit_stack_kernels import fit_kernels_of_stack, kernel_constants
 from xlperf.calibrate.fit_stacks import fit_training
 from xlperf.calibrate.fit_training import (
@@ -27,6 +26,7 @@ from xlperf.calibrate.fit_training import (
     fit_software,
     fold_of,
 )
+from xlperf.calibrate.fitted_constants import calibration_table, fit_set, joined_tables, rounded, rows_of_fit_set
 from xlperf.calibrate.published import Published, published_columns, published_rows, read_published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import declared_constants
@@ -86,7 +86,7 @@ def runs(catalog: Catalog, software: str, truth: dict[str, float], group: str = 
 
 
 def _constant(software: str, name: str, value: float):  # type: ignore[no-untyped-def]
-    from xlperf.calibrate.fit_rows import FittedConstant
+    from xlperf.calibrate.fitted_constants import FittedConstant
 
     return FittedConstant("training_software", "any", "any", software, name, value, "", 0, math.nan, "", "")
 

@@ -12,12 +12,12 @@ import pytest
 from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_engines import NEVER_FITTED_SOURCES, serving_rows
-from xlperf.calibrate.fit_rows import FittedConstant, rows_of_fit_set
 from xlperf.calibrate.fit_serving import FAMILY, KINDS, fit_serving
+from xlperf.calibrate.fitted_constants import FittedConstant, rows_of_fit_set
 from xlperf.calibrate.published import Published, published_rows, read_published
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 
 PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
 PUBLISHED += ["precision", "framework", "latency_s"]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from xlperf.calibrate.fit_kernels import FEWEST_ROWS, KernelFit, fit_kernels, fitted_groups
-from xlperf.calibrate.fit_rows import calibration_table
+from xlperf.calibrate.fitted_constants import calibration_table
 from xlperf.calibrate.kernel_errors import summary
-from xlperf.calibrate.kernel_rows import Measurements, measurements, predicted_time, read_kernels, take_rows
+from xlperf.calibrate.kernel_measurements import Measurements, measurements, predicted_time, read_kernels, take_rows
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from xlperf import load_catalog
+from xlperf.calibrate.comparison import predicted
 from xlperf.calibrate.fit import documented_constants, read_measured
 from xlperf.calibrate.fit_memory import FEWEST_ROWS, fit_memory
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.measurements import predicted
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_training import training_plans
 

@@ -13,13 +13,13 @@ from xlperf.addin.blocks import CellError
 from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.cli.app import run
 from xlperf.engine import evaluate
 from xlperf.explore.frontier import SHOWN, frontier, loads, points, unbeaten
-from xlperf.explore.grid import grid, read_values
+from xlperf.explore.space import grid, read_values
 
 CARD: dict[str, Any] = {
     "name": "a", "model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "num accelerators": 8,

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
+from xlperf.calibrate.accuracy_tables import MARKERS, cross_validation_table, kernel_table, markdown
+from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
 from xlperf.calibrate.cross_validation import (
     FEWEST_ROWS,
     FOLDS,
@@ -25,21 +27,18 @@ from xlperf.calibrate.cross_validation import (
 )
 from xlperf.calibrate.fit import Measured, belongs_to, read_measured, software_of, training_constants
 from xlperf.calibrate.fit_bands import bands_left_out, fit_bands, with_checks
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
-from xlperf.calibrate.held_out import MARKERS, cross_validation_table, kernel_table, markdown
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
 from xlperf.calibrate.kernel_errors import KernelError, kernel_errors
-from xlperf.calibrate.kernel_rows import read_kernels
+from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.leave_out import not_published, rows_of
-from xlperf.calibrate.measurements import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
-from xlperf.calibrate.possible import prompt_share
 from xlperf.calibrate.published import Published, published_columns, published_rows
-from xlperf.calibrate.published_inference import inference_plans
+from xlperf.calibrate.published_inference import inference_plans, prefill_utilization
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
 from xlperf.engine.bands import band_ends, band_of_mode, full_cache
-from xlperf.engine.precisions import PRECISIONS
+from xlperf.equations.plan.precisions import PRECISIONS
 
 STACK = "somestack"
 SOURCE = SOURCES["training"] + " in validation.xlsx"
@@ -282,7 +281,7 @@ def test_a_row_that_would_beat_the_peak_is_refused_with_the_reason() -> None:
     said = [str(reason) for reason in plans.reasons if "times the peak" in str(reason)]
     assert len(said) == 1 and said[0].startswith("its own figures need 3.0 times the peak")
     kept = plans.published.number["isl"][plans.index]
-    share = prompt_share(plans)
+    share = prefill_utilization(plans)
     assert not (share > 1.0).any()
     known = np.flatnonzero(~np.isnan(share))
     assert len(known) > 1000

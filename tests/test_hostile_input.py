@@ -25,11 +25,11 @@ from xlperf.addin.blocks import CellError
 from xlperf.addin.session import Session
 from xlperf.addin.worker import answer
 from xlperf.base.errors import Fault, InputError, nearest, printable
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.cells import number_of, plan_kind
 from xlperf.catalog.check import check
-from xlperf.catalog.csvfile import _as_written, harmless
-from xlperf.catalog.plans import plan_kind, read_plans, table_from_columns
-from xlperf.catalog.values import number_of
+from xlperf.catalog.csv_parquet import _as_written, harmless
+from xlperf.catalog.parse import table_from_columns, table_from_rows
+from xlperf.catalog.read import read_plans
 from xlperf.explore.objectives import limit_of, tightest
 
 Command = Callable[..., Outcome]
@@ -121,7 +121,7 @@ def test_two_thousand_unknown_models_in_one_call() -> None:
 
 def test_measurements_that_are_no_numbers() -> None:
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.kernel_rows import measurements, read_kernels
+    from xlperf.calibrate.kernel_measurements import measurements, read_kernels
     from xlperf.catalog.catalog import load_catalog
 
     row = next(row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm")

@@ -21,7 +21,7 @@ from inference_samples import (
     varied,
 )
 
-from xlperf.equations.plan.rules import broken_rules
+from xlperf.equations.plan.rules import remarks_of_rows
 from xlperf.equations.plan.serving_memory import largest_batch
 from xlperf.equations.plan.serving_rules import serving_rules, serving_warnings, unmodelled_rules
 from xlperf.equations.serving import BOUNDS, serving_results, serving_work
@@ -331,7 +331,7 @@ def test_speed() -> None:
 
 def broken(**plan: Any) -> str:
     arguments = serve([plan])
-    return str(broken_rules(serving_rules(arguments["plan"], arguments["model"]), 1)[1][0])
+    return str(remarks_of_rows(serving_rules(arguments["plan"], arguments["model"]), 1)[1][0])
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_what_is_not_modelled_is_said() -> None:
         batch_size=np.full(4, math.nan),
         concurrency=np.array([math.nan, math.nan, math.nan, 8.0]),
     )
-    illegal, said = broken_rules(rules, 4)
+    illegal, said = remarks_of_rows(rules, 4)
     assert illegal.tolist() == [False, True, False, True]
     assert said[0] == said[2] == ""
     assert said[1].startswith('request rate 2 needs mode continuous or disaggregated, not "static"')
@@ -379,7 +379,7 @@ def test_what_is_not_modelled_is_said() -> None:
 
 def test_context_beyond_the_model_is_a_warning() -> None:
     plan = serve([{"prompt_length": 4000}, {"prompt_length": 3000}, {"output_length": 1}])["plan"]
-    said = broken_rules(serving_warnings(plan, np.array([4096.0, 4096.0, math.nan])), 3)[1]
+    said = remarks_of_rows(serving_warnings(plan, np.array([4096.0, 4096.0, math.nan])), 3)[1]
     assert said.tolist() == [
         "prompt and output are 4200 tokens, beyond the model's longest context of 4096",
         "",

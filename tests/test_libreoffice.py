@@ -19,15 +19,15 @@ from libreoffice_office import Office, python_with_uno
 from openpyxl.worksheet.formula import ArrayFormula
 
 from xlperf.addin.functions import functions
-from xlperf.addin.install import install, uninstall
+from xlperf.addin.libreoffice import install, uninstall
 from xlperf.addin.outcomes import shown_column
 from xlperf.addin.session import Engine
 from xlperf.base.errors import HostError
 from xlperf.base.resources import workbook
 from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.cells import table_from_rows
-from xlperf.catalog.plans import read_plans
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import results_of, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_servers
@@ -41,7 +41,7 @@ def office(tmp_path_factory):
     if shutil.which("soffice") is None or python_with_uno() is None:
         pytest.skip("LibreOffice Calc or its Python module uno is not installed")
     office = Office(tmp_path_factory.mktemp("libreoffice"))
-    said = install("libreoffice", office.options)
+    said = install(office.options)
     assert sys.executable in said
     office.start()
     yield office
@@ -425,9 +425,9 @@ def test_the_function_wizard_shows_texts_with_units(office):
 
 def test_uninstall_takes_it_out(office):
     office.end()
-    assert uninstall("libreoffice", office.options) == "xlperf is no longer installed in LibreOffice"
+    assert uninstall(office.options) == "xlperf is no longer installed in LibreOffice"
     with pytest.raises(HostError, match=r"^xlperf is not installed in LibreOffice$"):
-        uninstall("libreoffice", office.options)
+        uninstall(office.options)
     office.start()
     office.open("private:factory/scalc")
     assert office("wizard", name="XLPERF_STEP_TIME") is None

@@ -11,12 +11,12 @@ import zipfile
 
 import pytest
 
-from xlperf.addin import install as install_module
+from xlperf.addin import libreoffice
 from xlperf.addin.functions import functions
-from xlperf.addin.install import host_environment, install, uninstall
-from xlperf.addin.libreoffice import extension
-from xlperf.addin.libreoffice_saved import make_portable, portable_formulas
-from xlperf.base.errors import HostError, InputError
+from xlperf.addin.libreoffice import extension, host_environment, install, uninstall
+from xlperf.addin.libreoffice_host import make_portable, portable_formulas
+from xlperf.base.errors import HostError
+from xlperf.cli import run
 
 # --- what the extension is made of
 
@@ -98,16 +98,16 @@ def test_a_saved_file_is_rewritten_whole_and_keeps_its_other_parts_and_its_date(
 # --- installing
 
 
-def test_unknown_host():
-    with pytest.raises(InputError, match=r'^unknown host "libreofice"; did you mean libreoffice\?$'):
-        install("libreofice")
+def test_unknown_host(capsys):
+    assert run(["install", "libreofice"]) == 2
+    assert "is not 'libreoffice'" in capsys.readouterr().err
 
 
 def test_without_libreoffice(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(install_module, "_places", list)
+    monkeypatch.setattr(libreoffice, "_places", list)
     with pytest.raises(HostError, match="LibreOffice is not found"):
-        install("libreoffice")
+        install()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for unopkg is a shell script")
@@ -125,7 +125,7 @@ def test_what_unopkg_says_in_words(monkeypatch, tmp_path, said, words):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
     with pytest.raises(HostError, match=words):
-        uninstall("libreoffice")
+        uninstall()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="LibreOffice brings its own Python elsewhere")

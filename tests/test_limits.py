@@ -120,7 +120,7 @@ def scattered(number: int) -> Iterator[bytes]:
 
 def far(number: int) -> Iterator[bytes]:
     """A row has one cell, each in a column of its own."""
-    from xlperf.catalog.sheets import column_letters
+    from xlperf.catalog.xlsx import column_letters
 
     yield top().encode()
     for n in range(2, number + 2):
@@ -217,8 +217,8 @@ def test_published_rows_beyond_the_limit_are_refused(tmp_path: Path) -> None:
 
 def test_rows_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from xlperf.base.errors import InputError
-    from xlperf.catalog import workbook as reader
-    from xlperf.catalog.plans import read_plans
+    from xlperf.catalog import read as reader
+    from xlperf.catalog.read import read_plans
 
     monkeypatch.setattr(reader, "MOST_ROWS", 100)
     assert len(read_plans(workbook(tmp_path / "good.xlsx", plans(100)))[0]) == 100
@@ -240,7 +240,7 @@ def test_what_commands_write_is_within_the_limits(tmp_path: Path) -> None:
     """The largest workbook that is written, 50,000 rows all alike, can be read again: it packs best."""
     from openpyxl import Workbook
 
-    from xlperf.catalog.package import LARGE_PART, MOST_TIMES
+    from xlperf.catalog.xlsx_package import LARGE_PART, MOST_TIMES
     from xlperf.workbook.save import save_workbook
 
     book = Workbook()
@@ -276,7 +276,7 @@ def test_lines_and_columns_of_csv_files_are_bounded(content: bytes, words: str, 
 
 
 def test_lines_below_the_limit_are_read(tmp_path: Path) -> None:
-    from xlperf.catalog.csvfile import LINE_LIMIT, read_csv
+    from xlperf.catalog.csv_parquet import LINE_LIMIT, read_csv
 
     path = tmp_path / "long.csv"
     long = "y" * 100_000
@@ -318,7 +318,7 @@ def test_a_long_text_that_a_parquet_file_repeats_is_held_once(pa: Any, tmp_path:
     names = pa.DictionaryArray.from_arrays(pa.array([0] * rows, type=pa.int32()), pa.array(["n" * 100_000]))
     plain = {"model": ["Llama3-70B"] * rows, "accelerator": ["H100-SXM-80GB"] * rows, "num accelerators": [64] * rows}
     pa.parquet.write_table(pa.table({**plain, "name": names}), tmp_path / "long.parquet")
-    from xlperf.catalog.plans import read_plans
+    from xlperf.catalog.read import read_plans
 
     (table,) = read_plans(tmp_path / "long.parquet")
     assert len(table) == rows and table["name"][0] is table["name"][-1]

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.engine.columns import catalog_arrays, catalog_models
+from xlperf.engine.catalog_arrays import catalog_arrays, catalog_models
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.hardware.recurrence import linear_attention_time

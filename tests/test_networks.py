@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.networks import block, network_of
@@ -39,7 +39,9 @@ def on(catalog: Catalog, *plans: tuple[str, int]) -> tuple[object, list[str]]:
     reasons = []
     for row in range(len(plans)):
         said = [
-            rule.sentence.format(*(values[row] for values in rule.values)) for rule in rules if bool(rule.broken[row])
+            remark.sentence.format(*(values[row] for values in remark.values))
+            for remark in rules
+            if bool(remark.rows[row])
         ]
         reasons.append("; ".join(said))
     return network, reasons

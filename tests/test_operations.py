@@ -14,7 +14,7 @@ from xlperf.addin.blocks import CellError
 from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.cli.operations import _NUMBERS, _TEXTS, OPERATIONS
 from xlperf.engine import explain

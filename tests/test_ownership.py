@@ -14,7 +14,7 @@ from device_samples import without_technology
 from xlperf.base.resources import workbook
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
@@ -167,7 +167,7 @@ def test_cost_command_takes_plans(command: Command, tmp_path: Path) -> None:
     assert row["network_switches"] == "1"
     done = command("cost", study, "--sheet", "training", "-o", tmp_path / "owned.xlsx")
     assert done.code == 0, done.err
-    for option in (["--placed"], ["--upstream"], ["--tornado", ""]):
+    for option in (["--placed"], ["--tornado", ""]):
         done = command("cost", plans, "--catalog", study, *option)
         assert (done.code, len(done.err.splitlines())) == (2, 1), option
     done = command("cost", plans, "--catalog", study, "--bridge")

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.cells import table_from_columns, table_from_rows, table_kind
-from xlperf.catalog.plans import card_to_table, plan_kind, read_plans
+from xlperf.catalog.cells import plan_kind, table_kind
+from xlperf.catalog.parse import table_from_columns, table_from_rows
+from xlperf.catalog.read import card_to_table, read_plans
 from xlperf.catalog.table import Table
 
 PLAN_HEADER = ["model", "accelerator", "num accelerators", "tensor parallel", "sequence parallel", "precision"]

@@ -17,11 +17,11 @@ from xlperf.base.resources import workbook
 from xlperf.base.units import factor
 from xlperf.catalog import schema as schema_module
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import read_plans
+from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import CATALOG_TABLES, Column, TableSchema, column, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.resolve import resolve
+from xlperf.explore.auto import resolve
 from xlperf.workbook.report import report_workbook
 from xlperf.workbook.report_data import Plans, Report
 from xlperf.workbook.report_findings import findings

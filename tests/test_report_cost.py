@@ -15,7 +15,7 @@ from cost_samples import DESIGN, NODE, PACKAGE, SERVER
 from openpyxl import Workbook, load_workbook
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
 from xlperf.equations.cost.systems import crossover_volume

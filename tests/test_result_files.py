@@ -14,7 +14,7 @@ from conftest import Outcome
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import read_designs, read_plans
+from xlperf.catalog.read import read_designs, read_plans
 from xlperf.catalog.schema import Column, schema, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate

@@ -17,7 +17,7 @@ from xlperf.base.errors import InputError
 from xlperf.calibrate.published import read_published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import AUTO_COLUMNS, column
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate

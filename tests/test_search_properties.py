@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
-from xlperf.explore.counts import Counts, server_sizes, sold_counts, thinned
+from xlperf.explore.auto_values import Counts, server_sizes, sold_counts, thinned
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search
 from xlperf.explore.solve import solve_plan

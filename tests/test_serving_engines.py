@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published, published_rows
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.equations.serving.load import Service

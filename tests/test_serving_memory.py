@@ -10,7 +10,7 @@ import pytest
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.plan.serving_memory import cache_budget, usable_memory

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.equations.plan.serving_plan import PRODUCTS
+from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.equations.serving.messages import hidden_exchange
 
 GIB = 2.0**30
@@ -368,7 +368,7 @@ def test_spread_of_prompts_delays_the_first_token(catalog: Catalog) -> None:
 
 WEIGHTS = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.5625}
 RATES = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "int8": "int8", "fp4": "fp4"}
-PAIRS = [(name, product) for name in WEIGHTS for product in ("", *PRODUCTS[name]) if product != "fp32"]
+PAIRS = [(name, product) for name in WEIGHTS for product in ("", *PRECISIONS[name].products) if product != "fp32"]
 
 
 @pytest.mark.parametrize(("precision", "activation"), PAIRS)

@@ -14,14 +14,13 @@ from openpyxl import load_workbook
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search
 from xlperf.explore.solve import PRECISION, solve_catalog, solve_plan
-from xlperf.explore.sweep import sweep
-from xlperf.explore.vary import changed_catalog, read_variation
+from xlperf.explore.sweep import changed_catalog, read_variation, sweep
 
 H100 = "H100-SXM-80GB"
 TRAIN: dict[str, Any] = {

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.engine.columns import catalog_models
+from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.linear import STATE_SPACE_CHUNK, state_space_scan_flop, state_space_scan_traffic
 from xlperf.equations.model.parameters import parameter_count
 

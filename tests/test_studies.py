@@ -10,7 +10,7 @@ import openpyxl
 import pytest
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.show import show
+from xlperf.catalog.xlsx import show
 from xlperf.studies import NAMES, study
 from xlperf.studies.outcome import Outcome, StudySheet
 from xlperf.studies.shelf import study as shelved

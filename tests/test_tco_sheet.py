@@ -20,7 +20,7 @@ from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.catalog.table import Table
-from xlperf.explore.resolve import evaluate_resolved
+from xlperf.explore.auto import evaluate_resolved
 from xlperf.workbook.build import read_tables, table_of, workbook_package
 from xlperf.workbook.build_tco import TOP
 

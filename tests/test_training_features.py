@@ -12,7 +12,7 @@ from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.engine.columns import catalog_models
+from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.parameters import mtp_parameters, parameter_count

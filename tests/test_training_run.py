@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlperf import load_catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.engine.run import COLUMNS
 from xlperf.equations.training import run

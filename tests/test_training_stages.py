@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.engine.join import join
 from xlperf.engine.training import plan_of

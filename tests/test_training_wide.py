@@ -7,12 +7,12 @@ import pytest
 from training_samples import plans
 from training_samples import result as time
 
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.engine.columns import catalog_models
+from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import parameter_count
 from xlperf.equations.training.communication import distinct_share
 
@@ -125,7 +125,7 @@ def test_embedding_and_output_may_count_as_layers(catalog: Catalog) -> None:
     assert "needs more layers than the model's 126" in results.text("reason")[0]
 
 
-def test_a_ring_runs_the_attention_in_pieces(catalog: Catalog) -> None:
+def test_a_ring_runs_the_attention_in_batches(catalog: Catalog) -> None:
     row = {**DENSE, "context_parallel": 2, "pipeline_parallel": 2, "network": "DGX-H100"}
     cores = {}
     for method in ("ring", "all-gather"):

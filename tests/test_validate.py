@@ -14,7 +14,7 @@ from published_samples import INFERENCE, TRAINING, edited, one
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.calibrate.baseline import against_constant_mfu
-from xlperf.calibrate.measurements import Record, hardware_share, metrics_of, relative_error
+from xlperf.calibrate.comparison import Record, hardware_share, metrics_of, relative_error
 from xlperf.calibrate.published import Published, published_columns
 from xlperf.calibrate.published_training import training_plans
 from xlperf.calibrate.validate import (

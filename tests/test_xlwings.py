@@ -13,7 +13,7 @@ import pytest
 from xlperf.addin.functions import functions
 from xlperf.addin.outcomes import shown_column
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 
 HEADER = ["name", "model", "accelerator", "num accelerators", "tensor parallel", "data parallel"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 

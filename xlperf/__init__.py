@@ -23,7 +23,7 @@ _PUBLIC = {
     "Table": "xlperf.catalog.table",
     "Catalog": "xlperf.catalog.catalog",
     "load_catalog": "xlperf.catalog.catalog",
-    "read_plans": "xlperf.catalog.plans",
+    "read_plans": "xlperf.catalog.read",
 }
 
 __all__ = [

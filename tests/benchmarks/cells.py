@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.test_libreoffice import Office
-from xlperf.addin.install import install
+from xlperf.addin.libreoffice import install
 from xlperf.base.resources import workbook
 from xlperf.catalog.schema import results_of
 
@@ -59,7 +59,7 @@ def main():
     """Measure and print."""
     with tempfile.TemporaryDirectory() as folder:
         office = Office(Path(folder))
-        install("libreoffice", office.options)
+        install(office.options)
         office.start()
         try:
             measure(office, shutil.copy(workbook(), folder))

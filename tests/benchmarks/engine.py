@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.plans import plans_of
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import nowhere
 from xlperf.engine import evaluate
 from xlperf.explore.frontier import points, unbeaten

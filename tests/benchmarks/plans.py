@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table, nowhere
 
 SERVING_MODES = ("static", "continuous", "disaggregated", "max-throughput", "under-targets")

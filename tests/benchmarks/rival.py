@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.engine import processor_seconds
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_columns
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table, nowhere
 from xlperf.engine import evaluate
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.plan.serving_plan import PRODUCTS
+from xlperf.equations.plan.precisions import PRECISIONS
 
 Row = dict[str, Any]
 
@@ -213,7 +213,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         row["concurrency"] = draw.length(1, 512)
     for name, values, chance in (
         ("kv_precision", ("bf16", "fp16", "fp32", "fp8", "int8", "int4", "fp4"), 0.4),
-        ("activation_precision", PRODUCTS[row["precision"]], 0.2),
+        ("activation_precision", PRECISIONS[row["precision"]].products, 0.2),
         ("prefix_hit_rate", (0.3, 0.5, 0.9, 1.0), 0.4),
         ("memory_fraction", (0.7, 0.85, 0.95), 0.3),
         ("prefill_tokens", (512, 2048, 16384), 0.3),

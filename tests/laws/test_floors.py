@@ -14,7 +14,7 @@ from laws.samples import SERVING, hold, plans_of, results_of, shipped, tokens_pe
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import catalog_models
+from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import matrix_parameters
 

@@ -16,7 +16,7 @@ from openpyxl import Workbook
 
 from xlperf.addin.blocks import CellError
 from xlperf.addin.session import Session
-from xlperf.catalog.plans import read_plans
+from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate

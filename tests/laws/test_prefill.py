@@ -14,7 +14,7 @@ from serving_plans import columns_of
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.plans import table_from_columns, table_from_rows
+from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.table import nowhere
 from xlperf.engine import evaluate
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.frontier import points

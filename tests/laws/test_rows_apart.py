@@ -12,7 +12,7 @@ from benchmarks.plans import columns_of as training_columns
 from serving_plans import columns_of, plans_of, spiced
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.plans import table_from_columns, table_from_rows
+from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.table import Table, nowhere
 from xlperf.engine import evaluate, evaluate_designs
 from xlperf.engine.devices import evaluate_devices

@@ -13,7 +13,7 @@ from laws.samples import all_of, changed, hold, plans_of, results_of, shipped, w
 from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate

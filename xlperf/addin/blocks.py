@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from xlperf.addin.functions import STAND_INS
 from xlperf.addin.handles import Block
 from xlperf.base.errors import Fault, InputError, nearest, printable
-from xlperf.catalog.cells import is_blank, parse_header, plan_kind, table_from_rows
+from xlperf.catalog.cells import as_number, is_blank, parse_header, plan_kind
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import Column, results_of, split_header, table_schema
-from xlperf.catalog.values import as_number
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Place, Table

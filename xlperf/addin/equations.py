@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlperf.base.errors import nearest
 from xlperf.base.units import UNITS, YEAR
-from xlperf.catalog.values import shown
+from xlperf.catalog.cells import shown
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from xlperf.addin.blocks import CellError, Plans, named_place, read_plans_of, words_of
 from xlperf.base.errors import InputError
-from xlperf.catalog.cells import is_blank, parse_header, table_from_rows
+from xlperf.catalog.cells import is_blank, parse_header
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import unit_of
 
 if TYPE_CHECKING:

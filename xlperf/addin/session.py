@@ -60,14 +60,14 @@ class Engine:
         from xlperf.engine import evaluate
 
         if plans.auto:
-            from xlperf.explore.resolve import evaluate_resolved
+            from xlperf.explore.auto import evaluate_resolved
 
             return evaluate_resolved(plans, catalog, MOST_IN_CELLS)[1]
         return evaluate(plans, catalog)
 
     def resolve(self, plans: Table, catalog: Catalog) -> Table:
         """Plans with the value that a search chooses in the place of every ``auto``."""
-        from xlperf.explore.resolve import resolve
+        from xlperf.explore.auto import resolve
 
         return resolve(plans, catalog, MOST_IN_CELLS).plans
 
@@ -352,7 +352,7 @@ class Session:
     def _frontier(self, plans: Plans, vary: Any, results: Any, catalog: Any) -> Block:
         from xlperf.explore.candidates import with_auto
         from xlperf.explore.frontier import SHOWN, Frontier, told_apart
-        from xlperf.explore.grid import read_values
+        from xlperf.explore.space import read_values
 
         _, content = self._catalog(catalog)
         if plans.kind != "inference":

@@ -18,7 +18,7 @@ import xlwings as xw
 from xlperf.addin.blocks import CellError
 from xlperf.addin.functions import Function, functions
 from xlperf.addin.session import Session
-from xlperf.catalog.values import in_days
+from xlperf.catalog.cells import in_days
 
 _DATE_1900, _DATE_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
 ERROR_TEXT = "#XLPERF! "

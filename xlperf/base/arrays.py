@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +13,30 @@ Numeric: TypeAlias = npt.ArrayLike
 _FLOAT64 = np.dtype(np.float64)
 _SUMS, _BLOCK, _MANY = 8, 128, 512
 _ONE_ROW = {(), (1,)}
+
+
+class Columns:
+    """Columns of a sheet by name: ``device.num_dies``. The schema of the sheet gives unit and meaning of each.
+
+    A column is read when it is first asked for: a row pays for what its equations use.
+
+    >>> node = Columns({"wafer_price": np.array([9346.0])}.__getitem__)
+    >>> node.wafer_price.tolist()
+    [9346.0]
+    """
+
+    def __init__(self, read: Callable[[str], np.ndarray]) -> None:
+        self._read = read
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name.startswith("__"):  # what copy and pickle look for
+            raise AttributeError(name)
+        found = self.__dict__[name] = self._read(name)
+        return found
+
+    def take(self, rows: npt.NDArray[Any]) -> Columns:
+        """Columns of some of the rows."""
+        return Columns(lambda name: getattr(self, name)[rows])
 
 
 def array(values: Any) -> Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xlperf.calibrate.measurements import RATES, STEP_TIME, compare, predicted
+from xlperf.calibrate.comparison import RATES, STEP_TIME, compare, predicted
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.measurements import (
+from xlperf.calibrate.comparison import (
     FIRST_TOKEN,
     RATES,
     STEP_TIME,

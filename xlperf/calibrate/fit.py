@@ -18,10 +18,10 @@ from xlperf.calibrate.fit_bands import with_checks
 from xlperf.calibrate.fit_engines import BUILT_ON
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_memory import fit_memory
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, rounded
 from xlperf.calibrate.fit_serving import fit_serving
 from xlperf.calibrate.fit_stacks import fit_training
-from xlperf.calibrate.kernel_rows import read_kernels
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, rounded
+from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.calibrate.published_training import training_plans
@@ -170,7 +170,7 @@ def fit_all(
 def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Constants of the attention library that a training stack calls, as constants of the stack.
 
-    ``stack_kernels.csv`` says which library that is, and where it is documented.
+    ``attention_libraries.csv`` says which library that is, and where it is documented.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
     """
     return [
         replace(row, software=use["software"], notes=f"kernels of {row.software}: {use['reference']}")
-        for use in package_rows("stack_kernels.csv")
+        for use in package_rows("attention_libraries.csv")
         for row in fitted
         if (row.family, row.generation, row.software) == (use["family"], use["generation"], use["kernels"])
     ]

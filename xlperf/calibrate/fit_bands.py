@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.calibrate.comparison import FIRST_TOKEN
 from xlperf.calibrate.cross_validation import (
     FEWEST_ROWS,
     FOLDS,
@@ -16,8 +17,7 @@ from xlperf.calibrate.cross_validation import (
     cross_validated,
     fold_of,
 )
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, fit_set, rounded
-from xlperf.calibrate.measurements import FIRST_TOKEN
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, rounded
 from xlperf.calibrate.published import Published
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog

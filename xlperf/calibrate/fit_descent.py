@@ -16,8 +16,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.fit_engines import Group, Kind, ServingRows, Values, middle, plain_constants
-from xlperf.calibrate.fit_rows import rounded
 from xlperf.calibrate.fit_training import FEWEST_ROWS
+from xlperf.calibrate.fitted_constants import rounded
 from xlperf.catalog.catalog import Catalog
 
 _FARTHEST = math.log(3.0)

@@ -13,15 +13,14 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.comparison import FIRST_TOKEN, TIME_PER_TOKEN, Record, compare
 from xlperf.calibrate.fit_training import NEVER_FITTED
-from xlperf.calibrate.measurements import FIRST_TOKEN, TIME_PER_TOKEN, Record, compare
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_inference import inference_plans
-from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.calibration import ANY, declared_constants, precision_key
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
-from xlperf.engine.precisions import STORED
 
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
@@ -98,7 +97,7 @@ class ServingRows:
     plans : PublishedPlans
         The rows as plans.
     entries : Array
-        Position among what :func:`xlperf.calibrate.measurements.compare` gives.
+        Position among what :func:`xlperf.calibrate.comparison.compare` gives.
     row_ids, software, generation, precision, family : np.ndarray
         Published row, engine, accelerator generation, precision of the weights, and what is held out together (model,
         accelerator, mapping).
@@ -185,7 +184,7 @@ def serving_rows(published: Published, catalog: Catalog) -> ServingRows:
     accelerators = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator")[of_plan]
     keys = [table.text(name)[of_plan].tolist() for name in ("model", "accelerator")]
     mapping = table.number("tensor_parallel")[of_plan].tolist()
-    stored = [STORED.get(str(name), str(name)) for name in table.filled("precision")[of_plan].tolist()]
+    stored = [precision_key(str(name)) for name in table.filled("precision")[of_plan].tolist()]
     return ServingRows(
         plans=plans,
         entries=np.array(chosen, dtype=np.int64),

@@ -16,8 +16,8 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
-from xlperf.calibrate.fit_rows import FittedConstant, inside_value, rounded
-from xlperf.calibrate.kernel_rows import (
+from xlperf.calibrate.fitted_constants import FittedConstant, inside_value, rounded
+from xlperf.calibrate.kernel_measurements import (
     DEEPGEMM,
     FLASH_2,
     FP8_BLOCK,
@@ -117,7 +117,7 @@ def fitted_groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelFit]
     Parameters
     ----------
     found : Measurements
-        As :func:`xlperf.calibrate.kernel_rows.measurements` sorts them.
+        As :func:`xlperf.calibrate.kernel_measurements.measurements` sorts them.
     catalog : Catalog
         Accelerators and networks.
     """

@@ -8,8 +8,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
-from xlperf.calibrate.measurements import predicted
+from xlperf.calibrate.comparison import predicted
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, declared_constants

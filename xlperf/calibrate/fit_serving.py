@@ -9,8 +9,8 @@ import numpy as np
 
 from xlperf.calibrate.fit_descent import Fitted, fit_values, told_groups
 from xlperf.calibrate.fit_engines import Group, Kind, ServingRows, middle, plain_constant, serving_rows
-from xlperf.calibrate.fit_rows import FittedConstant, fit_set, rounded
 from xlperf.calibrate.fit_training import FEWEST_ROWS
+from xlperf.calibrate.fitted_constants import FittedConstant, fit_set, rounded
 from xlperf.calibrate.published import Published
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog

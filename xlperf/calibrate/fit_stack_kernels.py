@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fit_rows import FittedConstant, rounded
 from xlperf.calibrate.fit_training import (
     FAMILY,
     FEWEST_ROWS,
@@ -21,6 +20,7 @@ from xlperf.calibrate.fit_training import (
     lowest,
     misfit_of,
 )
+from xlperf.calibrate.fitted_constants import FittedConstant, rounded
 from xlperf.catalog.calibration import ANY, declared_constants
 
 KernelKey = tuple[str, str, str, str]

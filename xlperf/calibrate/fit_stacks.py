@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.fit_stack_kernels import (
     KernelValues,
     fit_kernels_of_stack,
@@ -32,6 +31,7 @@ from xlperf.calibrate.fit_training import (
     misfit_of,
     weights_of,
 )
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.published import Published
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog

@@ -11,8 +11,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
-from xlperf.calibrate.fit_rows import FittedConstant, calibration_table, joined_tables, rounded
-from xlperf.calibrate.measurements import RATES, STEP_TIME, compare, predicted
+from xlperf.calibrate.comparison import RATES, STEP_TIME, compare, predicted
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, rounded
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, Constant, declared_constants

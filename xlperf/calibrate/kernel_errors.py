@@ -11,7 +11,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.fit_kernels import KernelFit, Key
-from xlperf.calibrate.kernel_rows import KernelRows, Row, measurements, predicted_time
+from xlperf.calibrate.kernel_measurements import KernelRows, Row, measurements, predicted_time
 from xlperf.catalog.catalog import Catalog
 
 LONG = 50.0

@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.calibrate.cross_validation import SOURCES, refitted
 from xlperf.calibrate.fit import belongs_to, read_measured, software_of
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_rows import calibration_table, joined_tables
+from xlperf.calibrate.fitted_constants import calibration_table, joined_tables
 from xlperf.calibrate.published import Published
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES
 from xlperf.catalog.catalog import Catalog

@@ -21,11 +21,10 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank, shown
-from xlperf.catalog.csvfile import read_csv
+from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, is_blank, number_of, shown
+from xlperf.catalog.csv_parquet import read_csv
 from xlperf.catalog.table import Place, Table
-from xlperf.catalog.values import DateNumber, number_of
-from xlperf.catalog.workbook import Workbook, column_letters
+from xlperf.catalog.xlsx import Workbook, column_letters
 
 KINDS = ("training", "inference")
 MOST_VALUES = 10_000_000

@@ -5,15 +5,18 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
-from xlperf.calibrate.possible import possible
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_models import ModelShelf
 from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
 from xlperf.catalog.catalog import Catalog
+from xlperf.equations.plan.precisions import PRECISIONS
 
 _ENGINES = (
     ("nim", "nim"),
@@ -43,6 +46,10 @@ _TOKENS_OF_A_PASS = 16384.0
 _BATCH_OF_MAXIMUM = 4096.0
 """Requests offered where the source says "maximum throughput" and not how many: the cache decides how many run."""
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
+BEYOND_PEAK = (
+    "its own figures need {} times the peak of its accelerators for the prompts alone: "
+    "replicas or hits in a cache are not stated"
+)
 
 
 def engine_of(framework: str) -> str:
@@ -139,7 +146,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
         notes,
         shelf.catalog(),
     )
-    return possible(plans) if rows else plans
+    return without_infeasible(plans) if rows else plans
 
 
 def _plan(
@@ -381,3 +388,66 @@ def _pools(plan: dict[str, object], notes: str) -> None:
         sizes[pool] = values["num_workers"] * ranks * stages
     plan["prefill_accelerators"] = sizes["prefill"]
     plan["num_accelerators"] = sizes["prefill"] + sizes["decode"]
+
+
+def prefill_utilization(plans: PublishedPlans) -> Array:
+    r"""Prefill FLOP/s that a loaded deployment needs by its own figures, over the peak of its accelerators.
+
+    .. math:: u = \frac{c}{t_{first} + (o - 1) t_{token}} \cdot \frac{2 P i}{n F}
+
+    with c requests in flight, prompts of i and outputs of o tokens, P active parameters and n accelerators of peak F:
+    attention, and whatever is not prefill, come on top.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Inference rows as plans.
+
+    Returns
+    -------
+    Array
+        One per plan, NaN where a figure is not stated. [-]
+
+    References
+    ----------
+    .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+       doi:10.1287/opre.9.3.383.
+    """
+    table, catalog, number = plans.plans, plans.catalog, plans.published.number
+    models = catalog.rows("models", table.text("model"), table, "model")
+    accelerators = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator")
+    size = catalog.tables["models"]
+    active = size.number("stated_active_parameters")[models]
+    parameters = np.where(np.isnan(active), size.number("stated_parameters")[models], active)
+    peak = np.full(len(table), np.nan)
+    for name in set(table.filled("precision").tolist()):
+        column = f"peak_flop_rate_{PRECISIONS[str(name)].peak}" if str(name) in PRECISIONS else ""
+        if column in catalog.tables["accelerators"].columns:
+            chosen = table.filled("precision") == name
+            peak[chosen] = catalog.tables["accelerators"].number(column)[accelerators][chosen]
+    stated = {name: number[name][plans.index] for name in ("concurrency", "isl", "osl", "ttft_ms", "tpot_ms")}
+    duration = (stated["ttft_ms"] + (stated["osl"] - 1.0) * stated["tpot_ms"]) * factor("ms")
+    rate = stated["concurrency"] / duration
+    return np.asarray(2.0 * parameters * stated["isl"] * rate / (peak * table.number("num_accelerators")))
+
+
+def without_infeasible(plans: PublishedPlans) -> PublishedPlans:
+    """Plans whose own figures are feasible; the rows of the others get the reason.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Inference rows as plans.
+    """
+    share = prefill_utilization(plans)
+    kept = np.flatnonzero(~(share > 1.0))
+    reasons = np.array(plans.reasons, dtype=object)
+    for plan in np.flatnonzero(share > 1.0).tolist():
+        reasons[plans.index[plan]] = BEYOND_PEAK.format(f"{share[plan]:.1f}")
+    return replace(
+        plans,
+        plans=plans.plans.take(kept),
+        index=plans.index[kept],
+        reference=plans.reference[kept],
+        reasons=reasons,
+    )

@@ -14,12 +14,12 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.measurements import Record, compare, predicted
+from xlperf.calibrate.comparison import Record, compare, predicted
 from xlperf.calibrate.published import Published, PublishedPlans, read_published, sheet_rows
 from xlperf.calibrate.published_inference import inference_plans
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.csvfile import harmless
+from xlperf.catalog.csv_parquet import harmless
 
 CSV_COLUMNS = (
     "row_id",

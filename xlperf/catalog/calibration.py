@@ -15,8 +15,8 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.base.units import UNITS
+from xlperf.catalog.cells import shown
 from xlperf.catalog.table import Table
-from xlperf.catalog.values import shown
 
 ANY = "any"
 SOFTWARE_FAMILIES = (
@@ -109,7 +109,7 @@ def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
     parts = (generation, precision, software)
     if len(generation.codes) == 1:
         first, second, third = (part.words[part.codes[0]] for part in parts)
-        return Keys(np.zeros(1, dtype=np.int64), ((_key(first), _precision(second), _key(third)),))
+        return Keys(np.zeros(1, dtype=np.int64), ((_key(first), precision_key(second), _key(third)),))
     pairs = generation.codes * len(precision.words) + precision.codes
     index = pairs * len(software.words) + software.codes
     present = np.zeros(math.prod(len(part.words) for part in parts), dtype=bool)
@@ -121,7 +121,7 @@ def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
     for code in found.tolist():
         pair, third = divmod(code, len(software.words))
         first, second = divmod(pair, len(precision.words))
-        key = _key(generation.words[first]), _precision(precision.words[second]), _key(software.words[third])
+        key = _key(generation.words[first]), precision_key(precision.words[second]), _key(software.words[third])
         distinct.append(key)
     return Keys(place[index], tuple(distinct))
 
@@ -130,7 +130,8 @@ def _key(value: str) -> str:
     return value.strip().casefold() or ANY
 
 
-def _precision(value: str) -> str:
+def precision_key(value: str) -> str:
+    """Name of a stored format in the calibration sheet: FP16 takes the constants of BF16."""
     key = _key(value)
     return _PRECISIONS.get(key, key)
 
@@ -216,7 +217,7 @@ class Calibration:
 
     def used(self, family: str, generation: str, precision: str, software: str) -> dict[str, int]:
         """Which row of the calibration table each constant of a family comes from; -1 for the declared default."""
-        key = (_key(generation), _precision(precision), _key(software))
+        key = (_key(generation), precision_key(precision), _key(software))
         candidates = _candidates(family, *key)
         return {name: self._lookup(family, name, candidates)[0] for name in declared_constants()[family]}
 
@@ -307,6 +308,6 @@ def calibration_rows(table: Table) -> tuple[CalibrationRows, list[tuple[int, str
             problem = f"{family} {name} must be a number from {low:g} to {high:g} ({unit.symbol}), got {value:g}"
             faults.append((row, "value", problem, None))
             continue
-        key = (_key(keys[0][row]), _precision(keys[1][row]), _key(keys[2][row]))
+        key = (_key(keys[0][row]), precision_key(keys[1][row]), _key(keys[2][row]))
         rows.setdefault((family, name), {})[key] = (row, inside)
     return rows, faults

@@ -14,10 +14,9 @@ import numpy as np
 
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.catalog.calibration import Calibration, calibration_rows
-from xlperf.catalog.keys import aliases
+from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, table_schema
-from xlperf.catalog.table import Table
-from xlperf.catalog.values import shown
+from xlperf.catalog.table import Table, aliases
 
 if TYPE_CHECKING:
     import hashlib
@@ -221,7 +220,7 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
         With every fault of the workbook, in one line each.
     """
     from xlperf.base.resources import workbook
-    from xlperf.catalog.kept import keep_tables, kept_tables
+    from xlperf.catalog.cache import cache_tables, cached_tables
 
     source = Path(path) if path is not None else workbook()
     if path is not None and not _same_file(source, workbook()):
@@ -229,13 +228,13 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     stamp = _stamp(source)
     if _installed.get("stamp") != stamp or stamp is None:
         faults: list[Fault] = []
-        tables = kept_tables(source)
+        tables = cached_tables(source)
         if tables is None:
-            from xlperf.catalog.workbook import read_catalog_tables
+            from xlperf.catalog.read import read_catalog_tables
 
             tables, faults = read_catalog_tables(source, required=True)
             if not faults:
-                keep_tables(source, tables)
+                cache_tables(source, tables)
         known = {**{kind: _empty(kind) for kind in EVERY_TABLE}, **{table.kind: table for table in tables}}
         _installed["catalog"] = _checked(known, source.name, EVERY_TABLE, faults)
         _installed["stamp"] = stamp
@@ -246,7 +245,7 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
 
 def _own_catalog(source: Path) -> Catalog:
     """The catalog of a user's workbook; sheets that it lacks are those of the shipped one."""
-    from xlperf.catalog.workbook import read_catalog_tables
+    from xlperf.catalog.read import read_catalog_tables
 
     tables, faults = read_catalog_tables(source, required=False)
     own = {table.kind: table for table in tables}

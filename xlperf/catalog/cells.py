@@ -1,498 +1,480 @@
-"""Cell values to columns: headers with units, numbers, flags, choices, blanks, and every fault with its place.
-
-Rows of cells (a sheet, a range that a spreadsheet host sends) and columns of text (a CSV file) go through the same
-rules: :func:`table_from_rows` and :func:`table_from_columns`. All faults are collected and raised once.
-"""
+"""Cells: what a value is (numbers, dates, errors, blanks), and which column and unit a header cell names."""
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.errors import Fault, Hint, InputError
-from xlperf.catalog.headers import Field, Header, parse_header, plan_kind, table_kind
-from xlperf.catalog.keys import key_faults
-from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, TableSchema, schema, split_header
-from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.catalog.values import (
-    BadValue,
-    ErrorValue,
-    SparseRow,
-    Unsaved,
-    as_number,
-    as_text,
-    factorise,
-    is_blank,
-    number_of,
-    shown,
+from xlperf.base.errors import Fault, Hint, InputError, nearest, printable
+from xlperf.base.units import UNITS
+from xlperf.catalog.schema import (
+    EVERY_TABLE,
+    PLAN_TABLES,
+    Column,
+    is_count,
+    known_units,
+    schema,
+    split_header,
+    table_schema,
+    unit_of,
 )
 
-__all__ = [
-    "ErrorValue",
-    "Unsaved",
-    "convert",
-    "is_blank",
-    "parse_coded",
-    "parse_columns",
-    "parse_header",
-    "parse_rows",
-    "plan_kind",
-    "shown",
-    "table_from_columns",
-    "table_from_rows",
-    "table_kind",
-]
-
-Locate = Callable[[int, int], str]
-"""``locate(row, position)`` says where a cell stands; row -1 is the header, position -1 the whole row."""
-
-_ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
-_HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
-_MOST_COUNTED = 2.0**50
-_LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
-_YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_EPOCH_1900, _EPOCH_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
 
 
-def convert(field: Field, value: object, from_text: bool = False) -> float | str | None:
-    """One cell value as the table holds it; None means the word ``auto``.
+class BadValue(ValueError):
+    """A value that will not do; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorValue:
+    """A cell that holds a spreadsheet error such as ``#N/A``."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaved:
+    """A cell that holds a formula whose value the file does not have."""
+
+    formula: str
+
+
+class SparseRow(Sequence[object]):
+    """Cells of a row of a sheet by position, without a place for those that are blank.
 
     Parameters
     ----------
-    field : Field
-        Column and unit.
-    value : object
-        Cell value.
-    from_text : bool, default False
-        Whether numbers arrive as text, as in a CSV file.
-
-    Raises
-    ------
-    ValueError
-        With the problem in words.
+    cells : mapping of int to object
+        Values by column of the sheet.
+    columns : sequence of int
+        Column of each position.
+    position : mapping of int to int
+        Position of each column.
     """
-    kind = field.column.kind
-    if isinstance(value, str):
-        value = value.strip()
-        if value[:1] in "#E" and _ERRORS.fullmatch(value):
-            value = ErrorValue(value)
-    if isinstance(value, Unsaved):
-        raise BadValue(
-            f"{field.words} is a formula without a saved value;"
-            " open and save it once in Excel or LibreOffice, or enter a value"
-        )
-    if is_blank(value):
-        if field.column.required:
-            remedy = f"; it must be {field.expects}" if kind in ("number", "flag", "choice") else ""
-            raise BadValue(f"{field.words} is missing{remedy}")
-        return float("nan") if kind in ("number", "flag") else ""
-    if isinstance(value, str) and value.casefold() == "auto":
-        if field.may_be_auto:
-            return None
-        if field.column.table in PLAN_TABLES and kind in ("number", "flag", "choice"):
-            raise BadValue(f"{field.words} cannot be auto: no search chooses it, write a value")
-    if kind == "number":
-        return _number(field, value, from_text)
-    if kind == "flag":
-        return _flag(field, value)
-    if kind == "choice":
-        return _choice(field, value)
-    return _text(field, value)
+
+    __slots__ = ("_cells", "_columns", "_position")
+
+    def __init__(self, cells: Mapping[int, object], columns: Sequence[int], position: Mapping[int, int]) -> None:
+        self._cells, self._columns, self._position = cells, columns, position
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self._cells.get(self._columns[position])
+
+    def filled(self, positions: frozenset[int]) -> list[int]:
+        """Those of some positions that hold anything, in their order."""
+        if not positions:
+            return []
+        known = (self._position.get(column) for column in self._cells)
+        return sorted(place for place in known if place in positions)
 
 
-def _number(field: Field, value: object, from_text: bool) -> float:
-    number = math.nan
-    value = as_number(value)
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        with suppress(OverflowError):
-            number = float(value)
-    elif isinstance(value, str):
-        number = number_of(value)
-        if not from_text and math.isfinite(number):
-            raise BadValue(f"{field.words} must be {field.expects}, got the text {shown(value)}; enter it as a number")
-    if not math.isfinite(number):
-        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}")
-    inside = number * field.factor
-    found = shown(value if from_text else number)
-    if not _within(field, inside):
-        raise BadValue(f"{field.words} must be {field.expects}, got {found}")
-    if _beyond(field, inside):
-        raise BadValue(f"{field.words} must be {field.expects}, got {found}, beyond what can be computed with")
-    return inside
+class DateNumber(float):
+    """A number that its cell shows as a date: a number where one is meant, and the date where a text is.
+
+    >>> cell = DateNumber(46023.0)
+    >>> cell + 1.0, cell.text
+    (46024.0, '2026-01-01')
+    """
+
+    __slots__ = ("date_1904",)
+    date_1904: bool
+
+    def __new__(cls, serial: float, date_1904: bool = False) -> DateNumber:
+        """From the number, in days, and the date system of the workbook."""
+        self = super().__new__(cls, serial)
+        self.date_1904 = date_1904
+        return self
+
+    @property
+    def text(self) -> str:
+        """The date as text; the number where there is no such date."""
+        try:
+            return date_text(_date_of(float(self), self.date_1904))
+        except (OverflowError, ValueError):
+            return f"{float(self):.15g}"
 
 
-def _within(field: Field, inside: float) -> bool:
-    """Whether a value in the unit used inside keeps the column's bounds, and is whole where it counts things."""
-    if inside < field.low or inside > field.high or (field.exclusive and inside == field.low):
-        return False
-    return not field.whole or inside == math.floor(inside)
+def date_text(date: datetime.date | datetime.time) -> str:
+    """A date as text, with the time of day unless it is midnight."""
+    if not isinstance(date, datetime.datetime):
+        return date.isoformat()
+    return date.date().isoformat() if date.time() == datetime.time() else date.isoformat(sep=" ")
 
 
-def _beyond(field: Field, inside: Any) -> Any:
-    """Whether a value, or each of an array, is so large, or so near to a 0 that is refused, that no number follows."""
-    size = abs(inside)
-    return (size > (_MOST_COUNTED if field.whole else _LARGEST)) | (field.exclusive & (size < _SMALLEST))
+def _date_of(serial: float, date_1904: bool) -> datetime.datetime:
+    if date_1904:
+        return _EPOCH_1904 + datetime.timedelta(days=serial)
+    # Excel has a 29 February 1900, so that its days before it come one later than those of our calendar
+    return _EPOCH_1900 + datetime.timedelta(days=serial + (1.0 if 1.0 <= serial < 60.0 else 0.0))
 
 
-def _flag(field: Field, value: object) -> float:
-    value = as_number(value)
-    if isinstance(value, (bool, int, float, np.bool_, np.number)) and value in (0, 1):
+def serial_number(date: datetime.datetime, date_1904: bool = False) -> float:
+    """The number behind a date in a cell. [days]
+
+    >>> serial_number(datetime.datetime(2026, 1, 1, 12)), serial_number(datetime.datetime(1900, 1, 1))
+    (46023.5, 1.0)
+    >>> serial_number(datetime.datetime(2026, 1, 1), date_1904=True)
+    44561.0
+    """
+    naive = date.replace(tzinfo=None)
+    if date_1904:
+        return in_days(naive - _EPOCH_1904)
+    days = in_days(naive - _EPOCH_1900)
+    return days - 1.0 if 1.0 < days < 61.0 else days
+
+
+def in_days(time: datetime.timedelta) -> float:
+    """A time in days, without the noise of its rounding to microseconds."""
+    return round(time / datetime.timedelta(days=1), 10)
+
+
+def as_number(value: object) -> object:
+    """A value that stands for a number, as a float: an amount of money, a date, a time; others as they are.
+
+    Spreadsheet programs hand over what a cell shows: an amount in a currency as a decimal number, a number in a date
+    format as a date.
+
+    >>> from decimal import Decimal
+    >>> as_number(Decimal("2.49")), as_number(datetime.timedelta(hours=36)), as_number("2.49"), as_number(True)
+    (2.49, 1.5, '2.49', True)
+    """
+    if isinstance(value, (float, str)) or value is None:
+        return value
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        value = value.astype(f"{value.dtype.kind}8[us]").item()
+    if isinstance(value, (Decimal, np.integer, np.floating)):
         return float(value)
-    if isinstance(value, str) and value.casefold() in _YES:
-        return _YES[value.casefold()]
-    raise BadValue(f"{field.words} must be yes or no, got {shown(value)}")
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, datetime.datetime):
+        return serial_number(value) if value == value else None  # pandas has a date that is none
+    if isinstance(value, datetime.date):
+        return serial_number(datetime.datetime(value.year, value.month, value.day))
+    if isinstance(value, datetime.time):
+        midnight = datetime.timedelta(hours=value.hour, minutes=value.minute, seconds=value.second)
+        return in_days(midnight + datetime.timedelta(microseconds=value.microsecond))
+    if isinstance(value, datetime.timedelta):
+        return in_days(value) if value == value else None
+    return value
 
 
-def _choice(field: Field, value: object) -> str:
+def as_text(value: object) -> str | None:
+    """A value where a text is meant: texts, numbers and dates; None for others.
+
+    >>> as_text("A100"), as_text(8.0), as_text(datetime.date(2026, 1, 1)), as_text(True)
+    ('A100', '8', '2026-01-01', None)
+    """
     if isinstance(value, str):
-        spelled = re.sub(r"[\s_\-]+", "-", value.casefold())
-        for choice in field.column.choices:
-            if choice.casefold() == spelled:
-                return choice
-    raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}")
+        return value
+    if isinstance(value, DateNumber):
+        return value.text
+    if isinstance(value, (datetime.date, datetime.time)):
+        return date_text(value)
+    number = as_number(value)
+    if isinstance(number, (int, float)) and not isinstance(number, bool):
+        with suppress(OverflowError):
+            return f"{float(number):.15g}"
+    return None
 
 
-def _text(field: Field, value: object) -> str:
-    if isinstance(value, str) and _HALVES.search(value):
-        raise BadValue(f"{field.words} must be text, got {shown(value)}, which holds half a character")
-    text = as_text(value)
-    if text is None:
-        raise BadValue(f"{field.words} must be text, got {shown(value)}")
-    return text
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Several values in the place of one: a list, a map, a record."""
+
+    text: str
 
 
-class _Collector:
-    """Faults with the row and position that order them."""
-
-    def __init__(self, locate: Locate) -> None:
-        self.locate = locate
-        self._found: dict[tuple[int, int], list[tuple[str, Hint | None]]] = {}
-
-    def add(self, row: int, position: int, problem: str, hint: Hint | None = None) -> None:
-        self._found.setdefault((row, position), []).append((problem, hint))
-
-    def has(self, row: int, position: int) -> bool:
-        return (row, position) in self._found
-
-    def header(self, parsed: Header) -> None:
-        for position, problem, other, hint in parsed.faults:
-            clause = f"; the first is at {self.locate(-1, other)}" if other >= 0 else ""
-            self.add(-1, position, problem + clause, hint)
-
-    def faults(self) -> list[Fault]:
-        return [Fault(self.locate(*place), *words) for place in sorted(self._found) for words in self._found[place]]
+def is_blank(value: object) -> bool:
+    """Whether a cell holds nothing: None, NaN, or text without a visible character."""
+    if value is None:
+        return True
+    if isinstance(value, str):
+        return not value.strip()
+    return isinstance(value, float) and value != value
 
 
-def parse_rows(
-    kind: str, header: Sequence[object], rows: Sequence[Sequence[object]], locate: Locate, skip_empty: bool = True
-) -> tuple[Table, list[Fault]]:
-    """Rows of cells as a table, with every fault; a faulty value is blank in the table.
+def number_of(text: str) -> float:
+    """A number from its text: digits 0 to 9, a decimal point, an exponent; NaN for any other text.
 
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema.
-    header : sequence
-        Header cells.
-    rows : sequence of sequence
-        Cells of each row; short rows are blank at the end.
-    locate : callable
-        ``locate(row, position)``: where a cell stands.
-    skip_empty : bool, default True
-        Leave rows out that are blank in every input column; places still name the original rows.
+    Python's own reading takes more: ``1_000``, digits of other scripts, ``nan``, ``Infinity``.
+
+    >>> number_of(" -1.5e3 "), number_of("1_000"), number_of("inf")
+    (-1500.0, nan, nan)
     """
-    parsed = parse_header(kind, header)
-    collector = _Collector(locate)
-    collector.header(parsed)
-    fields, unnamed = parsed.fields, frozenset(parsed.unnamed)
-    kept: list[int] = []
-    for row, cells in enumerate(rows):
-        width = len(cells)
-        if skip_empty and all(field.position >= width or is_blank(cells[field.position]) for field in fields):
-            continue
-        for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
-            if position < width and not is_blank(cells[position]):
-                collector.add(row, position, f"a value without a header, got {shown(cells[position])}")
-        kept.append(row)
-    columns: dict[str, np.ndarray] = {}
-    auto: dict[str, np.ndarray] = {}
-    for field in fields:
-        at = field.position
-        values = [rows[row][at] if at < len(rows[row]) else None for row in kept]
-        columns[field.column.name], autos = _column(field, values, kept, collector)
-        if autos:
-            auto[field.column.name] = _mask(len(kept), autos)
-    return _finish(kind, fields, columns, auto, kept, collector)
+    text = text.strip()
+    return float(text) if _NUMBER.fullmatch(text) else math.nan
 
 
-def _column(
-    field: Field, values: Sequence[object], kept: Sequence[int], collector: _Collector
-) -> tuple[np.ndarray, list[int]]:
-    """Converted values of a column, and which of them are ``auto``; values that come again are converted once."""
-    blank: float | str = "" if field.column.is_text else float("nan")
-    done: dict[tuple[type, object], float | str | None] = {}
-    results: list[float | str] = []
-    autos: list[int] = []
-    for number, value in enumerate(values):
-        key = (value.__class__, value) if isinstance(value, (str, float, int)) else None
-        try:
-            if key is None or key not in done:
-                result = convert(field, value)
-                if key is not None:
-                    done[key] = result
-            else:
-                result = done[key]
-        except BadValue as bad:
-            collector.add(kept[number], field.position, str(bad))
-            result = blank
-        if result is None:
-            autos.append(number)
-            result = blank
-        results.append(result)
-    return _as_array(field, results), autos
+def shown(value: object) -> str:
+    """A value as a message shows it.
 
-
-def parse_columns(
-    kind: str, header: Sequence[object], columns: Sequence[np.ndarray], locate: Locate
-) -> tuple[Table, list[Fault]]:
-    """Columns as a table, with every fault; each distinct text is converted once.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema.
-    header : sequence
-        Header of each column.
-    columns : sequence of array
-        Numbers (NaN: blank), booleans, or objects: text as in a CSV file, None.
-    locate : callable
-        ``locate(row, position)``: where a value stands.
+    >>> shown("n/a"), shown(2.5), shown(True)
+    ('"n/a"', '2.5', 'TRUE')
     """
-    return parse_coded(kind, header, [_coded(np.asarray(values)) for values in columns], locate)
+    if isinstance(value, str):
+        text = " ".join(value.split())
+        return printable(f'"{text[:57]}..."' if len(text) > 60 else f'"{text}"')
+    if isinstance(value, (bool, np.bool_)):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, ErrorValue):
+        return printable(f"the error {value.text[:60]}")
+    if isinstance(value, Group):
+        return f"several values, {shown(value.text)}"
+    if isinstance(value, DateNumber):
+        return f"the date {value.text}"
+    if isinstance(value, datetime.datetime) and value.time() == datetime.time():
+        return f"the date {value.date().isoformat()}"
+    if isinstance(value, (datetime.date, datetime.time)):
+        return f"the date {value.isoformat()}"
+    if isinstance(value, (float, np.number)) or (isinstance(value, int) and abs(value) < 10**300):
+        return f"{float(value):.15g}"
+    return printable(f'"{_plain(value)}"')
 
 
-Coded = tuple[np.ndarray, Sequence[object] | None]
-"""A column as codes into its distinct values, or as numbers (and no distinct values)."""
+def _plain(value: object) -> str:
+    """The start of a value as text; an integer of thousands of digits has none in Python."""
+    try:
+        text = str(value)
+    except ValueError:
+        text = "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def parse_coded(
-    kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate
-) -> tuple[Table, list[Fault]]:
-    """Columns given as codes into distinct values, as :func:`parse_columns`."""
-    parsed = parse_header(kind, header)
-    collector = _Collector(locate)
-    collector.header(parsed)
-    for position in parsed.unnamed:
-        values, distinct = columns[position]
-        if distinct is None:
-            codes = np.flatnonzero(~np.isnan(values))[:1]  # a number in every row says no more than one
-            found = [(int(row), values[row].item()) for row in codes]
-        else:
-            rows = dict(zip(*(part.tolist() for part in np.unique(values, return_index=True)), strict=True))
-            found = [(rows[code], value) for code, value in enumerate(distinct) if code in rows]
-        for row, value in found:
-            if not is_blank(value):
-                collector.add(row, position, f"a value without a header, got {shown(value)}")
-    arrays: dict[str, np.ndarray] = {}
-    auto: dict[str, np.ndarray] = {}
-    for field in parsed.fields:
-        values, distinct = columns[field.position]
-        if distinct is None:
-            arrays[field.column.name] = _numbers(field, values, collector)
-            continue
-        arrays[field.column.name], mask = _expand(field, values, distinct, collector)
-        if mask is not None:
-            auto[field.column.name] = mask
-    length = len(columns[0][0]) if columns else 0
-    return _finish(kind, parsed.fields, arrays, auto, range(length), collector)
+def factorise(values: Sequence[object]) -> tuple[np.ndarray, list[object]]:
+    """Codes of values, and the distinct values that they index, in the order of their first appearance."""
+    seen: dict[object, int] = {}
+    try:
+        codes = [seen.setdefault(value, len(seen)) for value in values]
+    except TypeError:  # a list, a map: a column of a Parquet file or a data frame may hold them
+        seen.clear()
+        codes = [seen.setdefault(_hashable(value), len(seen)) for value in values]
+    return np.array(codes, dtype=np.int64), list(seen)
 
 
-def _expand(
-    field: Field, codes: np.ndarray, distinct: Sequence[object], collector: _Collector
-) -> tuple[np.ndarray, np.ndarray | None]:
-    blank: float | str = "" if field.column.is_text else float("nan")
-    results: list[float | str] = []
-    autos: list[int] = []
-    problems: dict[int, str] = {}
-    for code, value in enumerate(distinct):
-        try:
-            result = convert(field, value, from_text=True)
-        except BadValue as bad:
-            problems[code] = str(bad)
-            result = blank
-        if result is None:
-            autos.append(code)
-            result = blank
-        results.append(result)
-    if problems:
-        faulty = np.flatnonzero(np.isin(codes, list(problems)))
-        for row, code in zip(faulty.tolist(), codes[faulty].tolist(), strict=True):
-            collector.add(row, field.position, problems[code])
-    expanded = _as_array(field, results)[codes] if results else _as_array(field, [])
-    return expanded, np.isin(codes, autos) if autos else None
+def _hashable(value: object) -> object:
+    try:
+        hash(value)
+    except TypeError:
+        return Group(str(value))
+    return value
 
 
-def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndarray:
-    """Numbers of a number or flag column; anything else goes through its distinct values."""
-    if field.column.kind != "number" or values.dtype == np.bool_:
-        distinct, codes = np.unique(values, return_inverse=True)
-        return _expand(field, codes.reshape(-1), distinct.tolist(), collector)[0]
-    numbers = values.astype(np.float64)
-    inside = numbers * field.factor
-    fine = np.isfinite(inside) & (inside >= field.low) & (inside <= field.high)
-    if field.exclusive:
-        fine &= inside != field.low
-    if field.whole:
-        fine &= inside == np.floor(inside)
-    if not field.column.required:
-        fine |= np.isnan(numbers)
-    for row in np.flatnonzero(~fine).tolist():
-        if np.isnan(numbers[row]):
-            collector.add(row, field.position, f"{field.words} is missing; it must be {field.expects}")
-        else:
-            collector.add(row, field.position, f"{field.words} must be {field.expects}, got {shown(numbers[row])}")
-    for row in np.flatnonzero(fine & _beyond(field, inside)).tolist():
-        problem = f"must be {field.expects}, got {shown(numbers[row])}, beyond what can be computed with"
-        collector.add(row, field.position, f"{field.words} {problem}")
-    return np.where(fine, inside, np.nan)
+_FORMER_RESULTS = set(
+    "carbon_per_million_tokens cost_per_million_tokens cost_per_million_input_tokens cost_per_million_output_tokens "
+    "energy_per_token run_carbon run_cost step_cost tokens_per_dollar tokens_per_second_per_megawatt".split()
+)
+"""What version 0.1 of ``xlperf cost`` called the owner's results: files that it wrote are still plans."""
 
 
-def _coded(values: np.ndarray) -> Coded:
-    if values.dtype.kind in "fiub":
-        return values, None
-    if values.dtype.kind in "mM":
-        values = values.astype(f"{values.dtype.kind}8[us]")
-    return factorise(values.tolist())
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What one header cell means: the column, and the factor from its unit to the unit used inside."""
+
+    position: int
+    column: Column
+    symbol: str
+    factor: float
+    low: float = -math.inf
+    high: float = math.inf
+    exclusive: bool = False
+    whole: bool = False
+
+    @property
+    def words(self) -> str:
+        """Name of the column as a person writes it."""
+        return self.column.name.replace("_", " ")
+
+    @property
+    def may_be_auto(self) -> bool:
+        """Whether the word ``auto`` may stand in place of a value."""
+        return self.column.may_be_auto
+
+    @property
+    def expects(self) -> str:
+        """What would do, in words."""
+        column = self.column
+        if column.kind == "number":
+            low, high, _ = column.limits
+            if self.symbol != column.unit and column.bounds:
+                scale = unit_of(column).factor / self.factor
+                column = replace(column, unit=self.symbol, bounds=_scaled(column.bounds, low, high, scale))
+            elif self.symbol != column.unit:
+                column = replace(column, unit=self.symbol)
+            words = column.bounds_text
+            return words.replace("a number", "a whole number", 1) if self.whole else words
+        if column.kind == "flag":
+            return "yes or no"
+        if column.kind == "choice":
+            return f"one of {', '.join(column.choices)}"
+        return "text"
 
 
-def _as_array(field: Field, values: Sequence[float | str]) -> np.ndarray:
-    return np.array(values, dtype=object if field.column.is_text else np.float64)
+class HeaderFault(NamedTuple):
+    """What is wrong with a header cell, or with the whole header (position -1); ``other`` is the cell it repeats."""
+
+    position: int
+    problem: str
+    other: int = -1
+    hint: Hint | None = None
 
 
-def _mask(length: int, positions: Sequence[int]) -> np.ndarray:
-    mask = np.zeros(length, dtype=bool)
-    mask[list(positions)] = True
-    return mask
+@dataclass(frozen=True)
+class Header:
+    """The columns that a row of header cells names, and what is wrong with it."""
+
+    kind: str
+    fields: tuple[Field, ...]
+    unnamed: tuple[int, ...]
+    faults: tuple[HeaderFault, ...]
 
 
-def _finish(
-    kind: str,
-    fields: Sequence[Field],
-    columns: Mapping[str, np.ndarray],
-    auto: Mapping[str, np.ndarray],
-    kept: Sequence[int],
-    collector: _Collector,
-) -> tuple[Table, list[Fault]]:
-    positions = {field.column.name: field.position for field in fields}
-    locate = collector.locate
-
-    def place(row: int, column: str) -> str:
-        return locate(kept[row] if row >= 0 else -1, positions.get(column, -1))
-
-    table = Table(kind, columns, place, auto)
-    for field in fields:
-        for row in _unfilled(table, field):
-            if not collector.has(kept[row], field.position):
-                collector.add(kept[row], field.position, f"{field.words} is missing; it must be {field.expects}")
-    if kind in EVERY_TABLE:
-        for row, column, problem in key_faults(table):
-            collector.add(kept[row], positions.get(column, -1), problem)
-    return table, collector.faults()
+def _scaled(bounds: str, low: float, high: float, scale: float) -> str:
+    if ".." in bounds:
+        return f"{low * scale:g}..{high * scale:g}"
+    return re.sub(r"[\d.eE+-]+$", f"{low * scale:g}", bounds)
 
 
-def _unfilled(table: Table, field: Field) -> list[int]:
-    """Rows where a number is blank and what may stand instead of it is blank too."""
-    other = field.column.instead
-    if not other:
-        return []
-    blank = np.isnan(table[field.column.name]) & (table.text(other) == "")
-    return [int(row) for row in np.flatnonzero(blank)]
+def table_kind(header: Sequence[object]) -> str:
+    """Which kind of sheet a header row belongs to: the first header names it.
 
-
-def table_from_rows(
-    kind: str,
-    header: Sequence[object],
-    rows: Sequence[Sequence[object]],
-    place: Place = nowhere,
-    skip_empty: bool = True,
-) -> Table:
-    """Rows of cell values as a table in the units used inside.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema: ``accelerators``, ``training`` ...
-    header : sequence
-        Header cells, with or without units in parentheses.
-    rows : sequence of sequence
-        Cell values of each row: numbers, text, booleans, None.
-    place : callable, optional
-        ``place(row, column)`` for the messages; row -1 is the header, and ``column`` the canonical name of a known
-        column, else the header as it is written, or "" for the whole row.
-    skip_empty : bool, default True
-        Leave blank rows out; False makes them faults where a column is required.
-
-    Returns
-    -------
-    Table
-        Columns of the header that the schema knows; result columns inside a plan are left out.
+    A plan is of kind ``inference`` if it has a prompt length, else ``training``.
 
     Raises
     ------
     InputError
-        With every fault of header and cells.
-
-    >>> table_from_rows("training", ["model", "accelerator", "num accelerators"], [["a", "b", 8]])["num_accelerators"]
-    array([8.])
+        When no kind has such a first header.
     """
-    table, faults = parse_rows(kind, header, rows, _by_name(header, place, kind), skip_empty)
-    return _raised(table, faults)
+    names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
+    for kind in EVERY_TABLE:
+        if names and names[0] == table_schema(kind).key.name:
+            return kind
+    if {"model", "accelerator"} & set(names):
+        return plan_kind(header)
+    first = shown(next((cell for cell in header if not is_blank(cell)), ""))
+    keys = ", ".join(table_schema(kind).key.name for kind in EVERY_TABLE)
+    raise InputError(
+        Fault("", f"the first header must name the kind of table ({keys}, or name for plans), got {first}")
+    )
 
 
-def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
-    """Columns as a table in the units used inside; fast for many rows.
+def plan_kind(header: Sequence[object]) -> str:
+    """Kind of a table of plans: ``inference`` if it has a ``prompt_length`` column, else ``training``.
+
+    Columns that only inference has say so too, so that the prompt length is what is missed, and not they.
+
+    >>> plan_kind(["model", "accelerator", "prompt length (-)"]), plan_kind(["model", "batch size"])
+    ('inference', 'inference')
+    """
+    names = {split_header(cell)[0] for cell in header if isinstance(cell, str)}
+    training, inference = (set(table_schema(kind).by_name) for kind in PLAN_TABLES)
+    meant = "prompt_length" in names or (names & (inference - training) and not names & (training - inference))
+    return "inference" if meant else "training"
+
+
+def parse_header(kind: str, header: Sequence[object]) -> Header:
+    """Columns, units and faults of a header row.
 
     Parameters
     ----------
     kind : str
         Name of the sheet in the schema.
-    columns : mapping of str to array
-        By header: numbers (NaN where blank), booleans, or text (numbers may be written as text).
-    place : callable, optional
-        As in :func:`table_from_rows`.
+    header : sequence
+        Header cells: text, or blank.
 
     Returns
     -------
-    Table
-        As in :func:`table_from_rows`; rows are never left out.
-
-    Raises
-    ------
-    InputError
-        With every fault of header and values.
+    Header
+        Result columns beside the inputs have no field; unknown ones are faults.
     """
-    header = list(columns)
-    table, faults = parse_columns(kind, header, list(columns.values()), _by_name(header, place, kind))
-    return _raised(table, faults)
+    return _parse_header(kind, tuple(cell if isinstance(cell, (str, float, int)) else _header(cell) for cell in header))
 
 
-def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
-    sheet: TableSchema = schema()[kind]
-
-    def locate(row: int, position: int) -> str:
-        cell = header[position] if 0 <= position < len(header) else ""
-        text = cell if isinstance(cell, str) else "" if cell is None else str(cell)
-        name = split_header(text)[0]
-        return place(row, name if name in sheet.by_name else text)
-
-    return locate
+def _header(cell: object) -> object:
+    return None if cell is None else shown(cell)
 
 
-def _raised(table: Table, faults: Sequence[Fault]) -> Table:
-    if faults:
-        raise InputError(faults)
-    return table
+@lru_cache(maxsize=512)
+def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
+    sheet = table_schema(kind)
+    ignored = _result_names(kind)
+    if any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header):
+        ignored |= _varied_names(kind)
+    fields: list[Field] = []
+    faults: list[HeaderFault] = []
+    unnamed: list[int] = []
+    first: dict[str, int] = {}
+    for position, cell in enumerate(header):
+        if is_blank(cell):
+            unnamed.append(position)
+            continue
+        text = cell if isinstance(cell, str) else shown(cell)
+        name, symbol = split_header(text)
+        column = sheet.by_name.get(name)
+        if column is None:
+            if name not in ignored:
+                known = tuple(word.replace("_", " ") for word in (*sheet.by_name, *sorted(ignored)))
+                hint = partial(nearest, name.replace("_", " "), known)
+                faults.append(HeaderFault(position, f"unknown column {shown(text)}", hint=hint))
+            continue
+        if name in first:
+            faults.append(HeaderFault(position, f"duplicate column {shown(text)}", first[name]))
+            continue
+        first[name] = position
+        try:
+            fields.append(_field(position, column, symbol))
+        except BadValue as bad:
+            faults.append(HeaderFault(position, str(bad)))
+    for column in sheet.columns:
+        needed = column.required or (column.instead and column.instead not in first)
+        if needed and column.name not in first:
+            faults.append(HeaderFault(-1, f'the column "{column.header}" is missing'))
+    return Header(kind, tuple(fields), tuple(unnamed), tuple(faults))
+
+
+@lru_cache(maxsize=64)
+def _result_names(kind: str) -> frozenset[str]:
+    """Columns that commands write beside the rows of a kind: left out where rows are read."""
+    tables = [f"{kind}_results", *(["ownership"] if kind in PLAN_TABLES else [])]
+    names = {column.name for table in tables if table in schema() for column in schema()[table].columns}
+    return frozenset(names | (_FORMER_RESULTS if kind in PLAN_TABLES else set()))
+
+
+@lru_cache(maxsize=64)
+def _varied_names(kind: str) -> frozenset[str]:
+    """Columns of the catalog as a sweep writes them beside plans and results: ``accelerators.memory_bandwidth``."""
+    tables = EVERY_TABLE if kind in PLAN_TABLES else ()
+    return frozenset(f"{table}.{column.name}" for table in tables for column in table_schema(table).columns)
+
+
+def _field(position: int, column: Column, symbol: str | None) -> Field:
+    words = column.name.replace("_", " ")
+    if column.kind != "number":
+        if symbol:
+            raise BadValue(f"{words} has no unit, the header says ({shown(symbol)[1:-1]})")
+        return Field(position, column, "", 1.0)
+    default = unit_of(column)
+    low, high, exclusive = column.limits
+    bounds = (low * default.factor, high * default.factor, exclusive, is_count(column))
+    if not symbol:
+        return Field(position, column, column.unit, default.factor, *bounds)
+    found = UNITS.get(symbol.replace("²", "2"))
+    known = ", ".join(known_units(default.dimension))
+    if found is None:
+        raise BadValue(f"unknown unit ({shown(symbol)[1:-1]}) of {words}; known: {known}")
+    if found.dimension != default.dimension:
+        raise BadValue(f"{words} cannot be in {symbol}; known: {known}")
+    return Field(position, column, symbol, found.factor, *bounds)

@@ -1,4 +1,4 @@
-"""Checks of a workbook: every fault of its sheets, and what can be read but looks doubtful."""
+"""Checks of a workbook: every fault of its sheets, and warnings about values that can be read but look doubtful."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.doubts import far_values
-from xlperf.catalog.plans import read_plans
-from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES
-from xlperf.catalog.sheets import Workbook
+from xlperf.catalog.cells import shown
+from xlperf.catalog.read import raise_faults, read_plans, unread_sheets
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.catalog.workbook import raise_faults, unread_sheets
+from xlperf.catalog.xlsx import Workbook
 
 MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
 PRICE_AGE = 3  # years after which the price of an accelerator says little
@@ -249,3 +248,72 @@ _WARNINGS: dict[str, Callable[[Catalog], list[Fault]]] = {
     "networks": _network_warnings,
     "models": _model_warnings,
 }
+
+
+FAR = 1000.0
+"""Times beyond the largest, or below the smallest, of the known values from which a value is doubted. [-]"""
+LEAST_KNOWN = 3
+"""Values of other rows without which nothing can be said. [-]"""
+
+
+def far_values(table: Table, known: Table) -> list[Fault]:
+    """Numbers a thousand times beyond every other row of their kind, in either direction.
+
+    Parameters
+    ----------
+    table : Table
+        Rows of a catalog sheet, or plans. The values of calibration constants have bounds of their own.
+    known : Table
+        Rows of that kind that are known to be right; one of the same name is the same row before an edit, and not
+        among the others.
+
+    Returns
+    -------
+    list of Fault
+        One per cell.
+    """
+    if table.kind == "calibration":
+        return []
+    columns = [column for column in table.schema.columns if column.kind == "number" and column.name in table]
+    return [fault for column in columns for fault in _far(table, known, column)]
+
+
+def _far(table: Table, known: Table, column: Column) -> list[Fault]:
+    references = known.number(column.name)
+    stated = np.flatnonzero(references > 0.0)
+    if len(stated) < LEAST_KNOWN:
+        return []
+    values, keys = table.number(column.name), _keys(table)
+    low, high = (_end(references[stated], _keys(known)[stated], keys, sign) for sign in (1.0, -1.0))
+    faults = []
+    for row in np.flatnonzero((values > FAR * high) | ((values > 0.0) & (values < low / FAR))).tolist():
+        above = values[row] > high[row]
+        end, side, word = (high[row], "above", "largest") if above else (low[row], "below", "smallest")
+        times = max(values[row] / end, end / values[row])
+        unit = f" {column.unit}" if column.unit not in ("", "-") else ""
+        scale = unit_of(column).factor
+        faults.append(
+            Fault(
+                table.place(row, column.name),
+                f"{column.name.replace('_', ' ')} {shown(values[row] / scale)}{unit} is {times:.3g} times {side} the "
+                f"{word} of all other rows, {shown(end / scale)}{unit}; check its zeros and its unit",
+            )
+        )
+    return faults
+
+
+def _keys(table: Table) -> np.ndarray:
+    """What tells a row from the others: its name, of a network its tier too; of plans nothing does."""
+    if table.kind not in EVERY_TABLE:
+        return np.full(len(table), "", dtype=object)
+    names = table.text(table.schema.key.name).tolist()
+    tiers = table.number("tier").tolist() if "tier" in table else [""] * len(table)
+    return np.array([f"{name.casefold()}\n{tier}" for name, tier in zip(names, tiers, strict=True)], dtype=object)
+
+
+def _end(values: np.ndarray, names: np.ndarray, keys: np.ndarray, sign: float) -> np.ndarray:
+    """Smallest of values (largest where the sign is negative) of other names than each key; NaN where there is none."""
+    first = int(np.argmin(sign * values))
+    others = values[names != names[first]] if names[first] else values
+    second = sign * np.min(sign * others) if len(others) else np.nan
+    return np.where((keys == names[first]) & (keys != ""), second, values[first])

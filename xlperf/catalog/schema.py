@@ -65,6 +65,10 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Columns of plans that ``auto`` may stand in: a search chooses the value."""
+_COUNTS = re.compile(
+    r"(num_\w+|\w+_(size|length|layers|rank|parallel|pipeline|stage|step)|size|tier|top_k|year|concurrency"
+    r"|links_per_peer|sliding_window)$"
+)
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
 
 
@@ -207,6 +211,25 @@ def results_of(plan_table: str) -> TableSchema:
 def unit_of(column_: Column) -> Unit:
     """The unit that a header of this column means when it states none."""
     return UNITS[column_.unit or "-"]
+
+
+@cache
+def is_count(column_: Column) -> bool:
+    """Whether the values of a number column are whole: layers, ranks, tokens, years.
+
+    >>> is_count(column("training", "tensor_parallel")), is_count(column("prices", "life"))
+    (True, False)
+    """
+    return column_.kind == "number" and unit_of(column_).dimension == "-" and bool(_COUNTS.match(column_.name))
+
+
+def known_units(dimension: str) -> list[str]:
+    """Unit symbols of one dimension, the plain spelling of each.
+
+    >>> known_units("request/s")
+    ['request/s']
+    """
+    return [symbol for symbol, unit in UNITS.items() if unit.dimension == dimension and symbol not in ("1", "µs")]
 
 
 def split_header(text: str) -> tuple[str, str | None]:

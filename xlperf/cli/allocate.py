@@ -79,7 +79,7 @@ def optimise(
     parallel, with micro batches and recomputation (training) or batch sizes where the plan leaves them blank
     (inference). The search is differential evolution (pip install scipy) and never ends worse than the shares as given.
     """
-    from xlperf.catalog.plans import read_plans
+    from xlperf.catalog.read import read_plans
     from xlperf.cli.plans import catalog_for, picked
     from xlperf.cli.results import write_workbook
     from xlperf.explore.allocate import OBJECTIVES, optimal_allocation

@@ -137,8 +137,9 @@ def note_unread(given: str | None, own: str | None) -> None:
     InputError
         Where a workbook cannot be read, or the one that was given has no sheet of a catalog.
     """
+    from xlperf.catalog.read import unread_sheets
     from xlperf.catalog.schema import EVERY_TABLE
-    from xlperf.catalog.workbook import Workbook, unread_sheets
+    from xlperf.catalog.xlsx import Workbook
 
     for path in dict.fromkeys(filter(None, (own, given))):
         with Workbook(path) as book:

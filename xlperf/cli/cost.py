@@ -48,12 +48,6 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
 )
 @click.option("--placed", is_flag=True, help="Count whole dies on a grid instead of the closed formula; slower.")
 @click.option(
-    "--upstream",
-    is_flag=True,
-    help="Repeat the known slips of Chiplet Actuary, to compare with its figures: micro-bumps paid once per chip "
-    "design, fixed design cost of a fan-out package of one mm2, substrates designed for what they cost to make.",
-)
-@click.option(
     "--tornado",
     metavar="RESULT",
     help="Instead of the results: what the low and the high value of each uncertain input makes of one RESULT, such "
@@ -83,7 +77,6 @@ def cost(
     output: str,
     case: str,
     placed: bool,
-    upstream: bool,
     tornado: str | None,
     sheet: str | None,
     owner: str | None,
@@ -103,14 +96,14 @@ def cost(
     Columns with results of an earlier run are left out when they are read, so that a file of results can be edited and
     computed again.
     """
-    from xlperf.catalog.plans import read_designs
+    from xlperf.catalog.read import read_designs
     from xlperf.engine.designs import evaluate_designs
     from xlperf.engine.servers import evaluate_servers
 
-    if tornado is not None and (case != "base" or placed or upstream):
-        raise InputError(Fault("--tornado", "goes with neither --case, --placed nor --upstream"))
+    if tornado is not None and (case != "base" or placed):
+        raise InputError(Fault("--tornado", "goes with neither --case nor --placed"))
     table = read_designs(designs, sheet)
-    _refuse_options(table.kind, {"--placed": placed, "--upstream": upstream}, ("chiplets",))
+    _refuse_options(table.kind, {"--placed": placed}, ("chiplets",))
     _refuse_options(table.kind, {"--owner": owner is not None, "--bridge": bridge}, _PLANS)
     _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
     known = catalog_of(catalog, designs)
@@ -138,7 +131,7 @@ def cost(
         results = evaluate_ownership(table, known, owner or "", case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
-            results = evaluate_designs(table, known, case, placed, upstream, done)
+            results = evaluate_designs(table, known, case, placed, done)
     _write(output, table.kind, [_without(table, results), results])
     wrote(output, len(table), _WORDS[table.kind])
 

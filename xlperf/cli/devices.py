@@ -51,13 +51,13 @@ def device(devices: str, output: str, compare: bool, catalog: str | None) -> int
     """
     import numpy as np
 
-    from xlperf.catalog.plans import read_designs
+    from xlperf.catalog.read import read_designs
     from xlperf.engine.devices import evaluate_devices
 
     table = read_designs(devices, kinds=("devices",))
     known = catalog_of(catalog, devices)
     if compare:
-        from xlperf.explore.reverse_check import TOLERANCE, reverse_check
+        from xlperf.explore.device_check import TOLERANCE, reverse_check
 
         found = reverse_check(table, known)
         _write(output, [(found,)])

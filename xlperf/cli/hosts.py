@@ -18,9 +18,9 @@ HOSTS = click.Choice(["libreoffice"])
 @click.argument("host", type=HOSTS)
 def install(host: str) -> None:
     """Add the worksheet functions to HOST for this user; cells are computed by the environment that installs."""
-    from xlperf.addin.install import install as installed
+    from xlperf.addin.libreoffice import install as installed
 
-    say(installed(host))
+    say(installed())
 
 
 @click.command(
@@ -31,6 +31,6 @@ def install(host: str) -> None:
 @click.argument("host", type=HOSTS)
 def uninstall(host: str) -> None:
     """Remove the worksheet functions from HOST."""
-    from xlperf.addin.install import uninstall as uninstalled
+    from xlperf.addin.libreoffice import uninstall as uninstalled
 
-    say(uninstalled(host))
+    say(uninstalled())

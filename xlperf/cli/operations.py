@@ -87,7 +87,7 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
     from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
     from xlperf.engine.operations import evaluate_operations
-    from xlperf.explore.grid import grid, read_values
+    from xlperf.explore.space import grid, read_values
 
     known = catalog_of(catalog, None)
     stated = {name.replace("_", "-"): value for name, value in given.items() if value is not None}

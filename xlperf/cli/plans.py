@@ -71,7 +71,7 @@ def report(
     import datetime
 
     from xlperf.base.resources import workbook as shipped
-    from xlperf.catalog.plans import read_plans
+    from xlperf.catalog.read import read_plans
     from xlperf.workbook.report import write_report
 
     if study is not None:
@@ -143,7 +143,7 @@ def evaluate(
     be has blank results and a reason. A cell that says auto gets the value of the best plan that fits, chosen as
     xlperf search does; the reason says among how many.
     """
-    from xlperf.catalog.plans import read_plans
+    from xlperf.catalog.read import read_plans
     from xlperf.cli.results import parts, write_blocks, write_workbook
 
     tables = read_plans(plans, sheet=sheet)
@@ -189,7 +189,7 @@ def explain(
 
     Exit code 1, with the reason, where the plan cannot be.
     """
-    from xlperf.catalog.plans import read_plans
+    from xlperf.catalog.read import read_plans
     from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
     from xlperf.engine import evaluate as evaluated
@@ -265,7 +265,7 @@ def frontier(
     plans allow.
     Exit code 1 where no point is left.
     """
-    from xlperf.catalog.plans import read_plans
+    from xlperf.catalog.read import read_plans
     from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
     from xlperf.explore.frontier import SHOWN, Frontier, told_apart
@@ -306,7 +306,7 @@ def vary_line(text: str) -> tuple[str, list[str]]:
 def varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
     """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.vary import read_variation
+    from xlperf.explore.sweep import read_variation
 
     found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if found.varied:
@@ -330,7 +330,7 @@ def without_auto(plans: Table, catalog: Catalog, most: int, most_accelerators: i
     """Plans with a value in the place of every ``auto``; what was chosen is said on standard error."""
     if not plans.auto:
         return plans
-    from xlperf.explore.resolve import resolve
+    from xlperf.explore.auto import resolve
 
     found = resolve(plans, catalog, most, None, most_accelerators)
     for row, words in found.notes.items():
@@ -346,7 +346,7 @@ def _evaluated(
 
     notes: dict[int, str] = {}
     if table.auto:
-        from xlperf.explore.resolve import resolve
+        from xlperf.explore.auto import resolve
 
         number = sum(bool(any(row)) for row in zip(*table.auto.values(), strict=True))
         with progress(number, f"{number:,} plans with auto searched") as done:
@@ -356,7 +356,7 @@ def _evaluated(
             rows = table.take(slice(start, start + block)) if len(table) > block else table
             results = evaluate(rows, catalog, done)
             if notes:
-                from xlperf.explore.resolve import with_notes
+                from xlperf.explore.auto import with_notes
 
                 results = with_notes(
                     results, {row - start: note for row, note in notes.items() if 0 <= row - start < len(rows)}

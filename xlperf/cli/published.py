@@ -221,8 +221,8 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
 
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
+    from xlperf.calibrate.accuracy_tables import cross_validated_errors, cross_validation_table
     from xlperf.calibrate.fit import read_measured
-    from xlperf.calibrate.held_out import cross_validated_errors, cross_validation_table
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
@@ -233,9 +233,9 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
 
 def _kernels(catalog: Catalog, readme: str | None) -> int:
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.held_out import kernel_table
+    from xlperf.calibrate.accuracy_tables import kernel_table
     from xlperf.calibrate.kernel_errors import kernel_errors
-    from xlperf.calibrate.kernel_rows import read_kernels
+    from xlperf.calibrate.kernel_measurements import read_kernels
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
     if readme is not None:
@@ -249,7 +249,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 
 def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], readme: str | None) -> int:
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.held_out import left_out_table
+    from xlperf.calibrate.accuracy_tables import left_out_table
     from xlperf.calibrate.published import read_published
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
@@ -259,7 +259,7 @@ def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], read
 
 
 def _markdown(name: str, table: tuple[tuple[str, ...], list[tuple[str, ...]]]) -> str:
-    from xlperf.calibrate.held_out import markdown
+    from xlperf.calibrate.accuracy_tables import markdown
 
     return markdown(name, table)
 

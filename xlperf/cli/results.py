@@ -120,7 +120,7 @@ def texts(column: Column, values: np.ndarray) -> list[str]:
     >>> texts(column("training_results", "step_time"), np.array([0.1, 8.0, float("nan")]))
     ['0.1', '8', '']
     """
-    from xlperf.catalog.csvfile import harmless
+    from xlperf.catalog.csv_parquet import harmless
 
     if column.is_text:
         written = {value: harmless(str(value)) for value in dict.fromkeys(values.tolist())}

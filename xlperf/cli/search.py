@@ -105,7 +105,7 @@ def search(
 
     Exit code 1 where nothing fits and keeps the limits; the line says what comes nearest.
     """
-    from xlperf.catalog.plans import read_plans
+    from xlperf.catalog.read import read_plans
     from xlperf.cli.plans import catalog_for, picked, varied
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
@@ -162,7 +162,7 @@ def _named(one: Table) -> str:
 def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
     from xlperf.cli.results import parts, write_blocks, write_workbook
     from xlperf.cli.terminal import text_table
-    from xlperf.explore.resolve import with_notes
+    from xlperf.explore.auto import with_notes
     from xlperf.explore.search import SHOWN, stacked
 
     sheets = []

@@ -27,7 +27,7 @@ def check(workbook: str | None) -> int:
     from xlperf.base.resources import workbook as shipped
     from xlperf.calibrate.consistency import parameter_faults
     from xlperf.catalog.check import check as checked
-    from xlperf.explore.reverse_check import device_faults
+    from xlperf.explore.device_check import device_faults
 
     found = checked(workbook or shipped(), [parameter_faults, device_faults])
     say(*found.lines())
@@ -45,7 +45,7 @@ def check(workbook: str | None) -> int:
 @click.argument("file", type=InputFile())
 def show(file: str) -> None:
     """Print the sheets of FILE as text: one line per row of data, headers and formulas as they stand."""
-    from xlperf.catalog.show import shown_lines
+    from xlperf.catalog.xlsx import shown_lines
 
     for line in shown_lines(file):
         say(line)

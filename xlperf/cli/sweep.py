@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.cli.results import Part
     from xlperf.explore.solve import Solution
-    from xlperf.explore.vary import Varied
+    from xlperf.explore.sweep import Varied
 
 _VARY = (
     "Values to try for a column of the plans, with commas between, 1..64 for all whole numbers between, or auto; or of "
@@ -63,8 +63,8 @@ def sweep(
     from xlperf.cli.results import parts
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.search import SHOWN
+    from xlperf.explore.sweep import read_variation
     from xlperf.explore.sweep import sweep as swept
-    from xlperf.explore.vary import read_variation
 
     table = _plans(plans, row, name, sheet)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
@@ -148,7 +148,7 @@ def solve(
     from xlperf.explore.candidates import searched_column, with_auto
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.solve import solve_catalog, solve_plan
-    from xlperf.explore.vary import read_variation
+    from xlperf.explore.sweep import read_variation
 
     table = _plans(plans, row, name, sheet)
     asked = read_variation(table.kind, [vary_line(vary)], "--vary")
@@ -205,7 +205,7 @@ def _told(answer: Solution, column: str, varied: Varied | None, largest: bool) -
 
 def _plans(plans: str, row: int | None, name: str | None, sheet: str | None) -> Table:
     """The plans of one kind that are meant."""
-    from xlperf.catalog.plans import read_plans
+    from xlperf.catalog.read import read_plans
     from xlperf.cli.plans import picked
 
     if row is not None and name is not None:

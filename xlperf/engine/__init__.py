@@ -1,6 +1,6 @@
-"""The one door: a table of plans, designs or servers and a catalog in, a table of results out."""
+"""From tables of plans, designs or servers and a catalog to tables of results: the one entrance to the equations."""
 
-from xlperf.engine.door import evaluate, explain
+from xlperf.engine.tables import evaluate, explain
 
 __all__ = ["cost_bridge", "evaluate", "evaluate_designs", "evaluate_ownership", "evaluate_servers", "explain"]
 

@@ -12,10 +12,10 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import catalog_arrays
-from xlperf.engine.door import evaluate
+from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.ownership import Owned, OwnedPlans, owned_plans
 from xlperf.engine.servers import owner_terms
+from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.tco import building_power, cost_per_token, energy_per_token, owned_cost_rate, pool_mean
 
 Columns = dict[str, np.ndarray]

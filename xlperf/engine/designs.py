@@ -85,7 +85,6 @@ def evaluate_designs(
     catalog: Catalog,
     case: str = "base",
     placed: bool = False,
-    upstream: bool = False,
     progress: Progress | None = None,
 ) -> Table:
     """Cost of every chiplet design of a table, by part.
@@ -100,10 +99,6 @@ def evaluate_designs(
         ``low``, ``base`` or ``high``: which of the prices and yields that have a low and a high value.
     placed : bool, default False
         Count whole dies on a grid instead of the closed formula; slow.
-    upstream : bool, default False
-        Repeat three slips of Chiplet Actuary: micro-bumps are paid once per chip design, the fixed design cost of a
-        fan-out package is that of one square millimetre, and substrates below a carrier are designed for what one
-        costs to make.
     progress : callable, optional
         Called with the number of rows of each block that is done.
 
@@ -124,7 +119,7 @@ def evaluate_designs(
     for start in range(0, max(len(designs), 1), BLOCK):
         block = designs if len(designs) <= BLOCK else designs.take(slice(start, start + BLOCK))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            blocks.append(_block(block, catalog, case, placed, upstream))
+            blocks.append(_block(block, catalog, case, placed))
         if progress is not None:
             progress(len(block))
     columns = {
@@ -246,7 +241,7 @@ def _package(package: Columns, areas: Array, dies: Array, parts: Array, bridges:
     )
 
 
-def _block(designs: Table, catalog: Catalog, case: str, placed: bool, upstream: bool) -> Columns:
+def _block(designs: Table, catalog: Catalog, case: str, placed: bool) -> Columns:
     node, _ = _nodes(designs, catalog, "node", case)
     base_node, has_base = _nodes(designs, catalog, "base_node", case)
     rows = catalog.rows("packages", designs.text("package"), designs, "package")
@@ -273,10 +268,9 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool, upstream: 
     areas = areas + dummies * number["dummy_area"]
     parts = on_carrier + number["num_bridges"]
     below = _package(package, areas, num_dies + num_base, on_carrier, number["num_bridges"])
-    bumped = (
-        np.where(np.isin(package["structure"], _ORGANIC), num_dies, number["num_designs"]) if upstream else num_dies
+    bumps = bumping_cost(area, num_dies, package["bump_price"]) + bumping_cost(
+        base_area, num_base, package["bump_price"]
     )
-    bumps = bumping_cost(area, bumped, package["bump_price"]) + bumping_cost(base_area, num_base, package["bump_price"])
     bonding = np.where(stacked, num_dies * area * package["stack_bonding_price"], 0.0)
     assembly = package["assembly_cost"] + (parts + np.where(stacked, num_dies, 0.0)) * package["assembly_cost_per_part"]
     quality = bond_yield(np.minimum(dies.sold / dies.passed, 1.0), num_dies)
@@ -298,7 +292,7 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool, upstream: 
         "final_yield": package["final_yield"] * quality,
     }
     module = _module(package["structure"] == "fan-out-first", arguments)
-    one_time = _one_time(node, base_node, package, number, module_area, link, area, base_area, below, upstream)
+    one_time = _one_time(node, base_node, package, number, module_area, link, area, base_area, below)
     bill = module["total"] + number["board_cost"]
     unit = bill + one_time["nre_per_unit"]
     reason = np.full(len(area), "", dtype=object)
@@ -351,7 +345,6 @@ def _one_time(
     area: Array,
     base_area: Array,
     below: _Package,
-    upstream: bool,
 ) -> dict[str, Array]:
     """One-time costs in all, and what one module carries."""
     designs, volume, num_dies = number["num_designs"], number["volume"], number["num_dies"]
@@ -367,11 +360,6 @@ def _one_time(
     base_chips = chip_nre(base_area, based, rates["nre_chip_per_area"], rates["nre_chip_fixed"])
     carrier = np.where(np.isnan(below.carrier_area), 0.0, below.carrier_area)
     fixed, per_substrate = package["nre_fixed"], package["nre_per_substrate_area"] * below.layers
-    if upstream:
-        organic = np.isnan(below.carrier_area)
-        fan_out = np.isin(package["structure"], ("fan-out-first", "fan-out-last"))
-        fixed = np.where(fan_out, package["nre_per_carrier_area"], fixed)
-        per_substrate = np.where(organic, per_substrate, package["substrate_price"])
     packaging = package_nre(carrier, package["nre_per_carrier_area"], below.substrate_area, per_substrate, fixed)
     made = num_dies * volume
     family = np.where(np.isnan(number["family_volume"]), made, number["family_volume"])

@@ -10,8 +10,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, phase_servings
-from xlperf.engine.operator_bounds import operator_bounds
-from xlperf.engine.operators import Row, operator_row, operators_table
+from xlperf.engine.operators import Row, operator_bounds, operator_row, operators_table
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.serving import ONCE_GEMMS, ONCE_VECTORS
 from xlperf.equations.serving import Serving, ServingWork, serving_work

@@ -11,8 +11,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
-from xlperf.engine.operator_bounds import operator_bounds
-from xlperf.engine.operators import Row, operator_row, operators_table
+from xlperf.engine.operators import Row, operator_bounds, operator_row, operators_table
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.hardware.kernels import vector_time

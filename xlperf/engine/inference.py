@@ -12,11 +12,9 @@ from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.bands import band_ends, full_cache
-from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
+from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
 from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes, rounded_down
-from xlperf.engine.pieces import in_pieces
 from xlperf.engine.pools import mode_rules, pool_plans, pool_rows
-from xlperf.engine.precisions import PRECISION_CODES
 from xlperf.engine.token_costs import (
     ALL_IN,
     Terms,
@@ -28,7 +26,8 @@ from xlperf.engine.token_costs import (
 )
 from xlperf.equations.hardware.kernels import launched_ahead
 from xlperf.equations.model.model import Architecture
-from xlperf.equations.plan.rules import Rule, broken_rules
+from xlperf.equations.plan.precisions import PRECISION_CODES
+from xlperf.equations.plan.rules import Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import (
     InferencePlan,
     attention_precision,
@@ -84,7 +83,7 @@ class ServingSetting:
     load: Mapping[str, Array]
     bands: Mapping[str, Mapping[str, Array]]
     extrapolated: list[tuple[str, np.ndarray]]
-    rules: list[Rule]
+    rules: list[Remark]
     max_sequence_length: Array
     accelerators: np.ndarray
     terms: Terms
@@ -97,7 +96,7 @@ class ServingSetting:
             {name: values[rows] for name, values in self.load.items()},
             {family: {name: v[rows] for name, v in constants.items()} for family, constants in self.bands.items()},
             [(family, far[rows]) for family, far in self.extrapolated],
-            [Rule(rule.broken[rows], rule.sentence, tuple(v[rows] for v in rule.values)) for rule in self.rules],
+            [remark.take(rows) for remark in self.rules],
             self.max_sequence_length[rows],
             self.accelerators[rows],
             self.terms.take(rows),
@@ -261,7 +260,7 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
         return _evaluate(some, catalog, rows, *_kind(code))
 
-    return in_pieces(plans, catalog, named, codes, evaluated, apart)
+    return in_batches(plans, catalog, named, codes, evaluated, apart)
 
 
 def _kind(code: int) -> tuple[Architecture, str]:
@@ -321,21 +320,21 @@ def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
 def _evaluate(
     plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str
 ) -> dict[str, np.ndarray]:
-    rules: list[Rule] = []
+    rules: list[Remark] = []
     whole, prefilling = plans.number("num_accelerators"), None
     if mode == "disaggregated":
         both, setting, first, requests = _pool_settings(plans, catalog, named, architecture)
         prefilling, stream = first, _stream(plans, setting, requests)
         owned = [pool.serving.plan.num_accelerators for pool in (setting, first)]
         rules = [
-            Rule(
+            Remark(
                 (owned[0] < 1.0) | (owned[1] < 1.0),
                 "{} accelerators cannot be divided into a prefill pool and a decoding pool; set prefill accelerators",
                 (whole,),
             ),
             *(
-                Rule(rule.broken, f"prefill pool: {rule.sentence}", rule.values)
-                for rule in (*first.rules, *serving_rules(first.serving.plan, first.serving.model))
+                Remark(remark.rows, f"prefill pool: {remark.sentence}", remark.values)
+                for remark in (*first.rules, *serving_rules(first.serving.plan, first.serving.model))
             ),
         ]
     else:
@@ -370,13 +369,13 @@ def _evaluate(
             ),
             *precision_rules(plans.text("activation_precision"), plans.filled("precision")),
             *serving_rules(plan, serving.model),
-            Rule(
+            Remark(
                 np.isinf(results["ttft"]),
                 "request rate {} is more than the deployment can serve: at most {} requests/s",
                 (stream.request_rate, rounded_down(results["max_request_rate"])),
             ),
         ]
-        illegal, reason = broken_rules(rules, len(plans))
+        illegal, reason = remarks_of_rows(rules, len(plans))
         low, high = band_ends(mode, full_cache(results["running_batch"], results["max_batch_size"]), setting.bands)
         results["tpot_low"], results["tpot_high"] = results["tpot"] * low, results["tpot"] * high
         results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
@@ -396,8 +395,8 @@ def _evaluate(
         results["fits"] = np.where(lacking, 0.0, results["fits"])
     notes += [
         *(
-            Rule(rule.broken & ~illegal, rule.sentence, rule.values)
-            for rule in serving_warnings(plan, setting.max_sequence_length)
+            Remark(remark.rows & ~illegal, remark.sentence, remark.values)
+            for remark in serving_warnings(plan, setting.max_sequence_length)
         ),
         *unpriced_notes(illegal, catalog, _pool_prices(setting, prefilling)),
         *extrapolation_notes(setting.extrapolated, illegal),
@@ -414,9 +413,9 @@ def _evaluate(
     return {**numbers, "bound": bound, "cost_basis": basis, "reason": reason}
 
 
-def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Rule:
+def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:
     sizes = gibibytes(used), gibibytes(np.minimum(usable, capacity)), gibibytes(capacity)
-    return Rule(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
+    return Remark(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
 
 
 def _costs(

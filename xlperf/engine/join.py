@@ -1,4 +1,4 @@
-"""Names joined to columns: the rows of the catalog that plans refer to, as the arrays that equations take."""
+"""Plans joined to the catalog rows that they name, as the arrays that equations take; and plans split into batches."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import DEVICE_COLUMNS, catalog_arrays
-from xlperf.engine.networks import network_of, own_links
-from xlperf.engine.precisions import (
-    BLOCK_SCALED,
-    CASTS,
-    ELEMENT_SIZES,
-    FP4,
-    PRECISION_CODES,
-    PRECISION_KEYS,
-    PRECISION_NAMES,
-    PRODUCT_SIZES,
-    WIDE_CODES,
-)
+from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays
+from xlperf.engine.networks import network_of, own_links, plain_networks
 from xlperf.engine.token_costs import Terms
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.tiers import Network
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.precisions import (
+    BLOCK_SCALED,
+    CASTS,
+    ELEMENT_SIZES,
+    FP4,
+    INPUT_SIZES,
+    PRECISION_CODES,
+    PRECISION_KEYS,
+    PRECISION_NAMES,
+    WIDE_CODES,
+)
+from xlperf.equations.plan.rules import Remark
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Joined:
     accelerators: np.ndarray
     terms: Terms
     rented: np.ndarray
-    rules: list[Rule]
+    rules: list[Remark]
     peaks: Array
     generation: Words
     software: Words
@@ -100,30 +100,6 @@ class Joined:
             NaN where the accelerator states none, (rows,). [FLOP/s]
         """
         return np.asarray(self.peaks[np.arange(len(codes)), codes])
-
-
-def refuse_auto(plans: Table) -> None:
-    """Refuse values ``auto``, which a search has to expand first.
-
-    Parameters
-    ----------
-    plans : Table
-        Plans as read.
-
-    Raises
-    ------
-    InputError
-        Naming every cell that says ``auto``.
-    """
-    faults = [
-        Fault(
-            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: a search has to choose a value first"
-        )
-        for column, mask in plans.auto.items()
-        for row in np.flatnonzero(mask)
-    ]
-    if faults:
-        raise InputError(faults)
 
 
 _FIRST_LINEAR = [field.name for field in fields(Model)].index("num_linear_layers")
@@ -248,7 +224,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     arrays = catalog_arrays(catalog, rows)
     codes = plans.codes("precision", PRECISION_CODES)
     wide_codes = WIDE_CODES[codes]
-    product_size, element_size = PRODUCT_SIZES[codes], ELEMENT_SIZES[codes]
+    product_size, element_size = INPUT_SIZES[codes], ELEMENT_SIZES[codes]
     peak = arrays.peaks[rows, codes]
     wide_peak = arrays.peaks[rows, wide_codes]
 
@@ -267,25 +243,25 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         unbuilt = arrays.unbuilt[rows]
         failed = unbuilt != ""
         stated = stated | failed
-        device_rules = [Rule(failed, "{}", (unbuilt,))]
+        device_rules = [Remark(failed, "{}", (unbuilt,))]
 
     software = _software(plans)
     generation = arrays.generation.take(rows)
     keys = combined_keys(generation, Words(codes, PRECISION_KEYS), software)
     wide_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), software)
     rules = [
-        Rule(
+        Remark(
             arrays.is_unmodelled[model_rows],
             "model {} {}, which is not modelled yet",
             (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
         *device_rules,
-        Rule(
+        Remark(
             ~stated,
             "accelerator {} states no peak rate for precision {}",
             (plans.text("accelerator"), plans.filled("precision")),
         ),
-        Rule(
+        Remark(
             BLOCK_SCALED[codes] & np.isnan(arrays.peaks[rows, FP4]),
             "the matrix units of accelerator {} do not scale blocks (it states no FP4 rate): use fp8-block, not {}",
             (plans.text("accelerator"), plans.filled("precision")),
@@ -312,3 +288,59 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         generation=generation,
         software=software,
     )
+
+
+BATCH = 4096
+"""Plans of one architecture evaluated together: their arrays stay in the processor's cache."""
+
+Columns = dict[str, np.ndarray]
+
+
+def in_batches(
+    plans: Table,
+    catalog: Catalog,
+    named: Named,
+    codes: np.ndarray,
+    evaluate: Callable[[Table, Named, int], Columns],
+    slow: np.ndarray | None = None,
+) -> Columns:
+    """Results of plans, evaluated in batches of one architecture; a large table also separates switched networks.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    catalog : Catalog
+        What they refer to.
+    named : Named
+        Rows that they name.
+    codes : np.ndarray
+        What plans that are evaluated together have in common, (rows,).
+    evaluate : callable
+        Results of plans of one code, from the plans, the rows that they name, and the code.
+    slow : np.ndarray, optional
+        Plans that take longer than others, (rows,): in a large table they are batched separately.
+
+    Returns
+    -------
+    dict of str to array
+        Each column, (rows,).
+    """
+    distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
+    if len(distinct) <= 1 and len(plans) <= BATCH:
+        return evaluate(plans, named, distinct[0] if distinct else 0)
+    groups = [(code, np.flatnonzero(codes == code)) for code in distinct]
+    if len(plans) > BATCH:
+        kinds = plain_networks(catalog, named.accelerators, named.networks) * 2
+        if slow is not None:
+            kinds = kinds + slow
+        groups = [(code, rows[kinds[rows] == kind]) for code, rows in groups for kind in range(4)]
+    results: Columns = {}
+    for code, alike in groups:
+        for start in range(0, len(alike), BATCH):
+            rows = alike[start : start + BATCH]
+            for name, values in evaluate(plans.take(rows), named.take(rows), code).items():
+                if name not in results:
+                    results[name] = np.empty(len(plans), dtype=values.dtype)
+                results[name][rows] = values
+    return results

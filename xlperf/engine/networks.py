@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.network.tiers import Network
 from xlperf.equations.network.topology import FAT_TREE
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.rules import Remark
 
 _AXES = 3
 _COLUMNS = ("size", "link_bandwidth", "latency", "links_per_peer", "in_network_reduction")
@@ -224,7 +224,7 @@ def plain_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndar
     return np.asarray(_layouts(catalog).plain[np.maximum(rows, 0)] | (rows < 0))
 
 
-def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[Network, list[Rule]]:
+def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[Network, list[Remark]]:
     """Networks of plans.
 
     A plan smaller than a ring, torus or mesh stands on a block of it, as cubic as can be: its axes are rings where
@@ -241,7 +241,7 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
 
     Returns
     -------
-    tuple of Network and list of Rule
+    tuple of Network and list of Remark
         Arrays (rows, tiers), and what only the catalog can judge.
     """
     single = accelerators <= 1
@@ -249,7 +249,7 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
         one = np.full((len(rows), 1), np.nan)
         switch = np.zeros(one.shape, dtype=np.int64)
         network = Network(one, one, one, one, one, switch, one, one, one, one, one)
-        return network, [Rule(~single, "the catalog has no network for {} accelerators", (accelerators,))]
+        return network, [Remark(~single, "the catalog has no network for {} accelerators", (accelerators,))]
     tiers, layouts = catalog.network_arrays, _layouts(catalog)
     index = np.maximum(rows, 0)
     reach = layouts.reach[index]
@@ -267,17 +267,17 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
         num_links=layouts.num_links[index],
     )
     rules = [
-        Rule(
+        Remark(
             (rows < 0) & ~single,
             "the accelerator has no default network: name one for {} accelerators",
             (accelerators,),
         ),
-        Rule(
+        Remark(
             (rows >= 0) & ~single & layouts.wrong[index],
             "network {}: {}",
             (layouts.names[index], layouts.problems[index]),
         ),
-        Rule(
+        Remark(
             (rows >= 0) & (accelerators > reach),
             "network {} connects {} accelerators at most, the plan has {}",
             (layouts.names[index], reach, accelerators),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, some
-from xlperf.equations.plan.rules import Rule, broken_rules
+from xlperf.equations.plan.rules import Remark, remarks_of_rows
 
 
 def gibibytes(values: Array) -> Array:
@@ -45,7 +45,7 @@ def rounded_down(values: Array) -> Array:
     return np.asarray(np.floor(values * scale) / scale)
 
 
-def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.ndarray) -> list[Rule]:
+def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.ndarray) -> list[Remark]:
     """One note for the rows that use calibration fitted on other generations or software.
 
     Parameters
@@ -57,7 +57,7 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
 
     Returns
     -------
-    list of Rule
+    list of Remark
         At most one.
     """
     shown = [
@@ -80,20 +80,20 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
         for value in set(values)
     }
     named = np.array([names[value] for value in values], dtype=object)
-    return [Rule(pattern > 0, "calibration extrapolated: {}", (named,))]
+    return [Remark(pattern > 0, "calibration extrapolated: {}", (named,))]
 
 
-def add_notes(reason: np.ndarray, notes: list[Rule]) -> None:
+def add_notes(reason: np.ndarray, notes: list[Remark]) -> None:
     """Append the sentences of notes to the reasons of their rows, in place.
 
     Parameters
     ----------
     reason : array of str
         Reasons so far.
-    notes : list of Rule
+    notes : list of Remark
         What to add.
     """
-    shown, sentences = broken_rules(notes, len(reason))
+    shown, sentences = remarks_of_rows(notes, len(reason))
     rows = np.flatnonzero(shown)
     if len(rows):
         pairs = zip(reason[rows].tolist(), sentences[rows].tolist(), strict=True)

@@ -13,7 +13,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import catalog_arrays
+from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import training_setting
@@ -25,7 +25,7 @@ from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.tiers import Network
-from xlperf.equations.plan.rules import broken_rules
+from xlperf.equations.plan.rules import remarks_of_rows
 from xlperf.equations.serving.messages import engine_all_reduce_time
 from xlperf.equations.serving.products import product_times
 from xlperf.equations.serving.work import VECTOR_FLOP
@@ -262,7 +262,7 @@ def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) 
             return slower * vector_time(place.device, kernels["vector"], moved, 0.0)
 
     time = timed(place)
-    illegal, reason = broken_rules(rules, len(operations))
+    illegal, reason = remarks_of_rows(rules, len(operations))
     family = _FAMILIES.get(operation, operation.replace("-", "_"))
     shared = operation in COLLECTIVES
     results = {

@@ -13,10 +13,10 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.door import evaluate
 from xlperf.engine.pools import prefill_rows
 from xlperf.engine.servers import HOUR_PARTS as SERVER_PARTS
 from xlperf.engine.servers import Columns, counted_parts, network_price, server_costs, server_numbers
+from xlperf.engine.tables import evaluate
 from xlperf.engine.token_costs import ALL_IN, INPUT, OUTPUT, Terms, mean_terms, split_costs, token_costs
 from xlperf.equations.cost.tco import pool_mean, run_cost, token_rate_per_power
 

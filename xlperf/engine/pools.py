@@ -8,7 +8,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.join import Named
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.rules import Remark
 
 _DEGREES = (
     "tensor_parallel",
@@ -20,7 +20,7 @@ _DEGREES = (
 _OF_PREFILL = ("prefill_accelerator", "prefill_accelerators", *(f"prefill_{name}" for name in _DEGREES))
 
 
-def mode_rules(plans: Table, mode: str) -> list[Rule]:
+def mode_rules(plans: Table, mode: str) -> list[Remark]:
     """Refuse columns that say something only in another mode.
 
     Parameters
@@ -32,28 +32,28 @@ def mode_rules(plans: Table, mode: str) -> list[Rule]:
 
     Returns
     -------
-    list of Rule
+    list of Remark
         Each with a sentence that says what is wrong.
     """
     given = {"prefill_accelerator": plans.text("prefill_accelerator") != ""}
     for name in ("accelerators", *_DEGREES):
         given[f"prefill_{name}"] = ~np.isnan(plans.number(f"prefill_{name}"))
-    pools = [Rule(found, f"{name.replace('_', ' ')} needs mode disaggregated") for name, found in given.items()]
+    pools = [Remark(found, f"{name.replace('_', ' ')} needs mode disaggregated") for name, found in given.items()]
     varied = [
-        Rule(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
+        Remark(plans.filled(f"{name}_variation") > 0.0, f"{name} variation needs mode continuous or disaggregated")
         for name in ("prompt", "output")
     ]
     run, first = ~np.isnan(plans.number("run_requests")), plans.filled("prefill_first") > 0.0
     taken_up = [
-        Rule(plans.filled("polling_steps") != 1.0, "polling steps needs mode continuous"),
-        Rule(plans.filled("gathering_steps") != 0.0, "gathering steps needs mode continuous"),
-        Rule(first, "prefill first needs mode continuous"),
+        Remark(plans.filled("polling_steps") != 1.0, "polling steps needs mode continuous"),
+        Remark(plans.filled("gathering_steps") != 0.0, "gathering steps needs mode continuous"),
+        Remark(first, "prefill first needs mode continuous"),
     ]
-    ends = Rule(run, "run requests needs mode continuous or disaggregated")
+    ends = Remark(run, "run requests needs mode continuous or disaggregated")
     alone = plans.filled("data_parallel_attention") <= 1.0
     idle = [
-        Rule(first & ~run, "prefill first says something of a run only; set run requests"),
-        Rule((plans.filled("gathering_steps") > 0.0) & alone, "gathering steps needs data parallel attention"),
+        Remark(first & ~run, "prefill first says something of a run only; set run requests"),
+        Remark((plans.filled("gathering_steps") > 0.0) & alone, "gathering steps needs data parallel attention"),
     ]
     return {
         "static": [*pools, *varied, ends, *taken_up],

@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.cost.systems import carbon_of_energy
 from xlperf.equations.cost.tco import cost_per_token, energy_per_token, pool_mean, rate_per_cost, token_rate_per_power
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.rules import Remark
 
 INPUT, OUTPUT = "cost_per_million_input_tokens", "cost_per_million_output_tokens"
 ALL_IN = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}
@@ -146,7 +146,9 @@ def basis_words(rented: np.ndarray, cost_rate: Array, other: np.ndarray | None =
     return words
 
 
-def unpriced_notes(illegal: np.ndarray, catalog: Catalog, pools: Mapping[str, tuple[np.ndarray, Array]]) -> list[Rule]:
+def unpriced_notes(
+    illegal: np.ndarray, catalog: Catalog, pools: Mapping[str, tuple[np.ndarray, Array]]
+) -> list[Remark]:
     """Why plans have no cost.
 
     Parameters
@@ -160,7 +162,7 @@ def unpriced_notes(illegal: np.ndarray, catalog: Catalog, pools: Mapping[str, tu
 
     Returns
     -------
-    list of Rule
+    list of Remark
         At most one for each pool.
     """
     names = catalog.tables["accelerators"].text("accelerator")
@@ -169,5 +171,5 @@ def unpriced_notes(illegal: np.ndarray, catalog: Catalog, pools: Mapping[str, tu
         unpriced = ~illegal & np.isnan(cost_rate)
         if unpriced.any():
             words = f"no cost: the sheet prices has neither a rental price nor a capex for {pool}accelerator {{}}"
-            notes.append(Rule(unpriced, words, (names[rows],)))
+            notes.append(Remark(unpriced, words, (names[rows],)))
     return notes

@@ -11,9 +11,8 @@ from xlperf.base.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, join, named_rows
+from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
 from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes
-from xlperf.engine.pieces import in_pieces
 from xlperf.engine.run import run_results
 from xlperf.engine.token_costs import ALL_IN, basis_words, token_costs, unpriced_notes
 from xlperf.equations.cost.tco import run_cost
@@ -37,7 +36,7 @@ from xlperf.equations.plan.plan import (
     group_strides,
     training_rules,
 )
-from xlperf.equations.plan.rules import Rule, broken_rules
+from xlperf.equations.plan.rules import Remark, remarks_of_rows
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.setting import WORD
 from xlperf.equations.training.stages import stage_rules
@@ -222,15 +221,15 @@ def _is_order(order: str) -> bool:
     return sorted(order.split("-")) == sorted(DIMENSIONS)
 
 
-def _order_rules(plans: Table, plan: TrainingPlan) -> list[Rule]:
+def _order_rules(plans: Table, plan: TrainingPlan) -> list[Remark]:
     rules = []
     if "dimension_order" in plans:
         orders = plans["dimension_order"]
         wrong = np.array([order != "" and not _is_order(order) for order in orders.tolist()], dtype=bool)
         sentence = f"dimension order {{}} must name {', '.join(DIMENSIONS)} once each, joined by hyphens"
-        rules.append(Rule(wrong, sentence, (orders,)))
+        rules.append(Remark(wrong, sentence, (orders,)))
     rules.append(
-        Rule(
+        Remark(
             (plan.schedule == INTERLEAVED) & (plan.virtual_pipeline < 2),
             "an interleaved schedule needs virtual pipeline of 2 or more, is {}",
             (plan.virtual_pipeline,),
@@ -239,67 +238,69 @@ def _order_rules(plans: Table, plan: TrainingPlan) -> list[Rule]:
     return rules
 
 
-def _asked_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
+def _asked_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Remark]:
     """What a plan asks for and its model or its precision does not have; only columns that a sheet gives count."""
     rules = []
     if "train_mtp" in plans:
         asked = (plans.filled("train_mtp") > 0) & ~(model.num_mtp_layers > 0)
-        rules.append(Rule(asked, "the model has no multi-token prediction modules to train"))
+        rules.append(Remark(asked, "the model has no multi-token prediction modules to train"))
         frozen = (plan.mtp_layers > 0) & (plan.adapter_rank > 0)
-        rules.append(Rule(frozen, "multi-token prediction modules are not trained beside adapters"))
+        rules.append(Remark(frozen, "multi-token prediction modules are not trained beside adapters"))
     if "adapter_modules" in plans:
         modules = plans.text("adapter_modules")
         rules.append(
-            Rule((modules != "") & (plan.adapter_rank <= 0), "adapter modules {} need an adapter rank", (modules,))
+            Remark((modules != "") & (plan.adapter_rank <= 0), "adapter modules {} need an adapter rank", (modules,))
         )
     if "quantized_copies" in plans:
         copies = plans.text("quantized_copies")
         sentence = "quantized copies {} need products in FP8, INT8 or FP4"
-        rules.append(Rule((copies != "") & ~plan.quantized, sentence, (copies,)))
+        rules.append(Remark((copies != "") & ~plan.quantized, sentence, (copies,)))
     if "master_weights" in plans:
         split = (plan.master_size > 0.0) & (plan.master_size < WORD)
         primary = plan.quantized & (plan.quantized_copies == PRIMARY)
         sentence = (
             "master weights remainder need 16-bit weights beside them: not fp32, tf32 or quantized copies primary"
         )
-        rules.append(Rule(split & (primary | (plan.element_size >= WORD)), sentence))
+        rules.append(Remark(split & (primary | (plan.element_size >= WORD)), sentence))
     if "wide_layers" in plans:
         wide = plan.wide_layers
         rules += [
-            Rule((wide > 0) & ~plan.quantized, "wide layers {} need products in FP8, INT8 or FP4", (wide,)),
-            Rule(wide > model.num_layers, "wide layers {} are more than the model's {}", (wide, model.num_layers)),
+            Remark((wide > 0) & ~plan.quantized, "wide layers {} need products in FP8, INT8 or FP4", (wide,)),
+            Remark(wide > model.num_layers, "wide layers {} are more than the model's {}", (wide, model.num_layers)),
         ]
     return rules
 
 
-def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Rule]:
+def _recompute_rules(plans: Table, plan: TrainingPlan, model: Model) -> list[Remark]:
     """Options of recomputation that contradict each other or the model; only those that a sheet gives are looked at."""
     rules = []
     none, selective, full = (plan.recompute == mode for mode in (0.0, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL))
     if "recompute_modules" in plans:
         asked = plans.text("recompute_modules")
         rules = [
-            Rule(
+            Remark(
                 np.isnan(plan.recompute_modules),
                 f"recompute modules {{}} must be of {', '.join(RECOMPUTE_MODULES)}, with spaces between",
                 (asked,),
             ),
-            Rule((asked != "") & ~selective, "recompute modules {} need recompute selective", (asked,)),
-            Rule(
+            Remark((asked != "") & ~selective, "recompute modules {} need recompute selective", (asked,)),
+            Remark(
                 (plan.again("moe") > 0) & (model.num_experts <= 0),
                 "the model has no experts to recompute",
             ),
-            Rule(
+            Remark(
                 (plan.again("latent") > 0) & (model.latent_attention <= 0),
                 "the model has no latent attention to recompute",
             ),
         ]
     if "recompute_layers" in plans:
         layers = plans.number("recompute_layers")
-        rules.append(Rule(~np.isnan(layers) & none, "recompute layers {} need recompute selective or full", (layers,)))
+        rules.append(
+            Remark(~np.isnan(layers) & none, "recompute layers {} need recompute selective or full", (layers,))
+        )
     if "recompute_group" in plans:
         group = plan.recompute_group
-        rules.append(Rule((group > 1) & ~full, "recompute group {} needs recompute full", (group,)))
+        rules.append(Remark((group > 1) & ~full, "recompute group {} needs recompute full", (group,)))
     return rules
 
 
@@ -395,7 +396,7 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
         return _evaluate(piece, catalog, rows, architecture_of(code))
 
-    return in_pieces(plans, catalog, named, codes, evaluated)
+    return in_batches(plans, catalog, named, codes, evaluated)
 
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
@@ -429,13 +430,13 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         rules += stage_rules(joined.model, plan)
         if architecture.linear_attention:
             rules.append(
-                Rule(
+                Remark(
                     joined.model.num_linear_layers > 0.0,
                     "model {} has linear attention layers, which are modelled when it serves, not when it is trained",
                     (plans.text("model"),),
                 )
             )
-        illegal, reason = broken_rules(rules, len(plans))
+        illegal, reason = remarks_of_rows(rules, len(plans))
         band = setting.constants["training_band"]
         capacity = joined.device.memory_capacity[:, 0]
         low, high = ("mixture_low", "mixture_high") if architecture.experts else ("step_low", "step_high")
@@ -450,7 +451,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         results["step_cost"] = run_cost(terms.cost_rate, count, results["step_time"])
         results |= run_results(plans, plan, joined, results)
     too_large = ~illegal & (results["fits"] < 1)
-    longer = Rule(
+    longer = Remark(
         ~illegal & (plan.sequence_length > joined.max_sequence_length),
         "sequence length {} is beyond the model's {}",
         (plan.sequence_length, joined.max_sequence_length),
@@ -459,7 +460,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     notes += extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)
     if some(too_large):
         sizes = gibibytes(results["memory_reserved"]), gibibytes(capacity)
-        notes.insert(0, Rule(too_large, "needs {} GiB of {} GiB", sizes))
+        notes.insert(0, Remark(too_large, "needs {} GiB of {} GiB", sizes))
     add_notes(reason, notes)
     if some(illegal):
         for name, values in results.items():

@@ -14,12 +14,18 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import AUTO_COLUMNS, split_header
 from xlperf.catalog.table import Table
 from xlperf.equations.plan.plan import PLACEHOLDERS
-from xlperf.explore.counts import MOST_ACCELERATORS, STEPS, Counts, server_sizes, sold_counts, thinned
-from xlperf.explore.grid import MOST_PLANS, grid
-from xlperf.explore.loads import NUM_POINTS, load_steps
-from xlperf.explore.serving_space import cross_inference
-from xlperf.explore.space import Space, TooMany, space_of
-from xlperf.explore.training_space import cross_training, equal_chunks
+from xlperf.explore.auto_values import (
+    MOST_ACCELERATORS,
+    NUM_POINTS,
+    STEPS,
+    Counts,
+    load_steps,
+    server_sizes,
+    sold_counts,
+    thinned,
+)
+from xlperf.explore.mappings import cross_inference, cross_training, equal_chunks
+from xlperf.explore.space import MOST_PLANS, Space, TooMany, grid, space_of
 
 MOST_CANDIDATES = MOST_PLANS
 """Plans that one plan with ``auto`` may stand for, unless more are allowed."""
@@ -186,7 +192,7 @@ def candidates(
     ``auto`` stands for: degrees that divide the accelerators, and what they share out (heads, experts, widths of
     experts, sequences); stages up to the layers, and chunks of them; micro batches that divide the batch of a
     replica, or powers of two up to 64 where the global batch is blank; the numbers of accelerators of
-    :func:`xlperf.explore.counts.sold_counts`, in steps where all make too many plans; every word of a choice;
+    :func:`xlperf.explore.auto_values.sold_counts`, in steps where all make too many plans; every word of a choice;
     requests in flight in up to 24 steps of equal ratio up to what memory holds. What the rules of plans forbid by
     these columns alone is left out, and so is what makes the same plan again.
 

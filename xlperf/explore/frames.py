@@ -14,12 +14,13 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.plans import plan_kind, table_from_columns
+from xlperf.catalog.cells import plan_kind
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.door import explain as explain_table
+from xlperf.engine.tables import explain as explain_table
+from xlperf.explore.auto import evaluate_resolved, resolve
 from xlperf.explore.objectives import limits_of
-from xlperf.explore.resolve import evaluate_resolved, resolve
 from xlperf.explore.search import search as search_table
 
 if TYPE_CHECKING:

@@ -16,11 +16,10 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.door import Progress
+from xlperf.engine.tables import Progress
+from xlperf.explore.auto_values import LOADS, MOST_ACCELERATORS, NUM_POINTS, load_steps
 from xlperf.explore.candidates import expanded
-from xlperf.explore.counts import MOST_ACCELERATORS
-from xlperf.explore.grid import MOST_PLANS, grid
-from xlperf.explore.loads import LOADS, NUM_POINTS, load_steps
+from xlperf.explore.space import MOST_PLANS, grid
 
 SHOWN = ("tokens_per_second_per_user", "tokens_per_second_per_accelerator", "ttft", "tpot", "running_batch")
 """Results that a table of a frontier shows unless others are asked for."""
@@ -82,7 +81,7 @@ def points(
     catalog : Catalog
         What they refer to.
     values : mapping of str to array, optional
-        Columns of the grid, as :func:`xlperf.explore.grid.read_values` has them. A ``concurrency``, ``batch_size`` or
+        Columns of the grid, as :func:`xlperf.explore.space.read_values` has them. A ``concurrency``, ``batch_size`` or
         ``request_rate`` among them is the load; else :func:`loads` chooses it.
     num_points : int
         Loads of each plan where they are chosen. [-]

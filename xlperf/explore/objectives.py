@@ -11,9 +11,9 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import UNITS
+from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import Column, results_of, split_header, unit_of
 from xlperf.catalog.table import Table
-from xlperf.catalog.values import number_of
 
 LARGER = frozenset(
     {

@@ -13,9 +13,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, split_header, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.door import Progress
+from xlperf.engine.tables import Progress
+from xlperf.explore.auto_values import MOST_ACCELERATORS, Counts
 from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidates, uneven_chunks
-from xlperf.explore.counts import MOST_ACCELERATORS, Counts
 from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of, tightest
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)

@@ -9,12 +9,12 @@ import numpy as np
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.door import Progress
+from xlperf.engine.tables import Progress
+from xlperf.explore.auto_values import MOST_ACCELERATORS
 from xlperf.explore.candidates import MOST_CANDIDATES
-from xlperf.explore.counts import MOST_ACCELERATORS
 from xlperf.explore.objectives import Limit
 from xlperf.explore.search import Search, search
-from xlperf.explore.vary import Varied, changed_catalog
+from xlperf.explore.sweep import Varied, changed_catalog
 
 PRECISION = 1e-3
 """Relative width of what is left between a value that reaches the target and one that does not. [-]"""
@@ -144,7 +144,7 @@ def solve_catalog(
     Raises
     ------
     InputError
-        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
+        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.sweep.changed_catalog`.
     """
 
     def best_at(value: float) -> Search:

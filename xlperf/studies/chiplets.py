@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.designs import evaluate_designs

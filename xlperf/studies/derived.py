@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.plans import table_from_rows
+from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.studies.source import with_rows

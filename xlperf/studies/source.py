@@ -12,11 +12,11 @@ import numpy as np
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.check import name_faults
-from xlperf.catalog.sheets import Cells, Workbook, column_letters
+from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.table import Table
-from xlperf.catalog.values import number_of, shown
-from xlperf.catalog.workbook import read_catalog_tables, read_plan_tables
+from xlperf.catalog.xlsx import Cells, Workbook, column_letters
 from xlperf.studies.outcome import Inputs, Setting, Study
 
 SHEET = "study"

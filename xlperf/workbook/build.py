@@ -40,7 +40,7 @@ def table_of(kind: str, rows: Rows) -> Table:
     InputError
         With every fault of the rows.
     """
-    from xlperf.catalog.cells import table_from_rows
+    from xlperf.catalog.parse import table_from_rows
 
     names = [column.name for column in schema()[kind].columns]
     unknown = sorted({name for row in rows for name in row} - set(names))
@@ -56,7 +56,7 @@ def read_tables(path: str | Path) -> dict[str, Table]:
     InputError
         With every fault of every sheet.
     """
-    from xlperf.catalog.workbook import read_catalog_tables, read_plan_tables
+    from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 
     catalog, faults = read_catalog_tables(path, required=True)
     plans, more = read_plan_tables(path)

@@ -16,10 +16,10 @@ from openpyxl.utils import get_column_letter
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook as shipped
-from xlperf.catalog.sheets import Workbook as Reader
-from xlperf.catalog.sheets import column_letters
-from xlperf.catalog.values import ErrorValue, Unsaved, is_blank
-from xlperf.catalog.workbook import missing_sheet
+from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank
+from xlperf.catalog.read import missing_sheet
+from xlperf.catalog.xlsx import Workbook as Reader
+from xlperf.catalog.xlsx import column_letters
 
 if TYPE_CHECKING:
     from openpyxl import Workbook

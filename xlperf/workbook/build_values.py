@@ -15,7 +15,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.designs import evaluate_designs
 from xlperf.engine.servers import evaluate_servers
-from xlperf.explore.resolve import evaluate_resolved
+from xlperf.explore.auto import evaluate_resolved
 from xlperf.workbook.build_front import CARD_RESULTS, CARDS, card, catalog_kinds
 from xlperf.workbook.build_sheets import ASKED, LIVE_RESULTS, PLANNED
 from xlperf.workbook.style import data_rows

@@ -13,7 +13,7 @@ from xlperf.base.units import factor
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
-from xlperf.engine.precisions import PRECISIONS
+from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.workbook.chart_parts import Cells
 from xlperf.workbook.charts import Points, log_scatter
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column

@@ -19,8 +19,7 @@ import unohelper
 from com.sun.star.lang import XServiceInfo
 from com.sun.star.task import XJob
 from xlperf_host.client import Client, WorkerError
-from xlperf_host.libreoffice_saved import make_portable
-from xlperf_host.libreoffice_values import argument, error_value, result
+from xlperf_host.libreoffice_host import argument, error_value, make_portable, result
 
 try:
     from org.xlperf import XXlperf

@@ -10,7 +10,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.rules import Remark
 
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0.0, 1.0, 2.0
 SCHEDULES = ("1f1b", "interleaved", "gpipe", "zero-bubble", "dualpipe")
@@ -319,7 +319,7 @@ def group_strides(order: str, sizes: Mapping[str, Array]) -> dict[str, Array]:
     return strides
 
 
-def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+def training_rules(plan: TrainingPlan, model: Model) -> list[Remark]:
     """Rules that a training plan must keep.
 
     Parameters
@@ -331,7 +331,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
 
     Returns
     -------
-    list of Rule
+    list of Remark
         Each with a sentence that says what is wrong and what would do.
     """
     whole = (
@@ -353,9 +353,9 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     chunks = plan.layers_divisor
     heads = model.num_attention_heads
     per_replica = plan.global_batch_size / (plan.data_parallel * plan.micro_batch_size)
-    rules = [Rule(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
+    rules = [Remark(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
     rules += [
-        Rule(
+        Remark(
             ranks != plan.num_accelerators,
             "tensor {} x context {} x pipeline {} x data {} parallel is {} ranks, not the {} accelerators of the plan",
             (
@@ -367,17 +367,17 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
                 plan.num_accelerators,
             ),
         ),
-        Rule(
+        Remark(
             dense & ((plan.expert_parallel > 1) | (plan.expert_tensor_parallel > 1)),
             "the model has no experts: expert parallel {} and expert tensor parallel {} must be 1",
             (plan.expert_parallel, plan.expert_tensor_parallel),
         ),
-        Rule(
+        Remark(
             ~dense & _fraction(experts / plan.expert_parallel),
             "expert parallel {} does not divide the {} experts",
             (plan.expert_parallel, experts),
         ),
-        Rule(
+        Remark(
             ~dense & _fraction(plan.expert_replicas),
             "expert parallel {} x expert tensor parallel {} does not divide the {} ranks of a pipeline stage",
             (
@@ -386,110 +386,110 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
                 plan.tensor_parallel * plan.context_parallel * plan.data_parallel,
             ),
         ),
-        Rule(
+        Remark(
             dense & ~np.isnan(plan.expert_capacity),
             "the model has no experts to give a capacity of {}",
             (plan.expert_capacity,),
         ),
-        Rule(
+        Remark(
             ~np.isnan(plan.expert_capacity) & (plan.expert_imbalance > 1),
             "experts with a capacity ({}) are filled alike: leave expert imbalance ({}) out",
             (plan.expert_capacity, plan.expert_imbalance),
         ),
-        Rule(
+        Remark(
             (plan.expert_parallel > 1) & (plan.tensor_parallel > 1) & (plan.sequence_parallel < 1),
             "expert parallel {} with tensor parallel {} needs sequence parallel",
             (plan.expert_parallel, plan.tensor_parallel),
         ),
-        Rule(
+        Remark(
             ~dense & _fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel),
             "expert tensor parallel {} does not divide the width {} of an expert",
             (plan.expert_tensor_parallel, model.expert_ffn_hidden_size),
         ),
-        Rule(
+        Remark(
             (plan.context_parallel > 1) & _fraction(plan.sequence_length / (2.0 * plan.context_parallel)),
             "context parallel {} needs a sequence length ({}) that is a multiple of twice as much",
             (plan.context_parallel, plan.sequence_length),
         ),
-        Rule(
+        Remark(
             (plan.context_method == ULYSSES)
             & (plan.context_parallel > 1)
             & _fraction(model.num_query_groups / (plan.tensor_parallel * plan.context_parallel)),
             "ulysses context parallel {} x tensor parallel {} does not divide the {} key and value heads",
             (plan.context_parallel, plan.tensor_parallel, model.num_query_groups),
         ),
-        Rule(
+        Remark(
             (plan.schedule == ZERO_BUBBLE) & (plan.virtual_pipeline > 1),
             "the zero-bubble schedule has no virtual pipeline, plan asks for {}",
             (plan.virtual_pipeline,),
         ),
-        Rule(
+        Remark(
             (plan.schedule == DUALPIPE) & (_fraction(plan.pipeline_parallel / 2.0) | (plan.virtual_pipeline > 1)),
             "dualpipe needs an even number of stages and no virtual pipeline, plan has {} and {}",
             (plan.pipeline_parallel, plan.virtual_pipeline),
         ),
-        Rule(
+        Remark(
             (plan.schedule == DUALPIPE) & (per_replica < 2.0 * plan.pipeline_parallel),
             "dualpipe needs at least twice as many micro-batches ({}) as stages ({})",
             (per_replica, plan.pipeline_parallel),
         ),
-        Rule(
+        Remark(
             (plan.flash_attention < 1) & (plan.context_parallel > 1) & (plan.context_method == RING),
             "standard attention needs whole rows of scores, a ring brings them in pieces: use flash, or context method"
             " all-gather or ulysses",
         ),
-        Rule(
+        Remark(
             _fraction(heads / plan.tensor_parallel),
             "tensor parallel {} does not divide the {} attention heads",
             (plan.tensor_parallel, heads),
         ),
-        Rule(
+        Remark(
             _fraction(model.ffn_hidden_size / plan.tensor_parallel),
             "tensor parallel {} does not divide the feed-forward width {}",
             (plan.tensor_parallel, model.ffn_hidden_size),
         ),
-        Rule(
+        Remark(
             chunks > model.num_layers + PLACEHOLDERS,
             "pipeline {} x virtual pipeline {} needs more layers than the model's {}",
             (plan.pipeline_parallel, plan.virtual_pipeline, model.num_layers),
         ),
-        Rule(
+        Remark(
             (plan.virtual_pipeline > 1) & (plan.pipeline_parallel < 2),
             "virtual pipeline {} needs pipeline parallel of 2 or more",
             (plan.virtual_pipeline,),
         ),
-        Rule(
+        Remark(
             (plan.virtual_pipeline > 1) & _fraction(per_replica / plan.pipeline_parallel) & ~_fraction(per_replica),
             "interleaving needs a number of micro-batches ({}) that pipeline parallel {} divides",
             (per_replica, plan.pipeline_parallel),
         ),
-        Rule(
+        Remark(
             (plan.virtual_pipeline > 1) & (plan.gpipe > 0),
             "the gpipe schedule has no virtual pipeline, plan asks for {}",
             (plan.virtual_pipeline,),
         ),
-        Rule(
+        Remark(
             _fraction(per_replica) | (per_replica < 1),
             "global batch {} is not a whole number of micro-batches of {} on {} replicas",
             (plan.global_batch_size, plan.micro_batch_size, plan.data_parallel),
         ),
-        Rule(
+        Remark(
             (plan.sequence_parallel > 0) & _fraction(plan.sequence_length / plan.tensor_parallel),
             "sequence parallel needs a sequence length ({}) that tensor parallel {} divides",
             (plan.sequence_length, plan.tensor_parallel),
         ),
-        Rule(
+        Remark(
             np.isfinite(plan.zero_group) & (plan.zero_stage < 1),
             "zero group size {} needs ZeRO stage 1 or more",
             (plan.zero_group,),
         ),
-        Rule(
+        Remark(
             _fraction(plan.shards / plan.zero_shards)
             | (~dense & _fraction(plan.expert_shards / plan.expert_zero_shards)),
             "zero group size {} does not divide the {} ranks that hold the same weights (of experts: {})",
             (plan.zero_group, plan.shards, plan.expert_shards),
         ),
-        Rule(
+        Remark(
             (plan.zero_stage == 2) & (plan.pipeline_parallel > 1),
             "ZeRO stage {} with pipeline parallel {}: gradients of all micro-batches must stay, use stage 0, 1 or 3",
             (plan.zero_stage, plan.pipeline_parallel),

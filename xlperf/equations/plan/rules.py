@@ -1,29 +1,92 @@
-"""Rules that make a plan legal, and the words for those that are broken."""
+"""Rules of legality as data, and sentences about plans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from xlperf.base.arrays import some
+from xlperf.equations.model.model import Model
+from xlperf.equations.plan.columns import Columns
+
+P = TypeVar("P", bound=Columns)
+_PLACE = re.compile(r"\{([\w.]+)\}")
 
 
-class Rule(NamedTuple):
-    """A rule of legality: where it is broken, and the sentence that says so; ``{}`` takes the row's values."""
+@dataclass(frozen=True)
+class Rule(Generic[P]):
+    """A rule of legality as data: where a plan breaks it, and the reason.
 
-    broken: np.ndarray
+    ``reason`` names columns in braces, ``{tensor_parallel}`` of the plan, ``{model.num_layers}`` of its model, and
+    ``{words.recompute_modules}`` what the sheet says. ``column`` is an optional column that the rule is about: a
+    sheet without it cannot break the rule.
+    """
+
+    broken: Callable[[P, Model], np.ndarray]
+    reason: str
+    column: str = ""
+
+    def values(self, plan: P, model: Model) -> tuple[np.ndarray, ...]:
+        """The columns that the reason names, (rows,) each."""
+        return tuple(_named(name, plan, model) for name in _PLACE.findall(self.reason))
+
+
+class Remark(NamedTuple):
+    """A sentence about some plans: which, and what it says of them; ``{}`` takes the row's values."""
+
+    rows: np.ndarray
     sentence: str
     values: tuple[np.ndarray, ...] = ()
 
+    def take(self, rows: slice) -> Remark:
+        """The sentence about some of the plans."""
+        return Remark(self.rows[rows], self.sentence, tuple(values[rows] for values in self.values))
 
-def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Join the sentences of the broken rules of each row.
+
+def _named(name: str, plan: Columns, model: Model) -> np.ndarray:
+    kind, _, column = name.rpartition(".")
+    if kind == "words":
+        return plan.words(column)
+    return np.asarray(getattr(model if kind == "model" else plan, column))
+
+
+def broken_rules(rules: Sequence[Rule[P]], plan: P, model: Model) -> list[Remark]:
+    """The rules that some of the plans break.
 
     Parameters
     ----------
     rules : sequence of Rule
+        In the order in which they are said.
+    plan : Columns
+        Plans, (rows,).
+    model : Model
+        Their models, (rows,).
+
+    Returns
+    -------
+    list of Remark
+        Which plans break each of them, and the reason.
+    """
+    found = []
+    for rule in rules:
+        if rule.column and not plan.has(rule.column):
+            continue
+        rows = rule.broken(plan, model)
+        if some(rows):
+            found.append(Remark(rows, _PLACE.sub("{}", rule.reason), rule.values(plan, model)))
+    return found
+
+
+def remarks_of_rows(remarks: Sequence[Remark], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Join the sentences about each row.
+
+    Parameters
+    ----------
+    remarks : sequence of Remark
         In the order in which they are said.
     num_rows : int
         Rows of the table.
@@ -31,34 +94,34 @@ def broken_rules(rules: Sequence[Rule], num_rows: int) -> tuple[np.ndarray, np.n
     Returns
     -------
     tuple of np.ndarray
-        Whether any rule is broken (bool), and the sentences joined by "; " (object array of str).
+        Whether there is any (bool), and the sentences joined by "; " (object array of str).
     """
-    illegal = np.zeros(num_rows, dtype=bool)
+    remarked = np.zeros(num_rows, dtype=bool)
     sentences = np.full(num_rows, "", dtype=object)
-    for rule in rules:
-        if not (rule.broken.item() if num_rows == 1 else some(rule.broken)):
+    for remark in remarks:
+        if not (remark.rows.item() if num_rows == 1 else some(remark.rows)):
             continue
-        rows = np.flatnonzero(rule.broken)
-        illegal[rows] = True
+        rows = np.flatnonzero(remark.rows)
+        remarked[rows] = True
         before = sentences[rows].tolist()
         sentences[rows] = [
-            f"{one}; {more}" if one else more for one, more in zip(before, _said(rule, rows), strict=True)
+            f"{one}; {more}" if one else more for one, more in zip(before, _said(remark, rows), strict=True)
         ]
-    return illegal, sentences
+    return remarked, sentences
 
 
-def _said(rule: Rule, rows: np.ndarray) -> list[str]:
-    """The sentence of a rule for some rows; equal values are put into words once."""
-    if not rule.values:
-        return [rule.sentence.format()] * len(rows)
-    columns = [_in_words(column[rows].tolist()) for column in rule.values]
-    parts = rule.sentence.split("{}")
+def _said(remark: Remark, rows: np.ndarray) -> list[str]:
+    """The sentence for some rows; equal values are put into words once."""
+    if not remark.values:
+        return [remark.sentence.format()] * len(rows)
+    columns = [_in_words(column[rows].tolist()) for column in remark.values]
+    parts = remark.sentence.split("{}")
     if len(parts) == 2 and len(columns) == 1:
         return [f"{parts[0]}{word}{parts[1]}" for word in columns[0]]
     if len(parts) == 3 and len(columns) == 2:
         first, middle, last = parts
         return [f"{first}{one}{middle}{other}{last}" for one, other in zip(*columns, strict=True)]
-    return [rule.sentence.format(*words) for words in zip(*columns, strict=True)]
+    return [remark.sentence.format(*words) for words in zip(*columns, strict=True)]
 
 
 def _in_words(values: list[object]) -> list[str]:

@@ -8,24 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
-
-# A block of 16 FP4 or INT4 weights shares a scale of one byte.
-_BLOCK = 0.5 + 1.0 / 16.0
-WEIGHT_SIZE = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": _BLOCK, "int4": _BLOCK}
-FOUR_BITS = {name: float(name in ("fp4", "int4")) for name in WEIGHT_SIZE}
-INPUT_SIZE = {**WEIGHT_SIZE, "int4": 2.0}
-ACTIVATION_SIZE = {name: 4.0 if name == "fp32" else 2.0 for name in WEIGHT_SIZE}
-KV_PRECISION = {name: "fp8" if name in ("fp8", "fp4") else "bf16" for name in WEIGHT_SIZE}
-# What weights of a precision can be multiplied in: their own, or one that they are widened to as they are read.
-PRODUCTS = {
-    "fp32": ("fp32",),
-    "fp16": ("fp16", "bf16", "fp32"),
-    "bf16": ("bf16", "fp16", "fp32"),
-    "fp8": ("fp8", "fp16", "bf16", "fp32"),
-    "int8": ("int8", "fp16", "bf16", "fp32"),
-    "fp4": ("fp4", "fp8", "fp16", "bf16", "fp32"),
-    "int4": ("bf16", "fp16", "fp32", "fp8", "int8"),
-}
+from xlperf.equations.plan.precisions import PRECISIONS
 
 
 def _none() -> Array:
@@ -272,25 +255,26 @@ def distinct_names(*names: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     return np.array(codes, dtype=np.int64), [np.array(column, dtype=object) for column in columns]
 
 
-def sizes(table: dict[str, float], precision: np.ndarray) -> Array:
-    """Look bytes per element up for a column of precisions.
+def sizes(field: str, precision: np.ndarray) -> Array:
+    """Bytes per element for a column of precisions.
 
     Parameters
     ----------
-    table : dict of str to float
-        One of the tables of this module. [B]
+    field : str
+        Field of the table: weight_size, input_size or element_size.
     precision : np.ndarray
         Names, (rows,).
 
     Returns
     -------
     Array
-        NaN for a name that the table lacks. [B]
+        NaN for a name that is not in the table. [B]
 
-    >>> sizes(WEIGHT_SIZE, np.array(["fp8", "int4"])).tolist()
+    >>> sizes("weight_size", np.array(["fp8", "int4"])).tolist()
     [1.0, 0.5625]
     """
-    return np.array([table.get(str(name), np.nan) for name in precision.tolist()], dtype=np.float64)
+    found = map(PRECISIONS.get, precision.tolist())
+    return np.array([np.nan if one is None else getattr(one, field) for one in found], dtype=np.float64)
 
 
 def product_precision(activation_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:
@@ -334,7 +318,7 @@ def cache_precision(kv_precision: np.ndarray, precision: np.ndarray) -> np.ndarr
     ['fp8', 'fp8', 'bf16']
     """
     pairs = zip(kv_precision.tolist(), precision.tolist(), strict=True)
-    return np.array([str(given) or KV_PRECISION.get(str(name), "bf16") for given, name in pairs], dtype=object)
+    return np.array([str(given) or PRECISIONS[str(name)].cache for given, name in pairs], dtype=object)
 
 
 def attention_precision(kv_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:
@@ -475,11 +459,11 @@ def inference_plan(
         output_length=array(output_length),
         batch_size=batch,
         num_requests=np.where(np.isnan(asked), batch * replicas, asked),
-        weight_size=sizes(WEIGHT_SIZE, weights)[codes],
-        input_size=sizes(INPUT_SIZE, product)[codes],
-        activation_size=sizes(ACTIVATION_SIZE, product)[codes],
-        kv_size=sizes(WEIGHT_SIZE, cache)[codes],
-        attention_size=sizes(WEIGHT_SIZE, attention)[codes],
+        weight_size=sizes("weight_size", weights)[codes],
+        input_size=sizes("input_size", product)[codes],
+        activation_size=sizes("element_size", product)[codes],
+        kv_size=sizes("weight_size", cache)[codes],
+        attention_size=sizes("weight_size", attention)[codes],
         prefill_tokens=array(prefill_tokens) + 0.0 * batch,
         expert_parallel=array(expert_parallel) + 0.0 * batch,
         attention_replicas=array(attention_replicas) + 0.0 * batch,
@@ -490,7 +474,7 @@ def inference_plan(
         context_parallel=array(context_parallel) + 0.0 * batch,
         ring=array(ring) + 0.0 * batch,
         output_variation=array(output_variation) + 0.0 * batch,
-        four_bits=sizes(FOUR_BITS, weights)[codes],
+        four_bits=(sizes("weight_size", weights) < 1.0).astype(np.float64)[codes],
         prompt_variation=array(prompt_variation) + 0.0 * batch,
         by_node=array(by_node) + 0.0 * batch,
         two_batches=array(two_batches) + 0.0 * batch,

@@ -6,15 +6,16 @@ import numpy as np
 
 from xlperf.base.arrays import Array, array
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.rules import Rule
-from xlperf.equations.plan.serving_plan import PRODUCTS, InferencePlan
+from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.rules import Remark
+from xlperf.equations.plan.serving_plan import InferencePlan
 
 
 def _fraction(values: Array) -> np.ndarray:
     return np.asarray(values != np.floor(values))
 
 
-def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
+def serving_rules(plan: InferencePlan, model: Model) -> list[Remark]:
     """Rules that a served model must keep.
 
     Parameters
@@ -26,7 +27,7 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
 
     Returns
     -------
-    list of Rule
+    list of Remark
         Each with a sentence that says what is wrong.
     """
     whole = (
@@ -49,80 +50,80 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
     ranks, context = plan.replica_ranks, plan.context_parallel
     replicas = plan.num_replicas
     fullest = np.ceil(plan.num_requests / np.maximum(replicas, 1.0))
-    rules = [Rule(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
+    rules = [Remark(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
     if np.any(model.num_linear_layers > 0.0):
         rules += _linear_rules(plan, model)
     return [
         *rules,
-        Rule(
+        Remark(
             _fraction(replicas) & (context == 1.0),
             "tensor {} x pipeline {} parallel is {} ranks, which do not divide the {} accelerators of the plan",
             (tensor, pipeline, ranks, plan.num_accelerators),
         ),
-        Rule(
+        Remark(
             _fraction(replicas) & (context != 1.0),
             "tensor {} x context {} x pipeline {} parallel is {} ranks, which do not divide the {} accelerators of "
             "the plan",
             (tensor, context, pipeline, ranks, plan.num_accelerators),
         ),
-        Rule(
+        Remark(
             2.0 * context > np.maximum(plan.prompt_length, 2.0),
             "context parallel {} needs two tokens of the prompt on each rank, the prompt has {}",
             (context, plan.prompt_length),
         ),
-        Rule(
+        Remark(
             _fraction(heads_split),
             "data parallel attention {} does not divide tensor parallel {}",
             (plan.attention_replicas, tensor),
         ),
-        Rule(
+        Remark(
             (experts_split > 1.0) & (experts == 0.0),
             "expert parallel {} needs a mixture of experts; use 1",
             (experts_split,),
         ),
         *(
-            Rule(
+            Remark(
                 (asked > 0.0) & ((experts == 0.0) | (plan.attention_replicas == 1.0)),
                 f"{words} needs a mixture of experts and data parallel attention above 1: else no token is sent",
             )
             for words, asked in (("two batch overlap", plan.two_batches), ("expert dispatch nodes", plan.by_node))
         ),
-        Rule(
+        Remark(
             _fraction(plan.expert_tensor_parallel),
             "expert parallel {} does not divide tensor parallel {}",
             (experts_split, tensor),
         ),
-        Rule(
+        Remark(
             (experts > 0.0) & _fraction(experts / experts_split),
             "expert parallel {} does not divide the {} experts",
             (experts_split, experts),
         ),
-        Rule(
+        Remark(
             (experts > 0.0) & _fraction(each_expert / plan.expert_tensor_parallel),
             "{} ranks that share an expert do not divide its width {}",
             (plan.expert_tensor_parallel, each_expert),
         ),
-        Rule(
+        Remark(
             _fraction(heads / heads_split),
             "tensor parallel {} does not divide the {} attention heads",
             (heads_split, heads),
         ),
-        Rule(
+        Remark(
             (model.latent_attention == 0.0) & _fraction(groups / heads_split) & _fraction(heads_split / groups),
             "tensor parallel {} and the {} key and value heads do not divide one another",
             (heads_split, groups),
         ),
-        Rule(
+        Remark(
             (model.num_dense_layers > 0.0) & _fraction(model.ffn_hidden_size / heads_split),
             "tensor parallel {} does not divide the feed-forward width {}",
             (heads_split, model.ffn_hidden_size),
         ),
-        Rule(
+        Remark(
             pipeline > model.num_layers,
             "pipeline parallel {} needs more layers than the model's {}",
             (pipeline, model.num_layers),
         ),
-        Rule(
+        Remark(
             ~_fraction(replicas) & (fullest != plan.batch_size),
             "batch size {} does not agree with concurrency {} on {} replicas; give one of the two",
             (plan.batch_size, plan.num_requests, replicas),
@@ -130,17 +131,17 @@ def serving_rules(plan: InferencePlan, model: Model) -> list[Rule]:
     ]
 
 
-def _linear_rules(plan: InferencePlan, model: Model) -> list[Rule]:
+def _linear_rules(plan: InferencePlan, model: Model) -> list[Remark]:
     """Rules for models with layers of linear attention, whose state no ranks share but by heads."""
     linear, ranks = model.num_linear_layers > 0.0, plan.attention_parallel
     return [
-        Rule(
+        Remark(
             linear & (plan.context_parallel > 1.0),
             "context parallel {} is not modelled for layers of linear attention; use 1",
             (plan.context_parallel,),
         ),
         *(
-            Rule(
+            Remark(
                 linear & _fraction(heads / ranks),
                 f"tensor parallel {{}} does not divide the {{}} {words} heads of linear attention",
                 (ranks, heads),
@@ -150,7 +151,7 @@ def _linear_rules(plan: InferencePlan, model: Model) -> list[Rule]:
     ]
 
 
-def unmodelled_rules(mode: np.ndarray, request_rate: Array, batch_size: Array, concurrency: Array) -> list[Rule]:
+def unmodelled_rules(mode: np.ndarray, request_rate: Array, batch_size: Array, concurrency: Array) -> list[Remark]:
     """Rules for what a plan may ask for in the sheet and the equations do not cover.
 
     Parameters
@@ -166,18 +167,18 @@ def unmodelled_rules(mode: np.ndarray, request_rate: Array, batch_size: Array, c
 
     Returns
     -------
-    list of Rule
+    list of Remark
         Each with a sentence that says what is not modelled and what would do.
     """
     rated = ~np.isnan(array(request_rate))
     counted = ~(np.isnan(array(batch_size)) & np.isnan(array(concurrency)))
     return [
-        Rule(
+        Remark(
             rated & np.asarray(mode == "static"),
             'request rate {} needs mode continuous or disaggregated, not "{}"; or give a batch size or concurrency',
             (request_rate, mode),
         ),
-        Rule(
+        Remark(
             rated & counted,
             "request rate {} beside a batch size or concurrency: give one of them",
             (request_rate,),
@@ -185,7 +186,7 @@ def unmodelled_rules(mode: np.ndarray, request_rate: Array, batch_size: Array, c
     ]
 
 
-def precision_rules(activation_precision: np.ndarray, precision: np.ndarray) -> list[Rule]:
+def precision_rules(activation_precision: np.ndarray, precision: np.ndarray) -> list[Remark]:
     """Rules for the precisions of weights and activations: weights are widened to the product, never narrowed.
 
     Parameters
@@ -197,16 +198,16 @@ def precision_rules(activation_precision: np.ndarray, precision: np.ndarray) -> 
 
     Returns
     -------
-    list of Rule
+    list of Remark
         None where no plan gives a precision of its activations.
     """
     if not (activation_precision != "").any():
         return []
     pairs = list(zip(activation_precision.tolist(), precision.tolist(), strict=True))
-    wrong = np.array([bool(given) and given not in PRODUCTS.get(name, ()) for given, name in pairs])
-    known = np.array([", ".join(PRODUCTS.get(name, ())) for _, name in pairs], dtype=object)
+    wrong = np.array([bool(given) and given not in PRECISIONS[name].products for given, name in pairs])
+    known = np.array([", ".join(PRECISIONS[name].products) for _, name in pairs], dtype=object)
     return [
-        Rule(
+        Remark(
             wrong,
             "activation precision {} does not go with weights in {}; use {}",
             (activation_precision, precision, known),
@@ -214,7 +215,7 @@ def precision_rules(activation_precision: np.ndarray, precision: np.ndarray) -> 
     ]
 
 
-def serving_warnings(plan: InferencePlan, max_sequence_length: Array) -> list[Rule]:
+def serving_warnings(plan: InferencePlan, max_sequence_length: Array) -> list[Remark]:
     """Sentences for legal plans that a reader should know about.
 
     Parameters
@@ -226,15 +227,15 @@ def serving_warnings(plan: InferencePlan, max_sequence_length: Array) -> list[Ru
 
     Returns
     -------
-    list of Rule
+    list of Remark
         Not a cause to refuse the plan.
     """
     context = plan.prompt_length + plan.output_length
     return [
-        Rule(
+        Remark(
             np.asarray(context > max_sequence_length),
             "prompt and output are {} tokens, beyond the model's longest context of {}",
             (context, max_sequence_length),
         ),
-        Rule(plan.output_length == 1.0, "one output token: there is no tpot"),
+        Remark(plan.output_length == 1.0, "one output token: there is no tpot"),
     ]

@@ -17,7 +17,7 @@ from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.phases import phase_times, serving_bound, serving_work
 
-_PIECE = 8192
+_BATCH = 8192
 """Rows that go through the equations together: their arrays stay in the processor's cache. [-]"""
 _FEW = 64
 """Up to so many rows one call of both phases is faster than a call of each. [-]"""
@@ -213,8 +213,8 @@ class BatchTimes:
     def _pieces(self, phase: int, rows: np.ndarray, asked: _Asked, bounded: int) -> tuple[Array, Array]:
         """Parts (rows, 5) of one phase, and bounds of the first rows."""
         parts, bound, values = np.empty((len(rows), 5)), np.empty(bounded), asked.values
-        for start in range(0, len(rows), _PIECE):
-            some = slice(start, start + _PIECE)
+        for start in range(0, len(rows), _BATCH):
+            some = slice(start, start + _BATCH)
             chosen = rows[some]
             served = self.deployment.take(_slice(chosen))
             ones = np.ones(len(chosen))

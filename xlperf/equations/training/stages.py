@@ -11,7 +11,7 @@ from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import layer_matrices
 from xlperf.equations.plan.pipeline import first_stage_layers, last_stage_layers, layers_dealt, stage_layers
 from xlperf.equations.plan.plan import DUALPIPE, TrainingPlan
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.rules import Remark
 
 MODULE_LAYERS = 2.0
 """Layers that a multi-token prediction module with its output projection counts as when layers are dealt. [-]"""
@@ -86,7 +86,7 @@ def _between(model: Model, plan: TrainingPlan) -> Array:
     return np.asarray(np.where(left > 0, even, 0.0) + 0.0 * model.num_layers)
 
 
-def stage_rules(model: Model, plan: TrainingPlan) -> list[Rule]:
+def stage_rules(model: Model, plan: TrainingPlan) -> list[Remark]:
     """Rules that given layers of the ends must keep.
 
     Parameters
@@ -98,7 +98,7 @@ def stage_rules(model: Model, plan: TrainingPlan) -> list[Rule]:
 
     Returns
     -------
-    list of Rule
+    list of Remark
         None where no plan gives any.
     """
     given = ~np.isnan(plan.first_stage_layers) | ~np.isnan(plan.last_stage_layers)
@@ -106,14 +106,14 @@ def stage_rules(model: Model, plan: TrainingPlan) -> list[Rule]:
     if some(plan.dealt_by_cost):
         dealt = plan.dealt_by_cost > 0
         rules = [
-            Rule(dealt & given, "stage dealing cost leaves no choice of the layers of the first or last stage"),
-            Rule(
+            Remark(dealt & given, "stage dealing cost leaves no choice of the layers of the first or last stage"),
+            Remark(
                 dealt & (plan.virtual_pipeline > 1),
                 "stage dealing cost has no virtual pipeline, plan asks for {}",
                 (plan.virtual_pipeline,),
             ),
-            Rule(dealt & (plan.schedule == DUALPIPE), "stage dealing cost has no dualpipe schedule"),
-            Rule(dealt & (plan.mtp_layers > 0), "stage dealing cost has no multi-token prediction modules"),
+            Remark(dealt & (plan.schedule == DUALPIPE), "stage dealing cost has no dualpipe schedule"),
+            Remark(dealt & (plan.mtp_layers > 0), "stage dealing cost has no multi-token prediction modules"),
         ]
     if not some(given):
         return rules
@@ -125,8 +125,8 @@ def stage_rules(model: Model, plan: TrainingPlan) -> list[Rule]:
     single = plan.pipeline_parallel < 2
     return [
         *rules,
-        Rule(given & single, "layers of the first or last stage need pipeline parallel of 2 or more"),
-        Rule(
+        Remark(given & single, "layers of the first or last stage need pipeline parallel of 2 or more"),
+        Remark(
             given & ~single & uneven,
             "first and last stage take {} of {} layers: the rest does not divide over {} stages in between",
             (taken, model.num_layers, left),

@@ -1,9 +1,9 @@
-"""Function names in saved workbooks: the names that every spreadsheet program reads.
+"""What runs inside LibreOffice beside the glue: cell values for the worker, and the function names of saved workbooks.
 
 LibreOffice 7.4 writes add-in functions to .xlsx files as ``XLPERF.STEP_TIME(``, which Excel does not know (25.2 no
-longer does). Here they become ``XLPERF_STEP_TIME(`` again, in formulas only: text in cells and text inside a formula
-stays as it is.
-Standard library only: a copy runs inside LibreOffice's Python.
+longer does). :func:`make_portable` writes ``XLPERF_STEP_TIME(`` again, in formulas only: text in cells and text inside
+a formula stays as it is.
+Standard library only: a copy runs inside LibreOffice's own Python.
 """
 
 from __future__ import annotations
@@ -11,19 +11,76 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import struct
 import zipfile
 from collections.abc import Iterable
+from typing import Any
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+ERROR_CODES = {"#NUM!": 503, "#VALUE!": 519, "#REF!": 524, "#NAME?": 525, "#DIV/0!": 532, "#N/A": 32767}
+_QUIET_NAN = 0x7FF8000000000000
 _PARTS = re.compile(r"xl/(workbook\.xml|(worksheets|tables|charts)/[^/]+\.xml)")
 _FORMULA = re.compile(
     rb"(<(?P<tag>(?:\w+:)?(?:f|formula|formula1|formula2|definedName|calculatedColumnFormula))(?:\s[^<>]*)?(?<!/)>)"
     rb"(?P<text>[^<]*)(?=</(?P=tag)>)"
 )
+
+
+# --- cell values
+
+
+def error_value(code: str) -> float:
+    """The number that LibreOffice shows as an error: a NaN that carries LibreOffice's error code.
+
+    >>> error_value("#N/A") == error_value("#N/A")
+    False
+    """
+    bits = _QUIET_NAN | ERROR_CODES.get(code, ERROR_CODES["#VALUE!"])
+    number: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    return number
+
+
+def argument(value: Any) -> Any:
+    """An argument as the worker takes it: None, a number, a text, or rows of them.
+
+    >>> argument((("a", 1.0), ("", None)))
+    [['a', 1.0], ['', None]]
+    """
+    if isinstance(value, (tuple, list)):
+        return [[_cell(cell) for cell in row] if isinstance(row, (tuple, list)) else [_cell(row)] for row in value]
+    return _cell(value)
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, (float, str, bool, int)):
+        return value
+    return None  # "void" and what else a cell cannot hold
+
+
+def result(rows: list[list[Any]]) -> tuple[tuple[Any, ...], ...]:
+    """A block of the worker as LibreOffice takes it: numbers and texts, errors as numbers that carry their code.
+
+    >>> result([["a", 1, True, None]])
+    (('a', 1.0, 1.0, ''),)
+    """
+    return tuple(tuple(_shown(cell) for cell in row) for row in rows)
+
+
+def _shown(cell: Any) -> Any:
+    if isinstance(cell, float):
+        return cell
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, dict):
+        return error_value(str(cell.get("error")))
+    return "" if cell is None else float(cell)
+
+
+# --- saved workbooks
 
 
 def portable_formulas(part: bytes, names: Iterable[str]) -> bytes:

@@ -21,10 +21,9 @@ from xlperf.base.units import factor
 from xlperf.calibrate.published import sheet_rows
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.table import Table
-from xlperf.catalog.values import number_of, shown
 from xlperf.engine.join import Joined, join
-from xlperf.engine.precisions import PRECISIONS
 from xlperf.equations.hardware.kernels import (
     attention_backward_time,
     attention_time,
@@ -34,6 +33,7 @@ from xlperf.equations.hardware.kernels import (
 )
 from xlperf.equations.hardware.roofline import kv_cache_traffic
 from xlperf.equations.network.collectives import collective_time, ring_traffic
+from xlperf.equations.plan.precisions import PRECISIONS
 
 Row = Mapping[str, object]
 Constants = Mapping[str, Array]
@@ -364,7 +364,7 @@ def _gemm(row: Row) -> _Parsed:
     early = "trtllm/1.2" in _text(row, "source") and _text(row, "gpu").startswith("B200")
     if precision == FP8_BLOCK and early:
         raise _Omitted("blockwise FP8 of an early release on this accelerator, since replaced: up to 5 times slower")
-    size = PRECISIONS["fp8" if precision == FP8_BLOCK else precision].product_size
+    size = PRECISIONS["fp8" if precision == FP8_BLOCK else precision].input_size
     arguments = {name: _number(row, name) for name in ("m", "n", "k")}
     arguments |= {"batch": 1.0, "element_size": size, "output_element_size": _OUTPUT_SIZE}
     software = DEEPGEMM if "DeepGEMM" in _text(row, "dtype") else ANY
@@ -379,7 +379,7 @@ def _attention(row: Row) -> _Parsed:
     if framework not in software:
         raise _Omitted(f"{framework}: not flash attention, or superseded")
     precision = _precision(row)
-    size = PRECISIONS[precision].product_size
+    size = PRECISIONS[precision].input_size
     heads, length, head_size = _number(row, "heads"), _number(row, "seq_len"), _number(row, "head_dim")
     groups = _number(row, "kv_heads")
     causal = _flag(row, "causal")
@@ -411,7 +411,7 @@ def _decode(row: Row) -> _Parsed:
         "num_query_groups": groups,
         "key_length": _number(row, "seq_len"),
         "head_size": _number(row, "head_dim"),
-        "kv_element_size": PRECISIONS[precision].product_size,
+        "kv_element_size": PRECISIONS[precision].input_size,
     }
     return _parsed(row, "attention_decode", precision, _microseconds(row), arguments)
 

@@ -1,4 +1,4 @@
-"""evaluate and explain: blocks of plans through the engine."""
+"""Tables of plans in, tables of results out: ``evaluate`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -6,17 +6,41 @@ from collections.abc import Callable
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference
-from xlperf.engine.join import refuse_auto
 from xlperf.engine.training import evaluate_training
 
 BLOCK = 65_536
 """Rows that are looked up together; those of one architecture then go through the equations in pieces."""
 
 Progress = Callable[[int], None]
+
+
+def refuse_auto(plans: Table) -> None:
+    """Refuse values ``auto``, which a search has to expand first.
+
+    Parameters
+    ----------
+    plans : Table
+        Plans as read.
+
+    Raises
+    ------
+    InputError
+        Naming every cell that says ``auto``.
+    """
+    faults = [
+        Fault(
+            plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: a search has to choose a value first"
+        )
+        for column, mask in plans.auto.items()
+        for row in np.flatnonzero(mask)
+    ]
+    if faults:
+        raise InputError(faults)
 
 
 def evaluate(plans: Table, catalog: Catalog, progress: Progress | None = None) -> Table:

@@ -27,8 +27,8 @@ _NO_HOME = RuntimeError
 _LETTERS, _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789"
 
 
-def kept_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
-    """Tables of a workbook as :func:`keep_tables` has kept them.
+def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
+    """Tables of a workbook as :func:`cache_tables` has kept them.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def kept_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
         return None
 
 
-def keep_tables(path: Path, tables: Sequence[Table], folder: Path | None = None) -> None:
+def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None) -> None:
     """Keep the tables of a workbook without faults; where the folder cannot be written nothing is kept.
 
     Parameters
@@ -65,7 +65,7 @@ def keep_tables(path: Path, tables: Sequence[Table], folder: Path | None = None)
     tables : sequence of Table
         As they were read from it.
     folder : Path, optional
-        As in :func:`kept_tables`.
+        As in :func:`cached_tables`.
     """
     content = json.dumps([_described(table) for table in tables], separators=(",", ":")).encode("ascii")
     with contextlib.suppress(OSError, _NO_HOME):

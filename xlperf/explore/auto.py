@@ -14,9 +14,9 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.door import Progress
+from xlperf.engine.tables import Progress
+from xlperf.explore.auto_values import MOST_ACCELERATORS
 from xlperf.explore.candidates import MOST_CANDIDATES, auto_faults
-from xlperf.explore.counts import MOST_ACCELERATORS
 from xlperf.explore.search import ILLEGAL, Search, search
 
 

@@ -1,0 +1,63 @@
+"""Plans as records: made from the schema alone, read by the equations under the names of the sheet."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import PLAN_TABLES, column, table_schema
+from xlperf.catalog.table import Table
+from xlperf.engine.plans import plan_columns
+from xlperf.equations.plan import choices
+from xlperf.equations.plan.columns import Columns
+
+CODES = [value for _, value in inspect.getmembers(choices, inspect.isclass)]
+
+
+def _plans(**given: object) -> Table:
+    columns: dict[str, object] = {"model": "GPT-3-175B", "accelerator": "A100", "num_accelerators": 8, **given}
+    return table_from_rows("training", list(columns), [list(columns.values())], lambda row, name: name)
+
+
+@pytest.mark.parametrize("codes", CODES, ids=lambda codes: codes.__name__)
+def test_codes_are_positions_of_the_words_in_the_schema(codes: type) -> None:
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", codes.__name__).lower()
+    allowed = [column(table, name).choices for table in PLAN_TABLES if name in table_schema(table).by_name]
+    for word, code in vars(codes).items():
+        if not word.startswith("_"):
+            spelled = word.lower().replace("_", "-")
+            positions = {found.index(spelled) for found in allowed if spelled in found}
+            assert positions == {int(code)}, f"{name}: {spelled}"
+
+
+def test_a_record_has_every_number_flag_and_choice_with_its_default() -> None:
+    plan = plan_columns(_plans(pipeline_schedule="zero-bubble", checkpoint_bandwidth=1.0), Columns)
+    for declared in table_schema("training").columns:
+        if declared.kind in ("number", "flag", "choice"):
+            assert getattr(plan, declared.name).shape == (1,), declared.name
+    assert plan.pipeline_schedule[0] == choices.PipelineSchedule.ZERO_BUBBLE
+    assert plan.recompute[0] == choices.Recompute.NONE
+    assert plan.pipeline_overlap[0] == 1.0
+    assert plan.checkpoint_bandwidth[0] == 1e9
+    assert np.isnan(plan.gradient_precision[0]) and np.isnan(plan.data_parallel[0])
+    assert plan.words("model").tolist() == ["GPT-3-175B"] and plan.words("dimension_order").tolist() == [""]
+    assert plan.has("model") and not plan.has("recompute")
+
+
+def test_a_record_is_read_only_and_a_changed_one_forgets_what_followed() -> None:
+    class Plan(Columns):
+        @property
+        def twice(self) -> np.ndarray:
+            return 2.0 * self.tensor_parallel
+
+    plan = Plan({"tensor_parallel": np.array([1.0, 2.0]), "share": np.array(0.5)}, {"model": np.array(["a", "b"])})
+    with pytest.raises(AttributeError, match="read-only"):
+        plan.tensor_parallel = np.array([3.0])
+    assert plan.replaced(tensor_parallel=np.array([4.0, 8.0])).twice.tolist() == [8.0, 16.0]
+    second = plan.take(slice(1, 2))
+    assert (second.twice.tolist(), float(second.share), second.words("model").tolist()) == ([4.0], 0.5, ["b"])
+    assert (len(plan), len(second)) == (2, 1)

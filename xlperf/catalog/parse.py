@@ -1,0 +1,483 @@
+"""Cell values to columns: headers with units, numbers, flags, choices, blanks, and every fault with its place.
+
+Rows of cells (a sheet, a range that a spreadsheet host sends) and columns of text (a CSV file) go through the same
+rules: :func:`table_from_rows` and :func:`table_from_columns`. All faults are collected and raised once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from xlperf.base.errors import Fault, Hint, InputError
+from xlperf.catalog.cells import (
+    BadValue,
+    ErrorValue,
+    Field,
+    Header,
+    SparseRow,
+    Unsaved,
+    as_number,
+    as_text,
+    factorise,
+    is_blank,
+    number_of,
+    parse_header,
+    shown,
+)
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, TableSchema, schema, split_header
+from xlperf.catalog.table import Place, Table, key_faults, nowhere
+
+Locate = Callable[[int, int], str]
+"""``locate(row, position)`` says where a cell stands; row -1 is the header, position -1 the whole row."""
+
+_ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
+_HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
+_MOST_COUNTED = 2.0**50
+_LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
+_YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
+
+
+def convert(field: Field, value: object, from_text: bool = False) -> float | str | None:
+    """One cell value as the table holds it; None means the word ``auto``.
+
+    Parameters
+    ----------
+    field : Field
+        Column and unit.
+    value : object
+        Cell value.
+    from_text : bool, default False
+        Whether numbers arrive as text, as in a CSV file.
+
+    Raises
+    ------
+    ValueError
+        With the problem in words.
+    """
+    kind = field.column.kind
+    if isinstance(value, str):
+        value = value.strip()
+        if value[:1] in "#E" and _ERRORS.fullmatch(value):
+            value = ErrorValue(value)
+    if isinstance(value, Unsaved):
+        raise BadValue(
+            f"{field.words} is a formula without a saved value;"
+            " open and save it once in Excel or LibreOffice, or enter a value"
+        )
+    if is_blank(value):
+        if field.column.required:
+            remedy = f"; it must be {field.expects}" if kind in ("number", "flag", "choice") else ""
+            raise BadValue(f"{field.words} is missing{remedy}")
+        return float("nan") if kind in ("number", "flag") else ""
+    if isinstance(value, str) and value.casefold() == "auto":
+        if field.may_be_auto:
+            return None
+        if field.column.table in PLAN_TABLES and kind in ("number", "flag", "choice"):
+            raise BadValue(f"{field.words} cannot be auto: no search chooses it, write a value")
+    if kind == "number":
+        return _number(field, value, from_text)
+    if kind == "flag":
+        return _flag(field, value)
+    if kind == "choice":
+        return _choice(field, value)
+    return _text(field, value)
+
+
+def _number(field: Field, value: object, from_text: bool) -> float:
+    number = math.nan
+    value = as_number(value)
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            number = float(value)
+    elif isinstance(value, str):
+        number = number_of(value)
+        if not from_text and math.isfinite(number):
+            raise BadValue(f"{field.words} must be {field.expects}, got the text {shown(value)}; enter it as a number")
+    if not math.isfinite(number):
+        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}")
+    inside = number * field.factor
+    found = shown(value if from_text else number)
+    if not _within(field, inside):
+        raise BadValue(f"{field.words} must be {field.expects}, got {found}")
+    if _beyond(field, inside):
+        raise BadValue(f"{field.words} must be {field.expects}, got {found}, beyond what can be computed with")
+    return inside
+
+
+def _within(field: Field, inside: float) -> bool:
+    """Whether a value in the unit used inside keeps the column's bounds, and is whole where it counts things."""
+    if inside < field.low or inside > field.high or (field.exclusive and inside == field.low):
+        return False
+    return not field.whole or inside == math.floor(inside)
+
+
+def _beyond(field: Field, inside: Any) -> Any:
+    """Whether a value, or each of an array, is so large, or so near to a 0 that is refused, that no number follows."""
+    size = abs(inside)
+    return (size > (_MOST_COUNTED if field.whole else _LARGEST)) | (field.exclusive & (size < _SMALLEST))
+
+
+def _flag(field: Field, value: object) -> float:
+    value = as_number(value)
+    if isinstance(value, (bool, int, float, np.bool_, np.number)) and value in (0, 1):
+        return float(value)
+    if isinstance(value, str) and value.casefold() in _YES:
+        return _YES[value.casefold()]
+    raise BadValue(f"{field.words} must be yes or no, got {shown(value)}")
+
+
+def _choice(field: Field, value: object) -> str:
+    if isinstance(value, str):
+        spelled = re.sub(r"[\s_\-]+", "-", value.casefold())
+        for choice in field.column.choices:
+            if choice.casefold() == spelled:
+                return choice
+    raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}")
+
+
+def _text(field: Field, value: object) -> str:
+    if isinstance(value, str) and _HALVES.search(value):
+        raise BadValue(f"{field.words} must be text, got {shown(value)}, which holds half a character")
+    text = as_text(value)
+    if text is None:
+        raise BadValue(f"{field.words} must be text, got {shown(value)}")
+    return text
+
+
+class _Collector:
+    """Faults with the row and position that order them."""
+
+    def __init__(self, locate: Locate) -> None:
+        self.locate = locate
+        self._found: dict[tuple[int, int], list[tuple[str, Hint | None]]] = {}
+
+    def add(self, row: int, position: int, problem: str, hint: Hint | None = None) -> None:
+        self._found.setdefault((row, position), []).append((problem, hint))
+
+    def has(self, row: int, position: int) -> bool:
+        return (row, position) in self._found
+
+    def header(self, parsed: Header) -> None:
+        for position, problem, other, hint in parsed.faults:
+            clause = f"; the first is at {self.locate(-1, other)}" if other >= 0 else ""
+            self.add(-1, position, problem + clause, hint)
+
+    def faults(self) -> list[Fault]:
+        return [Fault(self.locate(*place), *words) for place in sorted(self._found) for words in self._found[place]]
+
+
+def parse_rows(
+    kind: str, header: Sequence[object], rows: Sequence[Sequence[object]], locate: Locate, skip_empty: bool = True
+) -> tuple[Table, list[Fault]]:
+    """Rows of cells as a table, with every fault; a faulty value is blank in the table.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the sheet in the schema.
+    header : sequence
+        Header cells.
+    rows : sequence of sequence
+        Cells of each row; short rows are blank at the end.
+    locate : callable
+        ``locate(row, position)``: where a cell stands.
+    skip_empty : bool, default True
+        Leave rows out that are blank in every input column; places still name the original rows.
+    """
+    parsed = parse_header(kind, header)
+    collector = _Collector(locate)
+    collector.header(parsed)
+    fields, unnamed = parsed.fields, frozenset(parsed.unnamed)
+    kept: list[int] = []
+    for row, cells in enumerate(rows):
+        width = len(cells)
+        if skip_empty and all(field.position >= width or is_blank(cells[field.position]) for field in fields):
+            continue
+        for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
+            if position < width and not is_blank(cells[position]):
+                collector.add(row, position, f"a value without a header, got {shown(cells[position])}")
+        kept.append(row)
+    columns: dict[str, np.ndarray] = {}
+    auto: dict[str, np.ndarray] = {}
+    for field in fields:
+        at = field.position
+        values = [rows[row][at] if at < len(rows[row]) else None for row in kept]
+        columns[field.column.name], autos = _column(field, values, kept, collector)
+        if autos:
+            auto[field.column.name] = _mask(len(kept), autos)
+    return _finish(kind, fields, columns, auto, kept, collector)
+
+
+def _column(
+    field: Field, values: Sequence[object], kept: Sequence[int], collector: _Collector
+) -> tuple[np.ndarray, list[int]]:
+    """Converted values of a column, and which of them are ``auto``; values that come again are converted once."""
+    blank: float | str = "" if field.column.is_text else float("nan")
+    done: dict[tuple[type, object], float | str | None] = {}
+    results: list[float | str] = []
+    autos: list[int] = []
+    for number, value in enumerate(values):
+        key = (value.__class__, value) if isinstance(value, (str, float, int)) else None
+        try:
+            if key is None or key not in done:
+                result = convert(field, value)
+                if key is not None:
+                    done[key] = result
+            else:
+                result = done[key]
+        except BadValue as bad:
+            collector.add(kept[number], field.position, str(bad))
+            result = blank
+        if result is None:
+            autos.append(number)
+            result = blank
+        results.append(result)
+    return _as_array(field, results), autos
+
+
+def parse_columns(
+    kind: str, header: Sequence[object], columns: Sequence[np.ndarray], locate: Locate
+) -> tuple[Table, list[Fault]]:
+    """Columns as a table, with every fault; each distinct text is converted once.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the sheet in the schema.
+    header : sequence
+        Header of each column.
+    columns : sequence of array
+        Numbers (NaN: blank), booleans, or objects: text as in a CSV file, None.
+    locate : callable
+        ``locate(row, position)``: where a value stands.
+    """
+    return parse_coded(kind, header, [_coded(np.asarray(values)) for values in columns], locate)
+
+
+Coded = tuple[np.ndarray, Sequence[object] | None]
+"""A column as codes into its distinct values, or as numbers (and no distinct values)."""
+
+
+def parse_coded(
+    kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate
+) -> tuple[Table, list[Fault]]:
+    """Columns given as codes into distinct values, as :func:`parse_columns`."""
+    parsed = parse_header(kind, header)
+    collector = _Collector(locate)
+    collector.header(parsed)
+    for position in parsed.unnamed:
+        values, distinct = columns[position]
+        if distinct is None:
+            codes = np.flatnonzero(~np.isnan(values))[:1]  # a number in every row says no more than one
+            found = [(int(row), values[row].item()) for row in codes]
+        else:
+            rows = dict(zip(*(part.tolist() for part in np.unique(values, return_index=True)), strict=True))
+            found = [(rows[code], value) for code, value in enumerate(distinct) if code in rows]
+        for row, value in found:
+            if not is_blank(value):
+                collector.add(row, position, f"a value without a header, got {shown(value)}")
+    arrays: dict[str, np.ndarray] = {}
+    auto: dict[str, np.ndarray] = {}
+    for field in parsed.fields:
+        values, distinct = columns[field.position]
+        if distinct is None:
+            arrays[field.column.name] = _numbers(field, values, collector)
+            continue
+        arrays[field.column.name], mask = _expand(field, values, distinct, collector)
+        if mask is not None:
+            auto[field.column.name] = mask
+    length = len(columns[0][0]) if columns else 0
+    return _finish(kind, parsed.fields, arrays, auto, range(length), collector)
+
+
+def _expand(
+    field: Field, codes: np.ndarray, distinct: Sequence[object], collector: _Collector
+) -> tuple[np.ndarray, np.ndarray | None]:
+    blank: float | str = "" if field.column.is_text else float("nan")
+    results: list[float | str] = []
+    autos: list[int] = []
+    problems: dict[int, str] = {}
+    for code, value in enumerate(distinct):
+        try:
+            result = convert(field, value, from_text=True)
+        except BadValue as bad:
+            problems[code] = str(bad)
+            result = blank
+        if result is None:
+            autos.append(code)
+            result = blank
+        results.append(result)
+    if problems:
+        faulty = np.flatnonzero(np.isin(codes, list(problems)))
+        for row, code in zip(faulty.tolist(), codes[faulty].tolist(), strict=True):
+            collector.add(row, field.position, problems[code])
+    expanded = _as_array(field, results)[codes] if results else _as_array(field, [])
+    return expanded, np.isin(codes, autos) if autos else None
+
+
+def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndarray:
+    """Numbers of a number or flag column; anything else goes through its distinct values."""
+    if field.column.kind != "number" or values.dtype == np.bool_:
+        distinct, codes = np.unique(values, return_inverse=True)
+        return _expand(field, codes.reshape(-1), distinct.tolist(), collector)[0]
+    numbers = values.astype(np.float64)
+    inside = numbers * field.factor
+    fine = np.isfinite(inside) & (inside >= field.low) & (inside <= field.high)
+    if field.exclusive:
+        fine &= inside != field.low
+    if field.whole:
+        fine &= inside == np.floor(inside)
+    if not field.column.required:
+        fine |= np.isnan(numbers)
+    for row in np.flatnonzero(~fine).tolist():
+        if np.isnan(numbers[row]):
+            collector.add(row, field.position, f"{field.words} is missing; it must be {field.expects}")
+        else:
+            collector.add(row, field.position, f"{field.words} must be {field.expects}, got {shown(numbers[row])}")
+    for row in np.flatnonzero(fine & _beyond(field, inside)).tolist():
+        problem = f"must be {field.expects}, got {shown(numbers[row])}, beyond what can be computed with"
+        collector.add(row, field.position, f"{field.words} {problem}")
+    return np.where(fine, inside, np.nan)
+
+
+def _coded(values: np.ndarray) -> Coded:
+    if values.dtype.kind in "fiub":
+        return values, None
+    if values.dtype.kind in "mM":
+        values = values.astype(f"{values.dtype.kind}8[us]")
+    return factorise(values.tolist())
+
+
+def _as_array(field: Field, values: Sequence[float | str]) -> np.ndarray:
+    return np.array(values, dtype=object if field.column.is_text else np.float64)
+
+
+def _mask(length: int, positions: Sequence[int]) -> np.ndarray:
+    mask = np.zeros(length, dtype=bool)
+    mask[list(positions)] = True
+    return mask
+
+
+def _finish(
+    kind: str,
+    fields: Sequence[Field],
+    columns: Mapping[str, np.ndarray],
+    auto: Mapping[str, np.ndarray],
+    kept: Sequence[int],
+    collector: _Collector,
+) -> tuple[Table, list[Fault]]:
+    positions = {field.column.name: field.position for field in fields}
+    locate = collector.locate
+
+    def place(row: int, column: str) -> str:
+        return locate(kept[row] if row >= 0 else -1, positions.get(column, -1))
+
+    table = Table(kind, columns, place, auto)
+    for field in fields:
+        for row in _unfilled(table, field):
+            if not collector.has(kept[row], field.position):
+                collector.add(kept[row], field.position, f"{field.words} is missing; it must be {field.expects}")
+    if kind in EVERY_TABLE:
+        for row, column, problem in key_faults(table):
+            collector.add(kept[row], positions.get(column, -1), problem)
+    return table, collector.faults()
+
+
+def _unfilled(table: Table, field: Field) -> list[int]:
+    """Rows where a number is blank and what may stand instead of it is blank too."""
+    other = field.column.instead
+    if not other:
+        return []
+    blank = np.isnan(table[field.column.name]) & (table.text(other) == "")
+    return [int(row) for row in np.flatnonzero(blank)]
+
+
+def table_from_rows(
+    kind: str,
+    header: Sequence[object],
+    rows: Sequence[Sequence[object]],
+    place: Place = nowhere,
+    skip_empty: bool = True,
+) -> Table:
+    """Rows of cell values as a table in the units used inside.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the sheet in the schema: ``accelerators``, ``training`` ...
+    header : sequence
+        Header cells, with or without units in parentheses.
+    rows : sequence of sequence
+        Cell values of each row: numbers, text, booleans, None.
+    place : callable, optional
+        ``place(row, column)`` for the messages; row -1 is the header, and ``column`` the canonical name of a known
+        column, else the header as it is written, or "" for the whole row.
+    skip_empty : bool, default True
+        Leave blank rows out; False makes them faults where a column is required.
+
+    Returns
+    -------
+    Table
+        Columns of the header that the schema knows; result columns inside a plan are left out.
+
+    Raises
+    ------
+    InputError
+        With every fault of header and cells.
+
+    >>> table_from_rows("training", ["model", "accelerator", "num accelerators"], [["a", "b", 8]])["num_accelerators"]
+    array([8.])
+    """
+    table, faults = parse_rows(kind, header, rows, _by_name(header, place, kind), skip_empty)
+    return _raised(table, faults)
+
+
+def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
+    """Columns as a table in the units used inside; fast for many rows.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the sheet in the schema.
+    columns : mapping of str to array
+        By header: numbers (NaN where blank), booleans, or text (numbers may be written as text).
+    place : callable, optional
+        As in :func:`table_from_rows`.
+
+    Returns
+    -------
+    Table
+        As in :func:`table_from_rows`; rows are never left out.
+
+    Raises
+    ------
+    InputError
+        With every fault of header and values.
+    """
+    header = list(columns)
+    table, faults = parse_columns(kind, header, list(columns.values()), _by_name(header, place, kind))
+    return _raised(table, faults)
+
+
+def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
+    sheet: TableSchema = schema()[kind]
+
+    def locate(row: int, position: int) -> str:
+        cell = header[position] if 0 <= position < len(header) else ""
+        text = cell if isinstance(cell, str) else "" if cell is None else str(cell)
+        name = split_header(text)[0]
+        return place(row, name if name in sheet.by_name else text)
+
+    return locate
+
+
+def _raised(table: Table, faults: Sequence[Fault]) -> Table:
+    if faults:
+        raise InputError(faults)
+    return table
