@@ -76,18 +76,13 @@ class OpenState(NamedTuple):
         every[:, rows] = np.stack(self)
         return OpenState(*every)
 
-    def service(self, service: Service, stages: Array) -> Service:
+    def service(self, service: Service) -> Service:
         """Times of replicas in this state; the line of a step goes through the time that it has there.
 
         Where the rate exceeds the capacity, and where there is none, they stay as they are.
         """
-        found = service._replace(
-            prefill_time=self.prefill,
-            prefill_share=self.share,
-            step_base=self.step - self.step_slope * self.running,
-            step_slope=self.step_slope,
-            interval=self.prefill / stages,
-        )
+        line = self.step - self.step_slope * self.running, self.step_slope
+        found = Service(self.prefill, self.share, *line, *service.per_request)
         known = np.isfinite(self.running)
         return Service(*(np.where(known, *pair) for pair in zip(found, service, strict=True)))
 
@@ -301,16 +296,18 @@ def operating(deployment: Deployment, stream: Stream) -> Operation:
     )
     if ends.any():
         share, one = workload.shared(active, burst, passes[1]), np.ones_like(burst)
-        early = service._replace(prefill_time=passes[1], prefill_share=share, burst_fraction=one)
+        line = service.step_base, service.step_slope
+        early = Service(passes[1], share, *line, service.decode_steps, one, service.turn_steps)
         first = first_of_run(stream.run_requests / replicas, requests)
         together = staying_together(service.decode_steps, stream.prefill_first, plan.output_variation)
         steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
     if state is not None:
         service, capacity = (
-            state.service(service, workload.pipeline_stages),
+            state.service(service),
             np.where(arriving, state.capacity, capacity),
         )
-        opened = service.open_state(rate, stream.prompt_variation, state.running, state.least_share)
+        interval = state.prefill / workload.pipeline_stages
+        opened = service.open_state(rate, stream.prompt_variation, state.running, state.least_share, interval)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     running = times.step(batch)
     loaded = deployment.with_batch(batch, prompts)

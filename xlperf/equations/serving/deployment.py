@@ -149,9 +149,24 @@ class Deployment:
 class Stream:
     """Requests, (rows,).
 
-    Rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none), share of those in
-    flight whose prefills are waited for, requests of a run (NaN: without end), steps between two looks at what has
-    come, steps that prompts wait for others at most, 1 where prompts go before all decoding.
+    Attributes
+    ----------
+    request_rate : Array
+        Requests that arrive per second over the deployment; NaN: a constant number is in flight. [request/s]
+    prompt_variation : Array
+        Coefficient of variation of the prompts. [-]
+    first_target, token_target : Array
+        Largest times to the first token and per token; NaN: any. [s]
+    burst_fraction : Array
+        Fraction of the requests in flight that arrive at the same moment. [-]
+    run_requests : Array
+        Requests of a run; NaN: without end. [-]
+    polling_steps : Array
+        Decode steps between two scheduler polls for new requests. [-]
+    gathering_steps : Array
+        Most decode steps that a prompt waits for prompts of the other attention replicas. [-]
+    prefill_first : Array
+        1 where prompts go before all decoding, 0 where both share a step. [-]
     """
 
     request_rate: Array

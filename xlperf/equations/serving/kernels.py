@@ -28,6 +28,7 @@ from xlperf.equations.model.linear import (
 )
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import (
+    BOTH_PHASES,
     DECODING,
     PREFILL,
     ServingGemms,
@@ -333,7 +334,9 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
     return found
 
 
-def attention_kernels(deployment: Deployment, batching: Batching, phases: tuple[int, ...]) -> tuple[KernelTimes, Array]:
+def attention_kernels(
+    deployment: Deployment, batching: Batching, phases: tuple[int, ...] = BOTH_PHASES
+) -> tuple[KernelTimes, Array]:
     """Attention of a layer, global, local and linear, in a pass of the prefill and in a decode step.
 
     Parameters
@@ -342,7 +345,7 @@ def attention_kernels(deployment: Deployment, batching: Batching, phases: tuple[
         Model, accelerators, plan, calibration, (rows,).
     batching : Batching
         How the batch is split, (rows,). [-]
-    phases : tuple of int
+    phases : tuple of int, default both
         PREFILL, DECODING or both, in that order.
 
     Returns

@@ -163,7 +163,9 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     """
     plan, architecture = deployment.plan, deployment.architecture
     batching = batching_of(plan)
-    favoured = deployment.kernels["serving_experts"]["favoured_share"][:, 0] if architecture.experts else None
+    favoured = np.ones_like(plan.batch_size)
+    if architecture.experts:
+        favoured = deployment.kernels["serving_experts"]["favoured_share"][:, 0]
     shape = serving_shape(plan, batching, favoured)
     kernels = _kernels(deployment, shape, batching, phases)
     messages = serving_messages(deployment, shape, batching, phases)

@@ -40,8 +40,6 @@ class PoolLoad(NamedTuple):
         Replicas that decode. [-]
     places : Array
         Requests that the cache of a decoding replica has room for, 1 or more. [-]
-    limit : Array
-        The same, infinite where there is room for none: such a plan keeps its numbers. [-]
     transfer : Array
         Time to send the cache of a prompt. [s]
     request_rate : Array
@@ -55,7 +53,6 @@ class PoolLoad(NamedTuple):
     prefillers: Array
     decoders: Array
     places: Array
-    limit: Array
     transfer: Array
     request_rate: Array
     prompt_variation: Array
@@ -144,13 +141,14 @@ def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, str
         Each by itself and what their state follows from, (rows,).
     """
     plan, other, memory = decoding.plan, prefilling.plan, memory_of(decoding)
+    # A plan that has room for no request keeps its numbers.
+    places = np.maximum(memory.max_batch_size, 1.0)
     load = PoolLoad(
         BatchTimes.of(both, pools=True),
         request_load(plan, other, stream),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
-        np.maximum(memory.max_batch_size, 1.0),
-        np.where(memory.max_batch_size >= 1.0, memory.max_batch_size, np.inf),
+        np.where(~np.isnan(stream.request_rate) & ~(memory.max_batch_size >= 1.0), UNBOUNDED, places),
         _transfer_time(prefilling, decoding, memory),
         stream.request_rate,
         stream.prompt_variation,
@@ -263,7 +261,7 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     """
     workload, arriving, shape = load.workload, ~np.isnan(load.request_rate), requests.shape
     requests = requests.reshape(-1, shape[-1])
-    number, places = len(requests), np.where(arriving & np.isinf(load.limit), UNBOUNDED, load.places)
+    number, places = len(requests), load.places
     most, one = workload.max_prefill_prompts, np.ones_like(places)
     knot, _ = workload.whole_batches(places, places)
     guess = np.where(arriving, _FIRST_OPEN, _SHARE_RUNNING * requests / load.decoders)

@@ -16,7 +16,7 @@ from xlperf.base.arrays import Array, array, divide, side_by_side
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
 _ROOT_OF_THREE = 1.7320508075688772
-_HALF, _ALL = np.full(1, 0.5), np.full(1, np.nan)
+_HALF = np.full(1, 0.5)
 
 
 class Service(NamedTuple):
@@ -38,8 +38,6 @@ class Service(NamedTuple):
         Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
     turn_steps : Array, default a half
         Steps of decoding that pass before a request is taken up. [-]
-    interval : Array, default the whole pass
-        Time from the start of one pass of the prefill to that of the next one. [s]
     """
 
     prefill_time: Array
@@ -49,13 +47,19 @@ class Service(NamedTuple):
     decode_steps: Array
     burst_fraction: Array
     turn_steps: Array = _HALF
-    interval: Array = _ALL
+
+    @property
+    def per_request(self) -> tuple[Array, Array, Array]:
+        """Decode steps, burst fraction and steps before a request is taken up, whatever the times. [-]"""
+        return self.decode_steps, self.burst_fraction, self.turn_steps
 
     def step_time(self, running: Array) -> Array:
         """Time of a step with a number of requests. [s]"""
         return np.asarray(self.step_base + self.step_slope * running)
 
-    def open_state(self, rate: Array, prompt_variation: Array, running: Array, least_share: Array) -> Steady:
+    def open_state(
+        self, rate: Array, prompt_variation: Array, running: Array, least_share: Array, interval: Array
+    ) -> Steady:
         r"""Steady state with requests that arrive independently of each other.
 
         A request that finds a pass of the prefill in progress waits for the rest of it. As the load rises the prompts
@@ -75,6 +79,8 @@ class Service(NamedTuple):
             Requests b in flight that the rate leads to, infinite where it exceeds the capacity, (rows,). [-]
         least_share : Array
             Time per prompt of a full pass of the prefill, (rows,). [s]
+        interval : Array
+            Time from the start of one pass of the prefill to that of the next one, (rows,). [s]
 
         Returns
         -------
@@ -86,7 +92,6 @@ class Service(NamedTuple):
         .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
         """
         keeps = np.isfinite(running)
-        interval = np.where(np.isnan(self.interval), self.prefill_time, self.interval)
         spread = 1.0 + prompt_variation * prompt_variation
         full = np.where(keeps, rate * least_share, 0.0)
         wait = np.minimum(rate * interval, 1.0) * interval + full * full / (1.0 - full) * least_share
