@@ -18,7 +18,9 @@ import numpy as np
 
 from xlperf.base.arrays import Columns
 from xlperf.catalog.schema import table_schema, unit_of
+from xlperf.equations.plan.columns import PlanColumns
 
+RECORDS = {"TrainingPlan": "training"}  # records made from the schema, and their sheets
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
@@ -187,7 +189,9 @@ def _shape(text: str, default: tuple[int, ...]) -> tuple[int, ...]:
 def _bundle(annotation: str) -> type | None:
     for module in modules():
         found = vars(module).get(annotation)
-        if inspect.isclass(found) and (dataclasses.is_dataclass(found) or hasattr(found, "_fields")):
+        if inspect.isclass(found) and (
+            dataclasses.is_dataclass(found) or hasattr(found, "_fields") or annotation in RECORDS
+        ):
             return found
     return None
 
@@ -312,7 +316,27 @@ def _draw_all_constants(path: tuple[str, ...], random: np.random.Generator) -> d
     return {**drawn, "gemm_wide": drawn["gemm"]}
 
 
+def _draw_record(name: str, kind: type[PlanColumns], random: np.random.Generator) -> PlanColumns:
+    """A plan with every number, flag and choice of its sheet, and the columns that its class adds."""
+    columns: dict[str, Any] = {}
+    for column in table_schema(RECORDS[kind.__name__]).columns:
+        if column.kind not in ("number", "flag", "choice"):
+            continue
+        symbol = {"-": "-", "h": "s", "min": "s", "GB/s": "B/s", "T": "token"}.get(column.unit or "-", "-")
+        entry = Entry(column.name, "", "1 where so" if column.kind == "flag" else "")
+        values = _random(random, entry, symbol, (ROWS,))
+        if column.kind == "choice":
+            values = random.integers(0, len(column.choices), ROWS).astype(float)
+        columns[column.name] = Leaf((name, column.name), entry, symbol, values)
+    for entry in section(documentation(kind), "Attributes"):
+        unit = entry.unit or "-"
+        columns[entry.name] = Leaf((name, entry.name), entry, unit, _random(random, entry, unit, (ROWS,)))
+    return kind(columns)
+
+
 def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
+    if issubclass(kind, PlanColumns):
+        return _draw_record(name, kind, random)
     text = documentation(kind)
     default = _shape(text, (ROWS, 1))
     fields: dict[str, Any] = {}
@@ -353,8 +377,8 @@ def leaves(value: Any) -> Iterator[Leaf]:
     """All leaves of drawn arguments."""
     if isinstance(value, Leaf):
         yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
+    elif isinstance(value, Mapping | PlanColumns):
+        for part in (vars(value)["_columns"] if isinstance(value, PlanColumns) else value).values():
             yield from leaves(part)
     elif hasattr(value, "_fields") or dataclasses.is_dataclass(value):
         for field in value.__annotations__:
@@ -370,6 +394,11 @@ def filled(value: Any, change: Callable[[Leaf], Any]) -> Any:
         return Columns({name: filled(part, change) for name, part in value.items()}.__getitem__)
     if isinstance(value, Mapping):
         return {name: filled(part, change) for name, part in value.items()}
+    if isinstance(value, PlanColumns):
+        columns = filled(vars(value)["_columns"], change)
+        texts = [column for column in table_schema(RECORDS[type(value).__name__]).columns if column.kind == "text"]
+        rows = np.shape(next(iter(columns.values())))
+        return type(value)({**columns, **{text.name: np.full(rows, text.default, dtype=object) for text in texts}})
     if hasattr(value, "_fields") or dataclasses.is_dataclass(value):
         return type(value)(**{field: filled(getattr(value, field), change) for field in value.__annotations__})
     return value

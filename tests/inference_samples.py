@@ -13,7 +13,7 @@ from xlperf.catalog.calibration import declared_constants
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import DENSE
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import inference_plan
 from xlperf.equations.serving import Deployment, serving_results
 

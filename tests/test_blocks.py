@@ -66,7 +66,19 @@ def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
     constants = {name: value * column for name, value in zip(names, values, strict=True)}
     size = random.choice([1.0, 2.0], (500, 6))
     least = tiled_product_time(
-        m, n, k, batch, size, *TILES, device.peak_flop_rate, device.l2_bandwidth, units, 0.8, 0.1, 1e-6, 4.0
+        m,
+        n,
+        k,
+        batch,
+        size,
+        *TILES,
+        peak_flop_rate=device.peak_flop_rate,
+        cache_bandwidth=device.l2_bandwidth,
+        num_multiprocessors=units,
+        compute_efficiency=0.8,
+        cache_share=0.1,
+        wave_time=1e-6,
+        sum_size=4.0,
     ).min(axis=0)
     memory = batch * (size * k * (m + n) + 2.0 * m * n) / device.memory_bandwidth
     assert (gemm_time(device, constants, m, n, k, batch, size, 2.0) == np.maximum(least, memory)).all()

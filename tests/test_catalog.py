@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import subprocess
 import time
@@ -248,3 +249,13 @@ def test_reading_a_workbook_is_fast(tmp_path: Path) -> None:
         load_catalog(path)
         times.append(time.perf_counter() - start)
     assert min(times) < 0.3
+
+
+def test_tables_and_catalogs_travel_between_processes(catalog: Catalog, tmp_path: Path) -> None:
+    again = pickle.loads(pickle.dumps(catalog))
+    assert again.fingerprint == catalog.fingerprint and again.origin == catalog.origin
+    assert again.tables["accelerators"].place(1, "memory_bandwidth") == "xlperf.xlsx [accelerators!E3]"
+    (tmp_path / "plans.csv").write_text("model,accelerator,num accelerators\na,b,8\n,,\nc,d,9\n")
+    plans = pickle.loads(pickle.dumps(read_plans(tmp_path / "plans.csv")[0].take([1])))
+    assert plans["num_accelerators"].tolist() == [9.0]
+    assert plans.place(0, "model") == "plans.csv [line 4, model]"

@@ -22,7 +22,7 @@ from xlperf.equations.network.collectives import (
     tree_all_reduce_time,
     tree_depth,
 )
-from xlperf.equations.network.tiers import Network, members_by_tier
+from xlperf.equations.network.topologies import Network, members_by_tier
 
 INNER, OUTER = 4.5e11, 5.0e10
 IDEAL = {

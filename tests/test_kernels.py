@@ -11,15 +11,14 @@ import pytest
 from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.equations.hardware import roofline
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import (
+from xlperf.equations.hardware.attention import (
     attention_backward_time,
     attention_time,
     decode_attention_time,
-    gemm_parts,
-    gemm_time,
-    vector_time,
+    visible_pairs,
 )
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import gemm_time, vector_time
 
 PEAK, VECTOR, BANDWIDTH, UNITS = 1.0e15, 6.0e13, 3.0e12, 132.0
 Constants = dict[str, Array]
@@ -80,7 +79,19 @@ def test_vector_times_matrix_runs_at_the_memory_bandwidth() -> None:
 def test_one_tile_more_than_a_wave_costs_another_wave() -> None:
     one_tile = constants("gemm", **IDEAL)
     tiles = np.array([[UNITS, UNITS + 1.0]])
-    times = roofline.tiled_product_time(128.0, 128.0 * tiles, 8192.0, 1.0, 2.0, 128.0, 128.0, 1.0, PEAK, np.inf, UNITS)
+    times = roofline.tiled_product_time(
+        128.0,
+        128.0 * tiles,
+        8192.0,
+        1.0,
+        2.0,
+        128.0,
+        128.0,
+        1.0,
+        peak_flop_rate=PEAK,
+        cache_bandwidth=np.inf,
+        num_multiprocessors=UNITS,
+    )
     assert times[0, 1] == 2.0 * times[0, 0]
     chosen = gemm_time(device(), one_tile, 128.0, 128.0 * tiles, 8192.0, 1.0, 2.0, 2.0)
     assert chosen[0, 0] < chosen[0, 1] < 2.0 * chosen[0, 0]  # smaller or split tiles soften the step
@@ -143,7 +154,7 @@ def test_savings_are_those_of_half_the_time_of_one_part() -> None:
 @pytest.mark.parametrize(("causal", "pairs"), [(0.0, 12.0), (1.0, 9.0)])
 def test_visible_pairs_of_three_queries_and_four_keys(causal: float, pairs: float) -> None:
     # With a mask the queries see 2, 3 and 4 keys.
-    assert roofline.visible_pairs(3.0, 4.0, causal) == pairs
+    assert visible_pairs(3.0, 4.0, causal) == pairs
 
 
 def test_causal_attention_of_long_sequences_costs_half() -> None:
@@ -266,8 +277,9 @@ def test_an_unknown_machine_has_unknown_times(family: str) -> None:
     assert np.isnan(unknown).all()
 
 
-def test_parts_of_a_product_are_its_time_when_nothing_overlaps() -> None:
+def test_traffic_adds_to_a_product_when_nothing_overlaps() -> None:
     serial = constants("gemm", **(IDEAL | {"serial_share": 1.0, "launch_time": 3e-6}))
     shape = (512.0, 4096.0, 4096.0, 1.0, 2.0, 2.0)
-    parts = gemm_parts(device(), serial, *shape)
-    assert sum(part.item() for part in parts) == pytest.approx(gemm_time(device(), serial, *shape).item(), rel=1e-12)
+    alone = gemm_time(device(memory_bandwidth=np.inf), serial, *shape).item()
+    traffic = roofline.product_traffic(*shape).item() / BANDWIDTH
+    assert gemm_time(device(), serial, *shape).item() == pytest.approx(alone + traffic, rel=1e-12)

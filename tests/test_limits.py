@@ -120,7 +120,7 @@ def scattered(number: int) -> Iterator[bytes]:
 
 def far(number: int) -> Iterator[bytes]:
     """A row has one cell, each in a column of its own."""
-    from xlperf.catalog.xlsx import column_letters
+    from xlperf.catalog.table import column_letters
 
     yield top().encode()
     for n in range(2, number + 2):
@@ -281,7 +281,7 @@ def test_lines_below_the_limit_are_read(tmp_path: Path) -> None:
     path = tmp_path / "long.csv"
     long = "y" * 100_000
     path.write_text("a,b\n" + "".join(f"{long},{number}\n" for number in range(3 * LINE_LIMIT // len(long))))
-    assert len(read_csv(path).lines) == 3 * LINE_LIMIT // len(long)
+    assert len(read_csv(path).locate.lines) == 3 * LINE_LIMIT // len(long)
 
 
 @pytest.fixture

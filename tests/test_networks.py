@@ -12,7 +12,8 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.networks import block, network_of
+from xlperf.engine.networks import network_of
+from xlperf.equations.network.torus import torus_block
 
 HEADER = [
     "network",
@@ -76,7 +77,7 @@ def plan(network: str, accelerators: int = 64, **values: object) -> Table:
 def test_a_plan_stands_on_the_most_cubic_block(
     places: int, axes: int, machine: tuple[int, ...], rings: bool, expected: tuple[tuple[int, ...], int]
 ) -> None:
-    assert block(places, axes, machine, rings) == expected
+    assert torus_block(places, axes, machine, rings) == expected
 
 
 def test_lengths_rings_and_links_of_tiers() -> None:

@@ -12,9 +12,9 @@ import pytest
 from xlperf.base.errors import InputError
 from xlperf.catalog.xlsx import show
 from xlperf.studies import NAMES, study
+from xlperf.studies import study as shelved
+from xlperf.studies.inputs import read_inputs, study_workbook
 from xlperf.studies.outcome import Outcome, StudySheet
-from xlperf.studies.shelf import study as shelved
-from xlperf.studies.source import read_inputs, study_workbook
 from xlperf.workbook.build_studies import study_package, write_study
 from xlperf.workbook.report import write_study_report
 

@@ -25,12 +25,23 @@ from test_collectives import IDEAL, constants
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.schema import table_schema
-from xlperf.equations.network import topology
+from xlperf.equations.network import topologies as topology
 from xlperf.equations.network.collectives import OPERATIONS, collective_time
-from xlperf.equations.network.direct import direct_load
-from xlperf.equations.network.dragonfly import dragonfly_exchange_load, dragonfly_hops, dragonfly_neighbour_load
-from xlperf.equations.network.tiers import Network
-from xlperf.equations.network.topology import DRAGONFLY, FAT_TREE, FULLY_CONNECTED, MESH, RAIL, RING, SWITCH, TORUS
+from xlperf.equations.network.topologies import (
+    DRAGONFLY,
+    FAT_TREE,
+    FULLY_CONNECTED,
+    MESH,
+    RAIL,
+    RING,
+    SWITCH,
+    TORUS,
+    Network,
+    direct_load,
+    dragonfly_exchange_load,
+    dragonfly_hops,
+    dragonfly_neighbour_load,
+)
 from xlperf.equations.network.torus import torus_distances, torus_exchange_load, torus_gather_load, torus_steps
 
 BANDWIDTH, LATENCY, SIZE = 6.0e10, 1.0e-6, 2.4e6

@@ -24,14 +24,13 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.table import Table
 from xlperf.engine.join import Joined, join
-from xlperf.equations.hardware.kernels import (
+from xlperf.equations.hardware.attention import (
     attention_backward_time,
     attention_time,
     decode_attention_time,
-    gemm_time,
-    vector_time,
+    kv_cache_traffic,
 )
-from xlperf.equations.hardware.roofline import kv_cache_traffic
+from xlperf.equations.hardware.kernels import gemm_time, vector_time
 from xlperf.equations.network.collectives import collective_time, ring_traffic
 from xlperf.equations.plan.precisions import PRECISIONS
 

@@ -23,8 +23,8 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, is_blank, number_of, shown
 from xlperf.catalog.csv_parquet import read_csv
-from xlperf.catalog.table import Place, Table
-from xlperf.catalog.xlsx import Workbook, column_letters
+from xlperf.catalog.table import Place, Table, column_letters
+from xlperf.catalog.xlsx import Workbook
 
 KINDS = ("training", "inference")
 MOST_VALUES = 10_000_000
@@ -154,7 +154,7 @@ def _from_csv(path: Path) -> Published:
     ]
 
     def place(row: int, column: str) -> str:
-        line = int(file.lines[row]) if row >= 0 else 0
+        line = int(file.locate.lines[row]) if row >= 0 else 0
         return f"{path.name} [line {line}, {column}]" if row >= 0 else f"{path.name} [header]"
 
     return published_rows(header, list(zip(*texts, strict=True)), place)

@@ -18,13 +18,12 @@ import numpy as np
 
 from xlperf.base.files import cache_folder, replaced
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Place, Table
+from xlperf.catalog.table import NamedCells, SheetCells, Table
 
 MOST_KEPT = 4
 """Files that stay in the folder: those of the workbooks that were read last. [-]"""
 _NO_HOME = RuntimeError
 """What pathlib raises for a user without a home folder."""
-_LETTERS, _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789"
 
 
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
@@ -109,40 +108,24 @@ def _digest(content: bytes) -> str:
 
 def _described(table: Table) -> dict[str, Any]:
     """A table as JSON can hold it: columns, and the cells that they stand in."""
-    names = list(table.columns)
-    sheet, header = _parsed(table.place(-1, names[0]))
+    cells = table.place
+    assert isinstance(cells, NamedCells) and isinstance(cells.locate, SheetCells)  # it was read from a sheet
     return {
         "kind": table.kind,
         "columns": {name: values.tolist() for name, values in table.columns.items()},
-        "sheet": sheet,
-        "header": int(header.lstrip(_LETTERS)),
-        "first": _parsed(table.place(0, ""))[1].rstrip(_DIGITS) if len(table) else "A",
-        "letters": {name: _parsed(table.place(-1, name))[1].rstrip(_DIGITS) for name in names},
-        "rows": [int(_parsed(table.place(row, names[0]))[1].lstrip(_LETTERS)) for row in range(len(table))],
+        "sheet": cells.locate.sheet,
+        "header_row": cells.locate.header_row,
+        "rows": [cells.locate.rows[row] for row in cells.rows],
+        "sheet_columns": list(cells.locate.columns),
+        "positions": dict(cells.positions),
     }
 
 
-def _parsed(place: str) -> tuple[str, str]:
-    """Sheet and cell of a place: ``xlperf.xlsx [accelerators!F7]``."""
-    sheet, _, cell = place[place.index("[") + 1 : -1].rpartition("!")
-    return sheet, cell
-
-
-def _restored(book: str, kept: dict[str, Any]) -> Table:
-    declared = table_schema(kept["kind"]).by_name
+def _restored(book: str, known: dict[str, Any]) -> Table:
+    declared = table_schema(known["kind"]).by_name
     columns = {
         name: np.array(values, dtype=object if declared[name].is_text else np.float64)
-        for name, values in kept["columns"].items()
+        for name, values in known["columns"].items()
     }
-    return Table(kept["kind"], columns, _place(book, kept))
-
-
-def _place(book: str, kept: dict[str, Any]) -> Place:
-    sheet, header, first, letters, rows = (kept[name] for name in ("sheet", "header", "first", "letters", "rows"))
-
-    def place(row: int, column: str) -> str:
-        if row < 0 and column not in letters:
-            return f"{book} [{sheet}]"
-        return f"{book} [{sheet}!{letters.get(column, first)}{rows[row] if row >= 0 else header}]"
-
-    return place
+    cells = SheetCells(book, known["sheet"], known["header_row"], known["rows"], known["sheet_columns"])
+    return Table(known["kind"], columns, NamedCells(cells, range(len(known["rows"])), known["positions"]))

@@ -58,6 +58,10 @@ class Catalog:
         self._network_index: dict[str, int] = {"": _BLANK}
         self._network_index.update({name: index for index, name in enumerate(names)})
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as its tables, which were checked before."""
+        return Catalog, (dict(self.tables), self.origin, ())
+
     @classmethod
     def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
         """Make a catalog of one table of each kind; a kind that is not given has no rows.

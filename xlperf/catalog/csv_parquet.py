@@ -8,9 +8,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,6 +88,12 @@ def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tup
         words = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(Fault(path.name, f"is no Parquet file: {words}")) from None
     return header, columns
+
+
+def parquet_place(name: str, header: Sequence[str], row: int, position: int) -> str:
+    """Row and column of a value: ``plans.parquet [row 7, column tensor parallel]``."""
+    parts = [f"row {row + 1}"] * (row >= 0) + [f"column {header[position]}"] * (position >= 0)
+    return f"{name} [{', '.join(parts) or 'columns'}]"
 
 
 def _check_footer(path: Path) -> None:
@@ -178,35 +184,28 @@ _BLOCK = 500  # small enough for the processor's cache and for rows to die befor
 
 
 @dataclass(frozen=True)
-class CsvFile:
-    """Header, columns and line numbers of a CSV file.
-
-    Attributes
-    ----------
-    name : str
-        Name for messages.
-    header : list of str
-        Header cells.
-    columns : list of (codes, distinct)
-        Text of each column.
-    lines : array of int64
-        Line on which each row starts, counted from 1.
-    header_line : int
-        Line of the header.
-    """
+class CsvLines:
+    """Lines of a CSV file, counted from 1: that of the header, and that on which each row starts."""
 
     name: str
-    header: list[str]
-    columns: list[Coded]
-    lines: np.ndarray
+    header: Sequence[str]
     header_line: int
+    lines: np.ndarray
 
-    def locate(self, row: int, position: int) -> str:
+    def __call__(self, row: int, position: int) -> str:
         """Line and column of a value: ``plans.csv [line 7, tensor parallel]``."""
         line = int(self.lines[row]) if row >= 0 else self.header_line
         header = self.header[position].partition("(")[0].replace("_", " ") if position >= 0 else ""
         header = " ".join(header.split())[:60]
         return f"{self.name} [line {line}{', ' if header else ''}{header}]"
+
+
+class CsvFile(NamedTuple):
+    """Header of a CSV file, its columns as (codes, distinct texts), and where its cells stand."""
+
+    header: Sequence[str]
+    columns: list[Coded]
+    locate: CsvLines
 
 
 def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
@@ -355,7 +354,7 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
         (np.concatenate([empty, *parts]), list(map(_as_written, known)))
         for parts, known in zip(codes, seen, strict=True)
     ]
-    return _without_blank_rows(CsvFile(name, header, columns, np.array(lines, dtype=np.int64), header_line))
+    return _without_blank_rows(columns, CsvLines(name, header, header_line, np.array(lines, dtype=np.int64)))
 
 
 def _check_lines(text: str, name: str) -> None:
@@ -379,15 +378,13 @@ def _malformed(error: csv.Error) -> str:
     return f"is no CSV: {error}"
 
 
-def _without_blank_rows(file: CsvFile) -> CsvFile:
+def _without_blank_rows(columns: list[Coded], places: CsvLines) -> CsvFile:
     """Leave out rows of separators alone."""
-    blank = np.ones(len(file.lines), dtype=bool)
-    for codes, distinct in file.columns:
+    blank = np.ones(len(places.lines), dtype=bool)
+    for codes, distinct in columns:
         empties = np.array([not str(text).strip() for text in distinct or ()], dtype=bool)
-        if not empties.any():
-            return file
-        blank &= empties[codes]
-    if not blank.any():
-        return file
-    columns: list[Coded] = [(codes[~blank], distinct) for codes, distinct in file.columns]
-    return CsvFile(file.name, file.header, columns, file.lines[~blank], file.header_line)
+        blank &= empties[codes] if empties.any() else False
+    if blank.any():
+        columns = [(codes[~blank], distinct) for codes, distinct in columns]
+        places = replace(places, lines=places.lines[~blank])
+    return CsvFile(places.header, columns, places)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,8 @@ from xlperf.catalog.cells import (
     parse_header,
     shown,
 )
-from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, TableSchema, schema, split_header
-from xlperf.catalog.table import Place, Table, key_faults, nowhere
-
-Locate = Callable[[int, int], str]
-"""``locate(row, position)`` says where a cell stands; row -1 is the header, position -1 the whole row."""
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, schema, split_header
+from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, nowhere
 
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
 _HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
@@ -373,12 +371,7 @@ def _finish(
     collector: _Collector,
 ) -> tuple[Table, list[Fault]]:
     positions = {field.column.name: field.position for field in fields}
-    locate = collector.locate
-
-    def place(row: int, column: str) -> str:
-        return locate(kept[row] if row >= 0 else -1, positions.get(column, -1))
-
-    table = Table(kind, columns, place, auto)
+    table = Table(kind, columns, NamedCells(collector.locate, kept, positions), auto)
     for field in fields:
         for row in _unfilled(table, field):
             if not collector.has(kept[row], field.position):
@@ -466,15 +459,16 @@ def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Plac
 
 
 def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
-    sheet: TableSchema = schema()[kind]
+    """Places by position, from those by name: canonical where the schema has the column."""
+    known = schema()[kind].by_name
+    texts = [cell if isinstance(cell, str) else "" if cell is None else str(cell) for cell in header]
+    names = [split_header(text)[0] for text in texts]
+    columns = [name if name in known else text for name, text in zip(names, texts, strict=True)]
+    return partial(_named_place, place, columns)
 
-    def locate(row: int, position: int) -> str:
-        cell = header[position] if 0 <= position < len(header) else ""
-        text = cell if isinstance(cell, str) else "" if cell is None else str(cell)
-        name = split_header(text)[0]
-        return place(row, name if name in sheet.by_name else text)
 
-    return locate
+def _named_place(place: Place, columns: Sequence[str], row: int, position: int) -> str:
+    return place(row, columns[position] if 0 <= position < len(columns) else "")
 
 
 def _raised(table: Table, faults: Sequence[Fault]) -> Table:

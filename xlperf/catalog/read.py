@@ -10,11 +10,11 @@ from pathlib import Path
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
-from xlperf.catalog.csv_parquet import STANDARD, read_csv, read_parquet
+from xlperf.catalog.csv_parquet import STANDARD, parquet_place, read_csv, read_parquet
 from xlperf.catalog.parse import parse_coded, parse_rows, table_from_rows
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
-from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.catalog.xlsx import Cells, ListObject, Workbook, column_letters
+from xlperf.catalog.table import Place, SheetCells, Table, column_letters, nowhere
+from xlperf.catalog.xlsx import Cells, ListObject, Workbook
 
 MOST_ROWS = 200_000
 """Rows that are read of one sheet. [-]"""
@@ -25,22 +25,11 @@ _FOR_READERS = frozenset({"start", "tco", "checks", "study"})  # sheets that xlp
 class Block:
     """A header row and the rows below it on a sheet, still as cell values."""
 
-    book: str
-    sheet: str
     header: list[object]
     rows: list[SparseRow]
-    header_row: int
-    row_numbers: list[int]
-    columns: list[int]
+    locate: SheetCells
     beyond: int | None = None
     table: ListObject | None = None
-
-    def locate(self, row: int, position: int) -> str:
-        """Cell of a row and position: ``xlperf.xlsx [accelerators!F7]``; the sheet alone for the whole header."""
-        if position < 0 and row < 0:
-            return f"{self.book} [{self.sheet}]"
-        letters = column_letters(self.columns[max(position, 0)])
-        return f"{self.book} [{self.sheet}!{letters}{self.row_numbers[row] if row >= 0 else self.header_row}]"
 
 
 def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
@@ -106,14 +95,15 @@ def _block(
     position = {column: place for place, column in enumerate(columns)}
     rows = [SparseRow(cells[row], columns, position) for row in numbers]
     header = [top.get(column) for column in columns]
-    return Block(book, sheet, header, rows, header_row, numbers, columns, beyond, table)
+    return Block(header, rows, SheetCells(book, sheet, header_row, numbers, columns), beyond, table)
 
 
 def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
     """A block as a table, with every fault."""
     table, faults = parse_rows(kind, block.header, block.rows, block.locate)
     if block.beyond is not None and block.table is not None:
-        place = f"{block.book} [{block.sheet}!{column_letters(block.table.first_column)}{block.beyond}]"
+        book, sheet, first = block.locate.book, block.locate.sheet, column_letters(block.table.first_column)
+        place = f"{book} [{sheet}!{first}{block.beyond}]"
         problem = f'row just below the table "{block.table.name}" ({block.table.reference}) is not part of it'
         faults.append(Fault(place, f"{problem}; extend the table over it, or leave a row free"))
     return table, faults
@@ -382,12 +372,7 @@ def _parquet_plans(
         return {field.position for field in parsed.fields} | set(parsed.unnamed)
 
     header, columns = read_parquet(path, wanted)
-
-    def locate(row: int, position: int) -> str:
-        column = f"column {header[position]}" if position >= 0 else ""
-        return f"{path.name} [{', '.join(filter(None, [f'row {row + 1}' if row >= 0 else '', column])) or 'columns'}]"
-
-    table, faults = parse_coded(meant(header), header, columns, locate)
+    table, faults = parse_coded(meant(header), header, columns, partial(parquet_place, path.name, header))
     return [table], faults
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +13,59 @@ from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
 
 Place = Callable[[int, str], str]
+"""``place(row, column)`` says where a value stands; row -1 is the header."""
+Locate = Callable[[int, int], str]
+"""``locate(row, position)`` says where a cell stands; row -1 is the header, position -1 the whole row."""
+
+
+@lru_cache(maxsize=4096)
+def column_letters(number: int) -> str:
+    """Letters of a column of a sheet.
+
+    >>> column_letters(28)
+    'AB'
+    """
+    letters = ""
+    while number > 0:
+        number, rest = divmod(number - 1, 26)
+        letters = chr(65 + rest) + letters
+    return letters
+
+
+@dataclass(frozen=True)
+class SheetCells:
+    """Cells of rows on a sheet, by row and position: ``xlperf.xlsx [accelerators!F7]``."""
+
+    book: str
+    sheet: str
+    header_row: int
+    rows: Sequence[int]
+    columns: Sequence[int]
+
+    def __call__(self, row: int, position: int) -> str:
+        """The cell; the sheet alone for the whole header."""
+        if position < 0 and row < 0:
+            return f"{self.book} [{self.sheet}]"
+        letters = column_letters(self.columns[max(position, 0)])
+        return f"{self.book} [{self.sheet}!{letters}{self.rows[row] if row >= 0 else self.header_row}]"
+
+
+@dataclass(frozen=True)
+class NamedCells:
+    """Cells of a table by column name: the source's row of each of its rows, and the position of each column."""
+
+    locate: Locate
+    rows: Sequence[int]
+    positions: Mapping[str, int]
+
+    def __call__(self, row: int, column: str) -> str:
+        """Where the source has the value."""
+        return self.locate(self.rows[row] if row >= 0 else -1, self.positions.get(column, -1))
+
+
+def place_of_row(place: Place, rows: np.ndarray, row: int, column: str) -> str:
+    """Place of a value in a table that holds some rows of another: where the other has it."""
+    return place(int(rows[row]) if row >= 0 else -1, column)
 
 
 def nowhere(row: int, column: str) -> str:
@@ -117,11 +170,10 @@ class Table:
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""
         index = np.arange(len(self))[rows]
-        place = self.place
         return Table(
             self.kind,
             {name: values[index] for name, values in self.columns.items()},
-            lambda row, column: place(int(index[row]), column),
+            partial(place_of_row, self.place, index),
             {name: values[index] for name, values in self.auto.items()},
         )
 

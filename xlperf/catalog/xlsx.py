@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 
 from xlperf.base.errors import printable
 from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, number_of, serial_number
+from xlperf.catalog.table import column_letters
 from xlperf.catalog.xlsx_package import Package
 
 
@@ -128,20 +129,6 @@ def column_number(letters: str) -> int:
     for letter in letters:
         number = number * 26 + ord(letter) - 64
     return number
-
-
-@lru_cache(maxsize=4096)
-def column_letters(number: int) -> str:
-    """Letters of a column.
-
-    >>> column_letters(28)
-    'AB'
-    """
-    letters = ""
-    while number > 0:
-        number, rest = divmod(number - 1, 26)
-        letters = chr(65 + rest) + letters
-    return letters
 
 
 @dataclass(frozen=True)

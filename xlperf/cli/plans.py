@@ -94,7 +94,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 
     from xlperf.studies import NAMES
     from xlperf.studies import study as found
-    from xlperf.studies.source import read_inputs
+    from xlperf.studies.inputs import read_inputs
     from xlperf.workbook.report import write_study_report
 
     if name.strip().casefold() == "list":

@@ -18,7 +18,7 @@ from xlperf.engine.networks import network_of, own_links, plain_networks
 from xlperf.engine.token_costs import Terms
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.precisions import (
     BLOCK_SCALED,
     CASTS,

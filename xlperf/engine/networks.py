@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import isqrt, prod
+from math import prod
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from xlperf.base.arrays import Array, some
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.network.tiers import Network
-from xlperf.equations.network.topology import FAT_TREE
+from xlperf.equations.network.topologies import FAT_TREE, Network
+from xlperf.equations.network.torus import torus_block
 from xlperf.equations.plan.rules import Remark
 
 _AXES = 3
@@ -53,74 +51,6 @@ class _Layouts:
 
 
 _cache: WeakKeyDictionary[Catalog, _Layouts] = WeakKeyDictionary()
-
-
-def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[tuple[int, ...]]:
-    """Factors of a whole number, so many at a time, each at least ``least`` and in rising order if so asked."""
-    if count == 1:
-        if whole >= least:
-            yield (whole,)
-        return
-    small = [factor for factor in range(1, isqrt(whole) + 1) if whole % factor == 0]
-    for factor in small if rising else sorted({*small, *(whole // factor for factor in small)}):
-        if factor >= least:
-            for others in _products(whole // factor, count - 1, rising, factor if rising else 1):
-                yield (factor, *others)
-
-
-@lru_cache(maxsize=4096)
-def block(
-    places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = False, cube: int = 1
-) -> tuple[tuple[int, ...], int]:
-    """The block of a torus or mesh that so many places stand on: as cubic as can be.
-
-    Parameters
-    ----------
-    places : int
-        Accelerators, or machines of the tier below. [-]
-    axes : int
-        Axes of the torus or mesh. [-]
-    machine : tuple of int, optional
-        Lengths of a machine that is wired for good; without them it is wired to fit the block.
-    rings : bool, default False
-        Whether the axes of the machine are rings: those of the block are where it goes all the way round.
-    cube : int, default 1
-        Length of the cubes that a machine wired to fit is made of; a block of parts of them has no rings. [-]
-
-    Returns
-    -------
-    tuple of tuple of int and int
-        Lengths of the block, rings first and short ones before long ones, and the number of rings.
-
-    >>> block(64, 3, rings=True)
-    ((4, 4, 4), 3)
-    >>> block(8, 3, rings=True, cube=4)
-    ((2, 2, 2), 0)
-    >>> block(64, 2, (16, 16), rings=True)
-    ((8, 8), 0)
-    >>> block(128, 2, (16, 16), rings=True)
-    ((16, 8), 1)
-    >>> block(256, 2, (16, 16), rings=True)
-    ((16, 16), 2)
-    """
-    limits = machine or (places,) * axes
-    if machine and places == prod(machine):
-        return machine, axes if rings else 0
-    best: tuple[tuple[int, int], tuple[int, ...]] | None = None
-    # Without a machine the axes are alike: those of a block are looked for in rising order only.
-    for lengths in _products(places, axes, rising=not machine):
-        if any(length > limit for length, limit in zip(lengths, limits, strict=True)):
-            continue
-        joined = sum(length == limit for length, limit in zip(lengths, machine, strict=True)) if machine else 0
-        rank = (sum(lengths), -joined)
-        if best is None or rank < best[0]:
-            best = (rank, lengths)
-    if best is None:
-        return machine, axes if rings else 0
-    whole = rings and all(length % cube == 0 for length in best[1])
-    closed = [whole and (not machine or length == limit) for length, limit in zip(best[1], limits, strict=True)]
-    order = sorted(range(axes), key=lambda axis: (not closed[axis], best[1][axis]))
-    return tuple(best[1][axis] for axis in order), sum(closed)
 
 
 def _layouts(catalog: Catalog) -> _Layouts:
@@ -188,7 +118,7 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
         raise ValueError("is a dragonfly: its dimensions must say accelerators x routers x groups, as 4x8x33")
     axes = 1 if topology == "ring" else int(turned[1]) if turned else 2
     if not text or turned:
-        return tuple(sorted(block(count, axes)[0]))
+        return tuple(sorted(torus_block(count, axes)[0]))
     if not _LENGTHS.fullmatch(text):
         raise ValueError(
             f'has dimensions "{text}": write lengths as 4x4x4, or 3D of 4 where cubes of 4 are wired to fit each plan'
@@ -331,7 +261,7 @@ def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Arr
             machine = tuple(int(value) for value in layouts.lengths[:axes, number, tier])
             rings = bool(layouts.num_rings[number, tier] > 0)
             fixed = () if layouts.rearranged[number, tier] else machine
-            found, closed = block(places, axes, fixed, rings, int(layouts.cube[number, tier]))
+            found, closed = torus_block(places, axes, fixed, rings, int(layouts.cube[number, tier]))
             lengths[:, chosen, tier] = 1.0
             lengths[:axes, chosen, tier] = np.array(found, dtype=np.float64)[:, None]
             num_rings[chosen, tier] = closed

@@ -17,14 +17,13 @@ from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import training_setting
-from xlperf.equations.hardware.attention import attention_time, decode_attention_time
+from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.hardware.kernels import gemm_time, vector_time
-from xlperf.equations.hardware.roofline import visible_pairs
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.rules import remarks_of_rows
 from xlperf.equations.serving.communication import engine_all_reduce_time
 from xlperf.equations.serving.kernels import product_times

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
 
@@ -85,7 +86,7 @@ def plan_grid(plan: Table, catalog: Catalog) -> Table:
     for number, name in enumerate(names):
         values = [point[number] for point in points]
         columns[name] = np.array(values, dtype=object if name == "recompute" else np.float64)
-    return Table(plan.kind, columns, lambda _row, column: plan.place(0, column))
+    return Table(plan.kind, columns, partial(place_of_row, plan.place, rows))
 
 
 def _even(number: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +13,8 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import AUTO_COLUMNS, split_header
-from xlperf.catalog.table import Table
-from xlperf.equations.plan.plan import PLACEHOLDERS
+from xlperf.catalog.table import Table, place_of_row
+from xlperf.equations.plan.training_plan import PLACEHOLDERS
 from xlperf.explore.auto_values import (
     MOST_ACCELERATORS,
     NUM_POINTS,
@@ -372,4 +373,4 @@ def expanded(
         raise InputError(faults)
     first = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     columns = {name: np.concatenate([part[name] for part in parts]) for name in plans.columns}
-    return Table(plans.kind, columns, lambda row, column: plans.place(int(first[row]), column))
+    return Table(plans.kind, columns, partial(place_of_row, plans.place, first))

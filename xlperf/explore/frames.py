@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -151,10 +152,11 @@ def _table(frame: pd.DataFrame) -> Table:
         else:
             columns[name] = values.astype(object).where(values.notna(), None).to_numpy(dtype=object)
 
-    def place(row: int, column: str) -> str:
-        return f'plans.loc[{frame.index[[row]].tolist()[0]!r}, "{column}"]'
+    return table_from_columns(plan_kind(tuple(columns)), columns, partial(_place, frame.index))
 
-    return table_from_columns(plan_kind(tuple(columns)), columns, place)
+
+def _place(index: pd.Index, row: int, column: str) -> str:
+    return f'plans.loc[{index[[row]].tolist()[0]!r}, "{column}"]'
 
 
 def _one(plan: Plans, function: str) -> Table:

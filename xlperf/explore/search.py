@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, split_header, unit_of
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
 from xlperf.explore.auto_values import MOST_ACCELERATORS, Counts
@@ -241,9 +242,7 @@ def search(
         more = candidates(plan, catalog, values, most, most_accelerators, near)
         found = _joined(found, best(more), top)
 
-    def place(_row: int, name: str) -> str:
-        return plan.place(0, name)
-
+    place = partial(place_of_row, plan.place, np.zeros(len(found.plans), dtype=np.int64))
     found.plans, found.results = replace(found.plans, place=place), replace(found.results, place=place)
     return found
 

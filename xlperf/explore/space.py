@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, parse_header
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.equations.model.model import Model
 
@@ -384,14 +385,11 @@ class Space:
 
     def table(self) -> Table:
         """The combinations as plans; places are those of the plan."""
-        place = self.base.place
         taken = {name: values[self.rows] for name, values in self.base.columns.items()}
         columns = {**taken, **self.found}
         order = [column.name for column in self.base.schema.columns if column.name in columns]
-        rows = self.rows
-        return Table(
-            self.base.kind, {name: columns[name] for name in order}, lambda row, column: place(int(rows[row]), column)
-        )
+        place = partial(place_of_row, self.base.place, self.rows)
+        return Table(self.base.kind, {name: columns[name] for name in order}, place)
 
 
 def space_of(

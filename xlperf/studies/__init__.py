@@ -1,5 +1,5 @@
-"""Studies: questions that a report answers, each with its settings, its plans in a workbook, tables and findings."""
+"""Studies: questions that a report answers. Questions, settings and plans are the CSV files here; modules analyse."""
 
-from xlperf.studies.shelf import NAMES, study
+from xlperf.studies.outcome import NAMES, study
 
 __all__ = ["NAMES", "study"]

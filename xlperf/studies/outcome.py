@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import csv
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, unit_of
+from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table
 
 Value = float | str | bool | None
-Rows = Sequence[Mapping[str, object]]
+SettingValue = float | str | tuple[str, ...] | tuple[float, ...]
+_SHEETS = ("training", "inference", "networks", "models")
+_ALTERNATIVES = " | "
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A number or a text that a reader may change in the sheet ``study``.
+    """A value that a reader may change in the sheet ``study``; ``kind`` is number, text, numbers or texts.
 
-    ``default`` says by its type what the value is: a number, a text, or a list of texts or numbers, which a cell holds
-    with commas between.
+    A cell holds a list with commas between. ``long_run`` is the value that ``--full`` takes, if another.
     """
 
     name: str
-    default: float | str | tuple[str, ...] | tuple[float, ...]
+    kind: str
+    default: SettingValue
+    long_run: SettingValue | None
     unit: str
     meaning: str
 
@@ -55,7 +63,7 @@ class Chart:
     x_title, y_title : str
         What the axes are, with units.
     stacked : bool
-        Whether bars and columns follow each other.
+        Whether bars and columns are stacked.
     log_x, log_y : bool
         Whether an axis is logarithmic.
     rows : tuple of int, optional
@@ -87,10 +95,10 @@ class StudySheet:
     columns : sequence of Column
         Of the schema, or made by :func:`own_column`.
     rows : sequence of sequence
-        Values in the unit of their column; None or NaN where there is none.
+        Values in the unit of their column; None where there is none.
     charts : sequence of Chart
     shaded : sequence of str
-        Columns whose numbers are shaded together, from low (light) to high (dark): a map.
+        Columns whose numbers are shaded together, from low (light) to high (dark): a heat map.
     """
 
     name: str
@@ -104,6 +112,10 @@ class StudySheet:
         """Values of a column."""
         index = [found.name for found in self.columns].index(column)
         return [row[index] for row in self.rows]
+
+    def numbers(self, column: str) -> np.ndarray:
+        """Values of a column of numbers, NaN where there is none."""
+        return np.array([np.nan if value is None else value for value in self.values(column)], dtype=float)
 
 
 @dataclass(frozen=True)
@@ -125,8 +137,13 @@ class Inputs:
 
     catalog: Catalog
     plans: Mapping[str, Table]
-    settings: Mapping[str, float | str | tuple[str, ...] | tuple[float, ...]]
+    settings: Mapping[str, SettingValue]
     origin: str = ""
+
+    @property
+    def place(self) -> str:
+        """The sheet of the settings, as messages name it."""
+        return f"{self.origin} [study]"
 
     def table(self, kind: str) -> Table:
         """Plans of a kind that the study needs.
@@ -178,20 +195,126 @@ class Study:
     analyse : callable
         From inputs to an outcome.
     settings : sequence of Setting
-    rows : callable
-        Rows of the sheets of the study's workbook as it comes: plans, and rows that are added to the catalog.
-    full : mapping
-        Settings that ``--full`` takes the place of.
     """
 
     name: str
     title: str
     question: str
     published: str
-    analyse: Callable[[Inputs], Outcome]
+    analyse: Callable[[Inputs], Outcome] = field(compare=False)
     settings: Sequence[Setting] = ()
-    rows: Callable[[], Mapping[str, Rows]] = dict
-    full: Mapping[str, float | str | tuple[str, ...] | tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def full(self) -> dict[str, SettingValue]:
+        """Settings that ``--full`` changes."""
+        return {entry.name: entry.long_run for entry in self.settings if entry.long_run is not None}
+
+    def rows(self) -> dict[str, list[dict[str, object]]]:
+        """Rows of the sheets of the study's workbook as shipped: plans, and rows that are added to the catalog.
+
+        A cell ``a | b`` stands for one row each, the first such column varying slowest; ``{column}`` is the value
+        of another column of the row.
+        """
+        found: dict[str, list[dict[str, object]]] = {}
+        for kind in _SHEETS:
+            numbers = {column.name for column in table_schema(kind).columns if column.kind == "number"}
+            rows = [row for line in _lines(kind, self.name) for row in _expanded(line, numbers)]
+            if rows:
+                found[kind] = rows
+        return found
+
+
+def _lines(file: str, study: str | None = None) -> list[dict[str, str]]:
+    text = Path(__file__).with_name(f"{file}.csv").read_text(encoding="utf-8")
+    return [row for row in csv.DictReader(text.splitlines()) if study is None or row.pop("study") == study]
+
+
+def _expanded(line: Mapping[str, str], numbers: Container[str]) -> list[dict[str, object]]:
+    alternatives = [cell.split(_ALTERNATIVES) for cell in line.values()]
+    grid = [dict(zip(line, cells, strict=True)) for cells in product(*alternatives)]
+    rows = [{name: cell.format(**row) for name, cell in row.items() if cell} for row in grid]
+    return [{name: float(cell) if name in numbers else cell for name, cell in row.items()} for row in rows]
+
+
+def _setting(line: Mapping[str, str]) -> Setting:
+    name, kind = line["setting"].replace(" ", "_"), line["kind"]
+    long_run = setting_value(kind, line["long run"]) if line["long run"] else None
+    return Setting(name, kind, setting_value(kind, line["value"]), long_run, line["unit"], line["meaning"])
+
+
+def setting_value(kind: str, text: object, number: Callable[[object], float] | None = None) -> SettingValue:
+    """The value of a setting from the text of its cell.
+
+    Parameters
+    ----------
+    kind : str
+        number, text, numbers or texts.
+    text : object
+        The cell; a list has commas between its entries.
+    number : callable, optional
+        From a cell to a number; default: ``float``.
+
+    >>> setting_value("numbers", "1, 2.5")
+    (1.0, 2.5)
+    """
+    to_number = number or (lambda cell: float(str(cell)))
+    if kind == "number":
+        return to_number(text)
+    words = str(text).strip()
+    if kind == "text":
+        return words
+    parts = [part.strip() for part in words.split(",") if part.strip()]
+    return tuple(to_number(part) for part in parts) if kind == "numbers" else tuple(parts)
+
+
+def setting_text(value: SettingValue) -> float | str:
+    """What a cell holds of a setting: lists with commas between their entries.
+
+    >>> setting_text((1.0, 2.5))
+    '1, 2.5'
+    """
+    if isinstance(value, tuple):
+        return ", ".join(f"{entry:g}" if isinstance(entry, float | int) else entry for entry in value)
+    return value
+
+
+NAMES = tuple(line["study"] for line in _lines("studies"))
+"""Names of the studies."""
+
+
+@cache
+def _study(name: str) -> Study:
+    line = next(line for line in _lines("studies") if line["study"] == name)
+    module, _, function = line["analysis"].partition(".")
+    analyse = getattr(import_module(f"xlperf.studies.{module}"), function)
+    settings = tuple(map(_setting, _lines("settings", name)))
+    return Study(name, line["title"], line["question"], line["published"], analyse, settings)
+
+
+def study(name: str) -> Study:
+    """The study of a name, without regard to case; its module is imported when it is asked for.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`NAMES`.
+
+    Returns
+    -------
+    Study
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+
+    >>> study("Recompute").name
+    'recompute'
+    """
+    wanted = name.strip().casefold()
+    if wanted not in NAMES:
+        raise InputError(Fault("--study", f'no study is named "{name}"; {nearest(name, NAMES)}'))
+    return _study(wanted)
 
 
 def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "result") -> Column:
@@ -211,6 +334,87 @@ def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "resul
     return Column("study", name, kind, "" if kind in ("text", "name") else unit, "", "", (), "", False, meaning or name)
 
 
+def sheet_of(
+    name: str,
+    heading: str,
+    columns: Iterable[tuple[Column | str, Iterable[object]]],
+    charts: Sequence[Chart] = (),
+    shaded: Sequence[str] = (),
+) -> StudySheet:
+    """A sheet from its columns and their values.
+
+    Parameters
+    ----------
+    name, heading, charts, shaded
+        As in :class:`StudySheet`.
+    columns : iterable of (Column or str, values)
+        A name alone is a column of labels: the key where it is the first. NaN becomes None; a flag 1 or 0 a bool.
+    """
+    heads: list[Column] = []
+    values: list[list[Value]] = []
+    for head, own in columns:
+        labels = own_column(head, kind="text" if heads else "name") if isinstance(head, str) else head
+        heads.append(labels)
+        values.append([_value(value, labels.kind == "result-flag") for value in own])
+    return StudySheet(name, heading, heads, list(zip(*values, strict=True)), charts, shaded)
+
+
+def _value(value: object, flag: bool) -> Value:
+    if isinstance(value, float | int | np.number) and not isinstance(value, bool):
+        number = float(value)
+        return None if np.isnan(number) else bool(number) if flag else number
+    return value if isinstance(value, bool) else str(value) if value not in (None, "") else None
+
+
+def pivot_of(
+    name: str,
+    heading: str,
+    key: tuple[Column | str, Iterable[object]],
+    series: Sequence[str],
+    values: np.ndarray | Sequence[Sequence[object]],
+    unit: str = "-",
+    meaning: str = "",
+    charts: Sequence[Chart] = (),
+    shaded: bool = False,
+) -> StudySheet:
+    """A sheet with a row for each key and a column for each of some series of one quantity.
+
+    Parameters
+    ----------
+    name, heading, charts
+        As in :class:`StudySheet`.
+    key : (Column or str, values)
+    series : sequence of str
+        Names of the columns.
+    values : array
+        (keys, series); NaN where there is none.
+    unit, meaning : str
+        Of the quantity.
+    shaded : bool
+        Whether the series are shaded together.
+    """
+    columns = [(own_column(entry, unit, meaning), [row[i] for row in values]) for i, entry in enumerate(series)]
+    return sheet_of(name, heading, [key, *columns], charts, series if shaded else ())
+
+
+def positions(values: Iterable[object]) -> tuple[list[str], np.ndarray]:
+    """Distinct values in the order of their first appearance, and the position in them of every value.
+
+    >>> positions(["b", "a", "b"])
+    (['b', 'a'], array([0, 1, 0]))
+    """
+    words = [str(value) for value in values]
+    names = list(dict.fromkeys(words))
+    place = {name: i for i, name in enumerate(names)}
+    return names, np.array([place[word] for word in words], dtype=np.int64)
+
+
+def comparable(plans: Table, *columns: str) -> np.ndarray:
+    """A number for each plan, the same for plans that differ in their name and some columns alone."""
+    kept = [name for name in plans.columns if name not in ("name", *columns)]
+    return positions("\n".join(str(plans[name][i]) for name in kept) for i in range(len(plans)))[1]
+
+
 def shown(results: Table, name: str) -> np.ndarray:
     """A result column in the unit that a reader sees.
 
@@ -224,21 +428,20 @@ def shown(results: Table, name: str) -> np.ndarray:
     return values
 
 
-def wide(
-    keys: Sequence[Value], series: Sequence[str], values: Mapping[tuple[Value, str], float]
-) -> list[tuple[Value, ...]]:
-    """Rows of a table with a line for each key and a column for each series; None where there is no value.
+def result_columns(
+    results: Table, names: Iterable[str], rows: slice | np.ndarray = slice(None)
+) -> list[tuple[Column, np.ndarray]]:
+    """Columns of results for :func:`sheet_of`, numbers in the unit that a reader sees.
 
-    >>> wide([1.0, 2.0], ["a", "b"], {(1.0, "a"): 5.0, (2.0, "b"): 6.0})
-    [(1.0, 5.0, None), (2.0, None, 6.0)]
+    Parameters
+    ----------
+    results : Table
+    names : iterable of str
+    rows : slice or array, optional
+        Which rows.
     """
-    return [(key, *(values.get((key, name)) for name in series)) for key in keys]
-
-
-def order(values: Iterable[str]) -> list[str]:
-    """Distinct values in the order of their first appearance.
-
-    >>> order(["b", "a", "b"])
-    ['b', 'a']
-    """
-    return list(dict.fromkeys(str(value) for value in values))
+    fields = results.schema.by_name
+    return [
+        (fields[name], (results[name] if fields[name].kind != "result" else shown(results, name))[rows])
+        for name in names
+    ]

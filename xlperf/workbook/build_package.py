@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.workbook.save import workbook_bytes
 from xlperf.workbook.style import put
 

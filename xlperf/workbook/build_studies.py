@@ -1,4 +1,4 @@
-"""``python -m xlperf.workbook.build_studies``: the workbooks of the studies, from the rows in their modules."""
+"""``python -m xlperf.workbook.build_studies``: the workbooks of the studies, from the CSV files of xlperf.studies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xlperf.studies import NAMES, study
-from xlperf.studies.outcome import Study
-from xlperf.studies.source import SHEET, setting_rows, study_workbook
+from xlperf.studies.inputs import SHEET, study_workbook
+from xlperf.studies.outcome import Study, setting_text
 from xlperf.workbook.build import table_of
 from xlperf.workbook.save import replace_file, workbook_bytes
 from xlperf.workbook.style import add_styles, data_rows, page_setup, put, title, write_table
@@ -39,7 +39,8 @@ def study_package(study: Study) -> bytes:
         sheet.column_dimensions[letter].width = width
     for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
         put(sheet.cell(_TOP, column), words, "xlperf header")
-    for row, entries in enumerate(setting_rows(study), start=_TOP + 1):
+    for row, setting in enumerate(study.settings, start=_TOP + 1):
+        entries = (setting.name.replace("_", " "), setting_text(setting.default), setting.unit, setting.meaning)
         for column, (value, look) in enumerate(
             zip(entries, ("xlperf key", "xlperf input", "xlperf text", "xlperf text"), strict=True), start=1
         ):

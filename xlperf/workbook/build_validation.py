@@ -18,8 +18,8 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook as shipped
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank
 from xlperf.catalog.read import missing_sheet
+from xlperf.catalog.table import column_letters
 from xlperf.catalog.xlsx import Workbook as Reader
-from xlperf.catalog.xlsx import column_letters
 
 if TYPE_CHECKING:
     from openpyxl import Workbook

@@ -10,6 +10,7 @@ from openpyxl.formatting.rule import ColorScaleRule
 from openpyxl.styles import Font
 from openpyxl.utils import get_column_letter
 
+from xlperf.studies.outcome import setting_text
 from xlperf.workbook import style
 from xlperf.workbook.study_charts import SIZE, study_chart
 from xlperf.workbook.style import link, page_setup, put, table_name, title, write_table
@@ -64,9 +65,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
             put(sheet.cell(row, column), words, "xlperf header")
         for setting in study.settings:
             row += 1
-            value: object = inputs.settings[setting.name]
-            if isinstance(value, tuple):
-                value = ", ".join(f"{entry:g}" if isinstance(entry, float | int) else entry for entry in value)
+            value = setting_text(inputs.settings[setting.name])
             put(sheet.cell(row, 1), setting.name.replace("_", " "), "xlperf key")
             put(sheet.cell(row, 2), value, "xlperf input", "General")
             put(sheet.cell(row, 3), setting.unit if setting.unit != "-" else None, "xlperf text")

@@ -1,4 +1,4 @@
-"""Times of attention kernels: device columns and calibration constants bound to the roofline equations.
+"""Attention kernels: pairs of queries and keys, bytes, and time of flash attention and of attention in decoding.
 
 Arguments broadcast to (rows, operators); columns of the device and constants have shape (rows, 1).
 """
@@ -9,40 +9,202 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array, Numeric, array, ceil_div
 from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.roofline import (
-    blended_time,
-    flash_compute_time,
-    flash_traffic,
-    kv_cache_traffic,
-    transfer_time,
-)
+from xlperf.equations.hardware.roofline import blended_time, transfer_time
 
 QUERY_TILE = 128.0
+"""Queries of one tile of flash attention. [-]"""
 
 
-def _flash_parts(
-    device: Device,
-    constants: Mapping[str, Array],
+def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -> Array:
+    r"""Query and key pairs that attention computes; with a causal mask the last query sees every key.
+
+    .. math:: N = s_q s_k - c\,\frac{s_q (s_q - 1)}{2}
+
+    Parameters
+    ----------
+    query_length : numeric
+        Queries of one sequence. [-]
+    key_length : numeric
+        Keys of one sequence. [-]
+    causal : numeric
+        1 where a query sees the keys up to its own position, 0 where it sees all. [-]
+
+    Returns
+    -------
+    pairs : numeric
+        Pairs of one head and sequence. [-]
+
+    References
+    ----------
+    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
+    """
+    queries = array(query_length)
+    return np.asarray(queries * array(key_length) - array(causal) * (0.5 * queries * (queries - 1.0)))
+
+
+def flash_compute_time(
+    num_heads: Numeric,
+    query_length: Numeric,
+    key_length: Numeric,
+    causal: Numeric,
+    query_tile: Numeric,
+    pair_time: Numeric,
+    num_multiprocessors: Numeric,
+    imbalance: Numeric = 0.0,
+    tile_time: Numeric = 0.0,
+) -> Array:
+    r"""Time of products and softmax of flash attention, whose tiles hold some queries and pass over all their keys.
+
+    The multiprocessors share the tiles; some end later than others by a share of the longest tile, and none ends
+    before that tile. With a causal mask tiles differ, and the one on the diagonal is computed in full.
+
+    .. math::
+
+        t = \max\left(n\,\bar t + i\,p\,\hat t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
+        n = h \lceil s_q / T \rceil, \quad \bar t = T\,\bar s\,\tau, \quad \hat t = T\,s_k\,\tau
+
+    Parameters
+    ----------
+    num_heads : numeric
+        Heads of all sequences together. [-]
+    query_length : numeric
+        Queries of one sequence. [-]
+    key_length : numeric
+        Keys of one sequence. [-]
+    causal : numeric
+        1 where a query sees the keys up to its own position, 0 where it sees all. [-]
+    query_tile : numeric
+        Queries of one tile. [-]
+    pair_time : numeric
+        Time of the whole accelerator for one query and key pair of a head. [s]
+    num_multiprocessors : numeric
+        Tiles that run at the same time; NaN: the work is shared evenly. [-]
+    imbalance : numeric, default 0.0
+        Share of the longest tile by which the last multiprocessor ends late. [-]
+    tile_time : numeric, default 0.0
+        Time to start and end a tile. [s]
+
+    Returns
+    -------
+    time : numeric
+        Time of the multiprocessors. [s]
+
+    References
+    ----------
+    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.2: work partitioning over queries.
+    """
+    queries, keys, tile = array(query_length), array(key_length), array(query_tile)
+    units = array(num_multiprocessors)
+    modelled = ~np.isnan(units)
+    at_once = np.where(modelled, units, 1.0)
+    unhidden = 0.5 * (queries - np.minimum(tile, queries))
+    mean_keys = keys - array(causal) * unhidden
+    tiles = array(num_heads) * ceil_div(queries, tile)
+    pair = array(pair_time)
+    mean_tile = tile * mean_keys * pair
+    longest = np.where(modelled, at_once, 0.0) * (tile * keys * pair)
+    start = np.where(modelled, tile_time, 0.0) * (tiles / at_once)
+    return np.asarray(np.maximum(tiles * mean_tile + array(imbalance) * longest, longest) + start)
+
+
+def flash_traffic(
     batch: Numeric,
     num_heads: Numeric,
     num_query_groups: Numeric,
     query_length: Numeric,
     key_length: Numeric,
     head_size: Numeric,
-    causal: Numeric,
     element_size: Numeric,
+    num_passes: Numeric = 1.0,
+) -> Array:
+    r"""Bytes of flash attention through the main memory: queries, keys, values and outputs once per pass.
+
+    .. math:: T = 2 r b d\,(h s_q + g s_k)\,e
+
+    Parameters
+    ----------
+    batch : numeric
+        Sequences. [-]
+    num_heads : numeric
+        Heads of queries. [-]
+    num_query_groups : numeric
+        Heads of keys and values. [-]
+    query_length : numeric
+        Queries of one sequence. [-]
+    key_length : numeric
+        Keys of one sequence. [-]
+    head_size : numeric
+        Elements of a head. [-]
+    element_size : numeric
+        Size of one element. [B]
+    num_passes : numeric, default 1.0
+        1 for the forward pass; 2 for the backward pass, which also reads and writes the gradients. [-]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes moved. [B]
+
+    References
+    ----------
+    .. [1] T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135; re-reads of keys and values hit the cache.
+    """
+    elements = array(num_heads) * array(query_length) + array(num_query_groups) * array(key_length)
+    scale = 2.0 * array(num_passes) * array(batch) * array(head_size)
+    return np.asarray(scale * elements * array(element_size))
+
+
+def kv_cache_traffic(
+    batch: Numeric, num_query_groups: Numeric, key_length: Numeric, head_size: Numeric, kv_element_size: Numeric
+) -> Array:
+    r"""Bytes of keys and values that one step of decoding reads in one layer.
+
+    .. math:: T = 2 b g s d\,e
+
+    Parameters
+    ----------
+    batch : numeric
+        Sequences. [-]
+    num_query_groups : numeric
+        Heads of keys and values on this accelerator. [-]
+    key_length : numeric
+        Tokens in the cache. [-]
+    head_size : numeric
+        Elements of a head. [-]
+    kv_element_size : numeric
+        Size of one element of the cache. [B]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes read. [B]
+
+    References
+    ----------
+    .. [1] N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
+    """
+    elements = 2.0 * array(batch) * array(num_query_groups) * array(key_length) * array(head_size)
+    return np.asarray(elements * array(kv_element_size))
+
+
+def _flash_time(
+    device: Device,
+    constants: Mapping[str, Array],
+    shape: tuple[Numeric, ...],
     num_products: float,
     num_passes: float,
-) -> tuple[Array, Array, Array]:
+) -> Array:
+    """Time of flash attention with so many matrix products and passes over its inputs."""
+    batch, heads, groups, queries, keys, head_size, causal, element_size = shape
     flop_time = 1.0 / (constants["compute_efficiency"] * device.peak_flop_rate)
     flop_time = flop_time + constants["energy_per_flop"] / device.thermal_design_power
     products = 2.0 * num_products * array(head_size) * flop_time
     compute = flash_compute_time(
-        array(batch) * array(num_heads),
-        query_length,
-        key_length,
+        array(batch) * array(heads),
+        queries,
+        keys,
         causal,
         QUERY_TILE,
         products + constants["softmax_flop"] / device.vector_flop_rate,
@@ -50,77 +212,10 @@ def _flash_parts(
         constants["imbalance"],
         constants["tile_time"],
     )
-    traffic = flash_traffic(
-        batch, num_heads, num_query_groups, query_length, key_length, head_size, element_size, num_passes
-    )
+    traffic = flash_traffic(batch, heads, groups, queries, keys, head_size, element_size, num_passes)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
-    return compute, memory, np.asarray(constants["launch_time"] + 0.0 * memory)
-
-
-def attention_parts(
-    device: Device,
-    constants: Mapping[str, Array],
-    batch: Numeric,
-    num_heads: Numeric,
-    num_query_groups: Numeric,
-    query_length: Numeric,
-    key_length: Numeric,
-    head_size: Numeric,
-    causal: Numeric,
-    element_size: Numeric,
-) -> tuple[Array, Array, Array]:
-    r"""Arithmetic, traffic and call of flash attention, forward, each alone.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    query_length : numeric
-        Queries of one sequence, (rows, operators). [-]
-    key_length : numeric
-        Keys of one sequence, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    causal : numeric
-        1 where a query sees the keys up to its own position, 0 where it sees all, (rows, operators). [-]
-    element_size : numeric
-        Size of one element, (rows, operators). [B]
-
-    Returns
-    -------
-    compute_time : numeric
-        Time of the arithmetic alone, (rows, operators). [s]
-    memory_time : numeric
-        Time of the traffic alone, (rows, operators). [s]
-    overhead_time : numeric
-        Time of the call itself, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
-    """
-    return _flash_parts(
-        device,
-        constants,
-        batch,
-        num_heads,
-        num_query_groups,
-        query_length,
-        key_length,
-        head_size,
-        causal,
-        element_size,
-        2.0,
-        1.0,
-    )
+    fixed = constants["launch_time"] + 0.0 * memory
+    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
 
 
 def attention_time(
@@ -176,85 +271,8 @@ def attention_time(
     ----------
     .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
     """
-    compute, memory, fixed = attention_parts(
-        device,
-        constants,
-        batch,
-        num_heads,
-        num_query_groups,
-        query_length,
-        key_length,
-        head_size,
-        causal,
-        element_size,
-    )
-    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
-
-
-def attention_backward_parts(
-    device: Device,
-    constants: Mapping[str, Array],
-    batch: Numeric,
-    num_heads: Numeric,
-    num_query_groups: Numeric,
-    query_length: Numeric,
-    key_length: Numeric,
-    head_size: Numeric,
-    causal: Numeric,
-    element_size: Numeric,
-) -> tuple[Array, Array, Array]:
-    r"""Arithmetic, traffic and call of flash attention, backward, each alone.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention_backward, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    query_length : numeric
-        Queries of one sequence, (rows, operators). [-]
-    key_length : numeric
-        Keys of one sequence, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    causal : numeric
-        1 where a query sees the keys up to its own position, 0 where it sees all, (rows, operators). [-]
-    element_size : numeric
-        Size of one element, (rows, operators). [B]
-
-    Returns
-    -------
-    compute_time : numeric
-        Time of the arithmetic alone, (rows, operators). [s]
-    memory_time : numeric
-        Time of the traffic alone, (rows, operators). [s]
-    overhead_time : numeric
-        Time of the call itself, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
-    """
-    return _flash_parts(
-        device,
-        constants,
-        batch,
-        num_heads,
-        num_query_groups,
-        query_length,
-        key_length,
-        head_size,
-        causal,
-        element_size,
-        5.0,
-        2.0,
-    )
+    shape = (batch, num_heads, num_query_groups, query_length, key_length, head_size, causal, element_size)
+    return _flash_time(device, constants, shape, 2.0, 1.0)
 
 
 def attention_backward_time(
@@ -309,70 +327,8 @@ def attention_backward_time(
     ----------
     .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
     """
-    compute, memory, fixed = attention_backward_parts(
-        device,
-        constants,
-        batch,
-        num_heads,
-        num_query_groups,
-        query_length,
-        key_length,
-        head_size,
-        causal,
-        element_size,
-    )
-    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
-
-
-def decode_attention_parts(
-    device: Device,
-    constants: Mapping[str, Array],
-    batch: Numeric,
-    num_heads: Numeric,
-    num_query_groups: Numeric,
-    key_length: Numeric,
-    head_size: Numeric,
-    kv_element_size: Numeric,
-) -> tuple[Array, Array, Array]:
-    r"""Arithmetic, traffic and call of attention while decoding, each alone.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention_decode, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    key_length : numeric
-        Tokens in the cache, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    kv_element_size : numeric
-        Size of one element of the cache, (rows, operators). [B]
-
-    Returns
-    -------
-    compute_time : numeric
-        Time of the arithmetic alone, (rows, operators). [s]
-    memory_time : numeric
-        Time of the traffic alone, (rows, operators). [s]
-    overhead_time : numeric
-        Time of the call itself, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
-    """
-    traffic = kv_cache_traffic(batch, num_query_groups, key_length, head_size, kv_element_size)
-    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
-    flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
-    compute = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
-    return np.asarray(compute), memory, np.asarray(constants["launch_time"] + 0.0 * memory)
+    shape = (batch, num_heads, num_query_groups, query_length, key_length, head_size, causal, element_size)
+    return _flash_time(device, constants, shape, 5.0, 2.0)
 
 
 def decode_attention_time(
@@ -419,7 +375,8 @@ def decode_attention_time(
     ----------
     .. [1] N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
     """
-    compute, memory, fixed = decode_attention_parts(
-        device, constants, batch, num_heads, num_query_groups, key_length, head_size, kv_element_size
-    )
-    return np.asarray(fixed + np.maximum(compute, memory))
+    traffic = kv_cache_traffic(batch, num_query_groups, key_length, head_size, kv_element_size)
+    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
+    compute = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
+    return np.asarray((constants["launch_time"] + 0.0 * memory) + np.maximum(compute, memory))

@@ -1,8 +1,6 @@
-"""Kernel times of one accelerator: device columns and calibration constants bound to the roofline equations.
+"""Times of kernels other than attention: matrix products, vector operations and scans of linear attention.
 
-Arguments broadcast to (rows, operators); columns of the device and constants have shape (rows, 1). The functions
-named ``..._parts`` give the time of the arithmetic, of the traffic and of the call itself before they are put
-together, for what limits a kernel.
+Arguments broadcast to (rows, operators); columns of the device and calibration constants have shape (rows, 1).
 """
 
 from __future__ import annotations
@@ -12,14 +10,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
-from xlperf.equations.hardware.attention import (
-    attention_backward_parts,
-    attention_backward_time,
-    attention_parts,
-    attention_time,
-    decode_attention_parts,
-    decode_attention_time,
-)
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.hardware.roofline import (
     blended_time,
@@ -28,22 +18,6 @@ from xlperf.equations.hardware.roofline import (
     tiled_product_time,
     transfer_time,
 )
-
-__all__ = [
-    "SERVING_TILES",
-    "TILES",
-    "attention_backward_parts",
-    "attention_backward_time",
-    "attention_parts",
-    "attention_time",
-    "decode_attention_parts",
-    "decode_attention_time",
-    "gemm_parts",
-    "gemm_time",
-    "serving_gemm_time",
-    "vector_parts",
-    "vector_time",
-]
 
 # Tiles that libraries choose among: rows, columns, pieces that the depth is cut into; on an axis before the rows.
 TILES = np.array(
@@ -119,7 +93,7 @@ def _many_products_time(
     return best
 
 
-def _gemm_parts(
+def _gemm_time(
     device: Device,
     constants: Mapping[str, Array],
     m: Numeric,
@@ -129,8 +103,8 @@ def _gemm_parts(
     element_size: Numeric,
     output_element_size: Numeric,
     tiles: Array,
-) -> tuple[Array, Array, Array]:
-    """As :func:`gemm_parts`, with the fastest of the given tiles."""
+) -> Array:
+    """Time of :func:`gemm_time` with the fastest of the given tiles."""
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
     burst = (
@@ -155,13 +129,13 @@ def _gemm_parts(
             heights,
             widths,
             splits,
-            device.peak_flop_rate,
-            device.l2_bandwidth,
-            device.num_multiprocessors,
-            constants["compute_efficiency"],
-            constants["cache_share"],
-            constants["wave_time"],
-            sum_size,
+            peak_flop_rate=device.peak_flop_rate,
+            cache_bandwidth=device.l2_bandwidth,
+            num_multiprocessors=device.num_multiprocessors,
+            compute_efficiency=constants["compute_efficiency"],
+            cache_share=constants["cache_share"],
+            wave_time=constants["wave_time"],
+            sum_size=sum_size,
         ).min(axis=0)
     )
     flop_time = 1.0 / device.peak_flop_rate + constants["energy_per_flop"] / device.thermal_design_power
@@ -170,59 +144,8 @@ def _gemm_parts(
     traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
-    return compute, memory, np.asarray(constants["launch_time"] + conversion)
-
-
-def gemm_parts(
-    device: Device,
-    constants: Mapping[str, Array],
-    m: Numeric,
-    n: Numeric,
-    k: Numeric,
-    batch: Numeric,
-    element_size: Numeric,
-    output_element_size: Numeric,
-) -> tuple[Array, Array, Array]:
-    r"""Arithmetic, traffic and call of a product, each alone.
-
-    The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
-    cost ``input_traffic`` bytes an element, before the product starts. A long product takes no less than its
-    arithmetic at the peak and its energy over the power limit together.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family gemm, (rows, 1).
-    m : numeric
-        Rows of the first matrix, (rows, operators). [-]
-    n : numeric
-        Columns of the second matrix, (rows, operators). [-]
-    k : numeric
-        Depth, (rows, operators). [-]
-    batch : numeric
-        Equal products in one call, (rows, operators). [-]
-    element_size : numeric
-        Size of one element of the inputs, (rows, operators). [B]
-    output_element_size : numeric
-        Size of one element of the output, (rows, operators). [B]
-
-    Returns
-    -------
-    compute_time : numeric
-        Time of the arithmetic alone, (rows, operators). [s]
-    memory_time : numeric
-        Time of the traffic alone, (rows, operators). [s]
-    overhead_time : numeric
-        Time of the call itself, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
-       doi:10.1145/1498765.1498785.
-    """
-    return _gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size, TILES)
+    fixed = constants["launch_time"] + conversion
+    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
 
 
 def gemm_time(
@@ -237,7 +160,9 @@ def gemm_time(
 ) -> Array:
     r"""Time of ``batch`` products of an (m, k) by a (k, n) matrix.
 
-    The parts are those of :func:`gemm_parts`.
+    The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
+    cost ``input_traffic`` bytes c an element, before the product starts. A long product takes no less than its
+    arithmetic at the peak and its energy over the power limit together.
 
     .. math::
 
@@ -272,8 +197,7 @@ def gemm_time(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    compute, memory, fixed = gemm_parts(device, constants, m, n, k, batch, element_size, output_element_size)
-    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
+    return _gemm_time(device, constants, m, n, k, batch, element_size, output_element_size, TILES)
 
 
 def serving_gemm_time(
@@ -321,48 +245,7 @@ def serving_gemm_time(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    compute, memory, fixed = _gemm_parts(
-        device, constants, m, n, k, batch, element_size, output_element_size, SERVING_TILES
-    )
-    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
-
-
-def vector_parts(
-    device: Device,
-    constants: Mapping[str, Array],
-    traffic: Numeric,
-    flop: Numeric,
-) -> tuple[Array, Array, Array]:
-    r"""Arithmetic, traffic and call of an element-wise operation or a reduction, each alone.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family vector, (rows, 1).
-    traffic : numeric
-        Bytes read and written, (rows, operators). [B]
-    flop : numeric
-        Work of the vector units, (rows, operators). [FLOP]
-
-    Returns
-    -------
-    compute_time : numeric
-        Time of the arithmetic alone, (rows, operators). [s]
-    memory_time : numeric
-        Time of the traffic alone, (rows, operators). [s]
-    overhead_time : numeric
-        Time of the call itself, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
-       doi:10.1145/1498765.1498785.
-    """
-    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
-    compute = array(flop) / (constants["compute_efficiency"] * device.vector_flop_rate)
-    return np.asarray(compute), memory, np.asarray(constants["launch_time"] + 0.0 * memory)
+    return _gemm_time(device, constants, m, n, k, batch, element_size, output_element_size, SERVING_TILES)
 
 
 def vector_time(
@@ -398,8 +281,50 @@ def vector_time(
     .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
        doi:10.1145/1498765.1498785.
     """
-    compute, memory, fixed = vector_parts(device, constants, traffic, flop)
-    return np.asarray(fixed + np.maximum(compute, memory))
+    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    compute = array(flop) / (constants["compute_efficiency"] * device.vector_flop_rate)
+    return np.asarray((constants["launch_time"] + 0.0 * memory) + np.maximum(compute, memory))
+
+
+def linear_attention_time(
+    device: Device, constants: Mapping[str, Array], traffic: Numeric, flop: Numeric, num_chunks: Numeric
+) -> Array:
+    r"""Time of a scan over chunks.
+
+    What chunks do by themselves goes by at the rate of the memory, or of the matrix units where that is slower; then
+    the state passes through all chunks of a sequence, one after the other. Heads and sequences run side by side.
+
+    .. math:: t = t_0 + \max\left(\frac{S}{\eta B}, \frac{F}{R}\right) + c\,t_c
+
+    Parameters
+    ----------
+    device : Device
+        Accelerator, (rows, 1).
+    constants : mapping of str to Array
+        Calibration constants of the family linear_attention, (rows, 1).
+    traffic : numeric
+        Bytes S read and written, (rows, operators). [B]
+    flop : numeric
+        Operations F of the matrix units, (rows, operators). [FLOP]
+    num_chunks : numeric
+        Chunks c of the longest sequence, (rows, operators). [-]
+
+    Returns
+    -------
+    time : numeric
+        Time of one call, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
+       arXiv:2406.06484, section 3.2.
+    .. [2] Measured scans: github.com/ai-dynamo/aiconfigurator@095f58a, gdn_perf of SGLang 0.5.14.
+    """
+    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    compute = array(flop) / device.peak_flop_rate
+    return np.asarray(
+        constants["launch_time"] + np.maximum(memory, compute) + array(num_chunks) * constants["chunk_time"]
+    )
 
 
 def casts_apart(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:

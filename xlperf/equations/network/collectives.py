@@ -1,7 +1,7 @@
 """Time of collective operations: alpha-beta equations of algorithms, and the fastest one on a network of tiers.
 
 Switched tiers are timed here; what other topologies do to hops and bandwidth comes from
-:mod:`xlperf.equations.network.topology`.
+:mod:`xlperf.equations.network.topologies`.
 
 A message size is what nccl-tests call the size: the buffer of an all-reduce, the gathered total of an all-gather, the
 input of a reduce-scatter, all that one rank sends in an all-to-all (to itself too), the message of a point-to-point.
@@ -14,8 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, some
-from xlperf.equations.network.tiers import Network, members_by_tier
-from xlperf.equations.network.topology import FAT_TREE, TierShape, tier_shape
+from xlperf.equations.network.topologies import FAT_TREE, Network, TierShape, members_by_tier, tier_shape
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 
@@ -137,10 +136,14 @@ def ring_all_reduce_time(
     .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
        J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
     """
-    return np.asarray(
-        ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency)
-        + ring_all_gather_time(message_size, group_size, link_bandwidth, hop_latency)
-    )
+    return np.asarray(2.0 * ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency))
+
+
+_RING_TIMES = {
+    "all_reduce": ring_all_reduce_time,
+    "all_gather": ring_all_gather_time,
+    "reduce_scatter": ring_reduce_scatter_time,
+}
 
 
 def tree_depth(group_size: Numeric) -> Array:
@@ -411,7 +414,7 @@ def _reduction_time(
         ring_latency = np.where(spans, rounds * (group - 1.0) * hop, ring_latency)
         piece = size / within
         if reduces or shapes:
-            phase = rounds * ring_reduce_scatter_time(piece, count, bandwidth, hop)
+            phase = _RING_TIMES[operation](piece, count, bandwidth, hop)
             if shapes:
                 along = rounds * (shapes[tier].steps * hop + ring_traffic(piece, count) / bandwidth)
                 phase = np.where(shapes[tier].by_phases, along, phase)

@@ -11,13 +11,84 @@ of the message.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import combinations
+from math import isqrt, prod
 
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
 
 AXES = 3
+
+
+def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[tuple[int, ...]]:
+    """Factors of a whole number, so many at a time, each at least ``least`` and in rising order if so asked."""
+    if count == 1:
+        if whole >= least:
+            yield (whole,)
+        return
+    small = [factor for factor in range(1, isqrt(whole) + 1) if whole % factor == 0]
+    for factor in small if rising else sorted({*small, *(whole // factor for factor in small)}):
+        if factor >= least:
+            for others in _products(whole // factor, count - 1, rising, factor if rising else 1):
+                yield (factor, *others)
+
+
+@lru_cache(maxsize=4096)
+def torus_block(
+    places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = False, cube: int = 1
+) -> tuple[tuple[int, ...], int]:
+    """The block of a torus or mesh that so many places stand on: as cubic as can be.
+
+    Parameters
+    ----------
+    places : int
+        Accelerators, or machines of the tier below. [-]
+    axes : int
+        Axes of the torus or mesh. [-]
+    machine : tuple of int, optional
+        Lengths of a machine that is wired for good; without them it is wired to fit the block.
+    rings : bool, default False
+        Whether the axes of the machine are rings: those of the block are where it goes all the way round.
+    cube : int, default 1
+        Length of the cubes that a machine wired to fit is made of; a block of parts of them has no rings. [-]
+
+    Returns
+    -------
+    tuple of tuple of int and int
+        Lengths of the block, rings first and short ones before long ones, and the number of rings.
+
+    >>> torus_block(64, 3, rings=True)
+    ((4, 4, 4), 3)
+    >>> torus_block(8, 3, rings=True, cube=4)
+    ((2, 2, 2), 0)
+    >>> torus_block(64, 2, (16, 16), rings=True)
+    ((8, 8), 0)
+    >>> torus_block(128, 2, (16, 16), rings=True)
+    ((16, 8), 1)
+    >>> torus_block(256, 2, (16, 16), rings=True)
+    ((16, 16), 2)
+    """
+    limits = machine or (places,) * axes
+    if machine and places == prod(machine):
+        return machine, axes if rings else 0
+    best: tuple[tuple[int, int], tuple[int, ...]] | None = None
+    # Without a machine the axes are alike: those of a block are looked for in rising order only.
+    for lengths in _products(places, axes, rising=not machine):
+        if any(length > limit for length, limit in zip(lengths, limits, strict=True)):
+            continue
+        joined = sum(length == limit for length, limit in zip(lengths, machine, strict=True)) if machine else 0
+        rank = (sum(lengths), -joined)
+        if best is None or rank < best[0]:
+            best = (rank, lengths)
+    if best is None:
+        return machine, axes if rings else 0
+    whole = rings and all(length % cube == 0 for length in best[1])
+    closed = [whole and (not machine or length == limit) for length, limit in zip(best[1], limits, strict=True)]
+    order = sorted(range(axes), key=lambda axis: (not closed[axis], best[1][axis]))
+    return tuple(best[1][axis] for axis in order), sum(closed)
 
 
 def _axes(

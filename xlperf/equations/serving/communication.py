@@ -11,7 +11,7 @@ from xlperf.base.arrays import Array, Numeric, array, beside, side_by_side
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
 from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.serving.batching import Batching
 from xlperf.equations.serving.deployment import Deployment
 

@@ -14,7 +14,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.network.tiers import Network
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan
 
 Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan)

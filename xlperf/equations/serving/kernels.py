@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, total
-from xlperf.equations.hardware.attention import attention_time, decode_attention_time
+from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
 from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import serving_gemm_time, vector_time
-from xlperf.equations.hardware.recurrence import linear_attention_time
-from xlperf.equations.hardware.roofline import visible_pairs
+from xlperf.equations.hardware.kernels import linear_attention_time, serving_gemm_time, vector_time
 from xlperf.equations.model.linear import (
     CHUNK,
     STATE_SPACE_CHUNK,

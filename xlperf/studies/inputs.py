@@ -1,8 +1,8 @@
-"""The workbook of a study: settings in a sheet ``study``, plans, and rows that are added to the catalog."""
+"""Reads the workbook of a study: settings in a sheet ``study``, plans, and rows that are added to the catalog."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,9 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.check import name_faults
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
-from xlperf.catalog.table import Table
-from xlperf.catalog.xlsx import Cells, Workbook, column_letters
-from xlperf.studies.outcome import Inputs, Setting, Study
+from xlperf.catalog.table import Table, column_letters
+from xlperf.catalog.xlsx import Cells, Workbook
+from xlperf.studies.outcome import Inputs, Setting, SettingValue, Study, setting_value
 
 SHEET = "study"
 
@@ -125,9 +125,7 @@ def _filled(table: Table, column: str, is_text: bool) -> np.ndarray:
     return np.full(len(table), "", dtype=object) if is_text else np.full(len(table), np.nan)
 
 
-def _settings(
-    study: Study, path: Path
-) -> tuple[dict[str, float | str | tuple[str, ...] | tuple[float, ...]], list[Fault]]:
+def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[Fault]]:
     """Settings of the sheet, defaults where it has none, and every fault."""
     found = {setting.name: setting.default for setting in study.settings}
     known = {setting.name: setting for setting in study.settings}
@@ -141,51 +139,26 @@ def _settings(
         word = str(cells[row].get(1) or "").strip()
         if not word:
             continue
-        place = f"{name} [{SHEET}!{column_letters(1)}{row}]"
         setting = known.get(word.casefold().replace(" ", "_"))
         if setting is None:
-            words = [entry.name.replace("_", " ") for entry in study.settings]
-            hint = partial(nearest, word, tuple(words))
+            hint = partial(nearest, word, tuple(entry.replace("_", " ") for entry in known))
+            place = f"{name} [{SHEET}!{column_letters(1)}{row}]"
             faults.append(Fault(place, f'no setting "{word}" in the study {study.name}', hint))
             continue
         value = cells[row].get(2)
         if value is None or value == "":
             continue
         try:
-            found[setting.name] = _value(setting, value)
+            found[setting.name] = setting_value(setting.kind, value, partial(_number, setting))
         except ValueError as problem:
             faults.append(Fault(f"{name} [{SHEET}!{column_letters(2)}{row}]", str(problem)))
     return found, faults
 
 
-def _value(setting: Setting, value: object) -> float | str | tuple[str, ...] | tuple[float, ...]:
-    default = setting.default
-    if isinstance(default, tuple):
-        parts = [part.strip() for part in str(value).split(",") if part.strip()]
-        if default and isinstance(default[0], float | int):
-            return tuple(_number(setting, part) for part in parts)
-        return tuple(parts)
-    if isinstance(default, str):
-        return str(value).strip()
-    return _number(setting, value)
-
-
 def _number(setting: Setting, value: object) -> float:
-    words = setting.name.replace("_", " ")
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{words} must be a number, got {shown(value)}")
-    number = number_of(value) if isinstance(value, str) else float(value)
+    number = float("nan")
+    if not isinstance(value, bool) and isinstance(value, int | float | str):
+        number = number_of(value) if isinstance(value, str) else float(value)
     if not np.isfinite(number):
-        raise ValueError(f"{words} must be a number, got {shown(value)}")
+        raise ValueError(f"{setting.name.replace('_', ' ')} must be a number, got {shown(value)}")
     return number
-
-
-def setting_rows(study: Study) -> list[Sequence[object]]:
-    """Rows of the sheet ``study``: setting, value, unit, meaning."""
-    rows: list[Sequence[object]] = []
-    for setting in study.settings:
-        value: object = setting.default
-        if isinstance(value, tuple):
-            value = ", ".join(f"{entry:g}" if isinstance(entry, float | int) else entry for entry in value)
-        rows.append((setting.name.replace("_", " "), value, setting.unit, setting.meaning))
-    return rows

@@ -1,0 +1,392 @@
+"""Networks: tiers and how groups spread over them, and what each topology does to hops and to the busiest link.
+
+On a fully connected tier each link serves one peer only: a group of two in a machine of eight has a seventh of the
+bandwidth. On a dragonfly each router serves ``first_length`` accelerators and has ``num_links`` global links, as many
+where the machine is not tapered; ``second_length`` routers make a group, ``third_length`` groups the machine; every
+link has the bandwidth of one accelerator. Messages take the shortest way, or go by a random third router or group
+(Valiant) where that carries more. Rings, meshes and tori are in :mod:`xlperf.equations.network.torus`.
+
+Loads are relative to the bandwidth of one accelerator, all its links together: seconds times that bandwidth, per byte
+of the message. All ranks of the machine are at work: groups that lie between each other share the links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array
+from xlperf.equations.network.torus import torus_distances, torus_exchange_load, torus_gather_load, torus_steps
+
+SWITCH, FAT_TREE, FULLY_CONNECTED, RING, TORUS, MESH, DRAGONFLY, RAIL = range(8)
+AXES = (RING, TORUS, MESH)
+_PHASED = np.array([code in (*AXES, DRAGONFLY) for code in range(RAIL + 1)])
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Tiers of networks, innermost first; shape (rows, tiers), short ones padded with copies of their last tier.
+
+    Attributes
+    ----------
+    size : Array
+        Accelerators that one group of the tier connects, counted from the inside. [-]
+    link_bandwidth : Array
+        Bandwidth of one accelerator into the tier, one direction, oversubscription included. [B/s]
+    latency : Array
+        Time of one hop for an empty message. [s]
+    links_per_peer : Array
+        Links to each peer; NaN but for fully connected tiers. [-]
+    in_network_reduction : Array
+        1 where the switches add up all-reduces, else 0. [-]
+    topology : np.ndarray
+        Codes of the topologies, positions in the schema's choices. [-]
+    first_length : Array
+        Places along the first axis of a ring, torus or mesh, which the rank order follows first; accelerators of a
+        router of a dragonfly. [-]
+    second_length : Array
+        Places along the second axis; routers of a group of a dragonfly. [-]
+    third_length : Array
+        Places along the third axis; groups of a dragonfly. [-]
+    num_rings : Array
+        Axes, from the first on, whose ends are joined. [-]
+    num_links : Array
+        Links that the bandwidth of one accelerator is divided over: to each peer of a fully connected tier, to the
+        neighbours along the axes; global links of a router of a dragonfly; else 1. [-]
+    """
+
+    size: Array
+    link_bandwidth: Array
+    latency: Array
+    links_per_peer: Array
+    in_network_reduction: Array
+    topology: np.ndarray
+    first_length: Array
+    second_length: Array
+    third_length: Array
+    num_rings: Array
+    num_links: Array
+
+
+def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
+    r"""Members that a strided group joins at each tier; their product over the tiers is the group size.
+
+    .. math:: c_t = \min\left(\max\left(\frac{s_t}{d}, c_{t-1}\right), n\right), \qquad n_t = \frac{c_t}{c_{t-1}}
+
+    Parameters
+    ----------
+    group_size : numeric
+        Ranks of the group, (rows, operators). [-]
+    stride : numeric
+        Distance of neighbouring ranks of the group, (rows, operators). [-]
+    network : Network
+        Tiers, (rows, tiers); the outermost takes what is left.
+
+    Returns
+    -------
+    members : numeric
+        Ranks, or groups of the tier below, that each tier joins, (tiers, rows, operators). [-]
+
+    References
+    ----------
+    .. [1] E. Chan et al., "Collective communication on architectures that support simultaneous communication over
+       multiple links", PPoPP 2006, doi:10.1145/1122971.1122975.
+    """
+    group, distance = array(group_size), array(stride)
+    before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)
+    last = network.size.shape[1] - 1
+    parts = []
+    for tier in range(last + 1):
+        fits = np.maximum(network.size[:, tier : tier + 1] / distance, before)
+        reach = np.maximum(group, before) if tier == last else np.minimum(fits, group)
+        parts.append(reach / before)
+        before = reach
+    return np.asarray(parts)
+
+
+def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
+    r"""Load of an all-gather, a reduce-scatter or an all-to-all whose members all send to all at once.
+
+    .. math:: l = \frac{L}{n} \quad (n > 1)
+
+    Parameters
+    ----------
+    group_size : numeric
+        Members of the group. [-]
+    num_links : numeric
+        Peers in the machine, over which the bandwidth of one accelerator is divided. [-]
+
+    Returns
+    -------
+    load : numeric
+        Time at the bandwidth of one accelerator per byte of the whole message; 0 for a group of one. [-]
+
+    References
+    ----------
+    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+    """
+    ranks = array(group_size)
+    return np.asarray(array(num_links) / ranks * np.where(ranks == 1.0, 0.0, 1.0))
+
+
+def _parallel_links(num_links: Array, second_length: Array, third_length: Array) -> Array:
+    """Global links between two groups."""
+    return np.asarray(num_links * second_length / np.maximum(third_length - 1.0, 1.0))
+
+
+def _within(group_size: Array, distance: Array, reach: Array) -> Array:
+    """Members of a group of ranks within so many places."""
+    return np.asarray(np.minimum(np.maximum(reach / distance, 1.0), group_size))
+
+
+def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric, second_length: Numeric) -> Array:
+    r"""Routers that a message between the two members farthest apart passes.
+
+    .. math:: h = 1 \ \text{(one router)}, \quad 2 \ \text{(one group)}, \quad 4 \ \text{(two groups)}
+
+    Parameters
+    ----------
+    group_size : numeric
+        Members of the group. [-]
+    distance : numeric
+        Ranks from one member to the next. [-]
+    first_length : numeric
+        Accelerators of one router. [-]
+    second_length : numeric
+        Routers of one group. [-]
+
+    Returns
+    -------
+    hops : numeric
+        Hops. [-]
+
+    References
+    ----------
+    .. [1] J. Kim, W. J. Dally, S. Scott and D. Abts, "Technology-driven, highly-scalable dragonfly topology",
+       ISCA 2008, doi:10.1109/ISCA.2008.19.
+    """
+    ranks, apart, router = array(group_size), array(distance), array(first_length)
+    group = router * array(second_length)
+    beyond = np.where(ranks > _within(ranks, apart, router), 1.0, 0.0)
+    outside = np.where(ranks > _within(ranks, apart, group), 2.0, 0.0)
+    return np.asarray(1.0 + beyond + outside + 0.0 * (ranks + apart + group))
+
+
+def dragonfly_neighbour_load(
+    group_size: Numeric,
+    distance: Numeric,
+    first_length: Numeric,
+    second_length: Numeric,
+    third_length: Numeric,
+    num_links: Numeric,
+) -> Array:
+    r"""Load when every rank sends to the next member of its group: a step of a ring, or a transfer.
+
+    With ``f`` ranks whose next member is on another router (in another group), the one link to that router, or the
+    links between the two groups, carry all of it; by way of third routers (groups) all links carry it twice.
+
+    .. math:: l = \max\left(1, \min\left(f_r, \frac{2 f_r}{a - 1}\right),
+              \min\left(\frac{f_g}{c}, \frac{2 f_g}{a h}\right)\right), \qquad c = \frac{a h}{g - 1}
+
+    Parameters
+    ----------
+    group_size : numeric
+        Members of the group. [-]
+    distance : numeric
+        Ranks from one member to the next. [-]
+    first_length : numeric
+        Accelerators p of one router. [-]
+    second_length : numeric
+        Routers a of one group. [-]
+    third_length : numeric
+        Groups g of the machine. [-]
+    num_links : numeric
+        Global links h of one router. [-]
+
+    Returns
+    -------
+    load : numeric
+        Time at the bandwidth of one accelerator per byte that one rank sends. [-]
+
+    References
+    ----------
+    .. [1] J. Kim, W. J. Dally, S. Scott and D. Abts, "Technology-driven, highly-scalable dragonfly topology",
+       ISCA 2008, doi:10.1109/ISCA.2008.19.
+    """
+    ranks, apart = array(group_size), array(distance)
+    router, routers, groups = array(first_length), array(second_length), array(third_length)
+    group, links = router * routers, array(num_links)
+    flows = np.where(ranks > _within(ranks, apart, router), np.minimum(apart, router), 0.0)
+    local = np.minimum(flows, 2.0 * flows / np.maximum(routers - 1.0, 1.0))
+    flows = np.where(ranks > _within(ranks, apart, group), np.minimum(apart, group), 0.0)
+    far = np.minimum(flows / _parallel_links(links, routers, groups), 2.0 * flows / (links * routers))
+    return np.asarray(np.maximum(np.maximum(local, far), 1.0) + 0.0 * (ranks + apart + group + groups + links))
+
+
+def dragonfly_exchange_load(
+    group_size: Numeric,
+    distance: Numeric,
+    first_length: Numeric,
+    second_length: Numeric,
+    third_length: Numeric,
+    num_links: Numeric,
+) -> Array:
+    r"""Load of an all-to-all: the most crowded of the accelerator's own link, local and global links.
+
+    .. math:: l = \max\left(\frac{n - 1}{n},\ \frac{p (n_g - n_r)}{n (r - 1)} + \frac{2 p (n - n_g)}{n a},\
+              \min\left(\frac{a p (n - n_g)}{n (q - 1) c}, \frac{2 p (n - n_g)}{n h}\right)\right)
+
+    with n_r members of the group on a router, n_g in a group of r of its routers, q groups of it, and c links
+    between two groups.
+
+    Parameters
+    ----------
+    group_size : numeric
+        Members n of the group. [-]
+    distance : numeric
+        Ranks from one member to the next. [-]
+    first_length : numeric
+        Accelerators p of one router. [-]
+    second_length : numeric
+        Routers a of one group. [-]
+    third_length : numeric
+        Groups g of the machine. [-]
+    num_links : numeric
+        Global links h of one router. [-]
+
+    Returns
+    -------
+    load : numeric
+        Time at the bandwidth of one accelerator per byte that one member sends, itself included. [-]
+
+    References
+    ----------
+    .. [1] J. Kim, W. J. Dally, S. Scott and D. Abts, "Technology-driven, highly-scalable dragonfly topology",
+       ISCA 2008, doi:10.1109/ISCA.2008.19.
+    """
+    ranks, apart = array(group_size), array(distance)
+    router, routers, groups = array(first_length), array(second_length), array(third_length)
+    on_router = _within(ranks, apart, router)
+    in_group = _within(ranks, apart, router * routers)
+    spanned = np.minimum(np.maximum(in_group * apart / router, 1.0), routers)
+    near = router * (in_group - on_router) / ranks / np.maximum(spanned - 1.0, 1.0)
+    outside, links = (ranks - in_group) / ranks, array(num_links)
+    others = np.maximum(ranks / in_group - 1.0, 1.0)
+    shortest = router * routers * outside / (others * _parallel_links(links, routers, groups))
+    far = np.minimum(shortest, 2.0 * outside * router / links)
+    local = near + 2.0 * router * outside / routers
+    load = np.maximum(np.maximum((ranks - 1.0) / ranks, local), far)
+    return np.asarray(load + 0.0 * (apart + router + routers + groups + links))
+
+
+class TierShape(NamedTuple):
+    """A tier as one operation meets it, (rows, operators).
+
+    ``steps`` are hops one after the other in one reduce-scatter, all-gather, all-to-all or transfer; ``slowdown`` is
+    the time of its busiest link over that of the link of an accelerator to a switch; ``by_phases`` where groups that
+    span other tiers too go tier by tier, because no ring of all ranks runs through this one; ``rails`` where
+    neighbours of another place in their machine are reached by way of a neighbour inside.
+    """
+
+    steps: Array
+    slowdown: Array
+    by_phases: np.ndarray
+    rails: np.ndarray
+
+
+def tier_shape(operation: str, members: Array, stride: Array, network: Network, tier: int) -> TierShape:
+    """Hops and slowdown of one tier.
+
+    Parameters
+    ----------
+    operation : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"}
+        What is done.
+    members : Array
+        Ranks, or groups of the tier below, that the group joins in this tier, (rows, operators). [-]
+    stride : Array
+        Distance of neighbouring ranks of the group, (rows, operators). [-]
+    network : Network
+        Tiers, (rows, tiers).
+    tier : int
+        Which of them, 0 the innermost.
+
+    Returns
+    -------
+    TierShape
+        Those of a switch where the tier is one, (rows, operators). [-]
+    """
+    inner = network.size[:, tier - 1 : tier] if tier else np.ones_like(network.size[:, :1])
+    distance = np.maximum(array(stride) / inner, 1.0) + 0.0 * members
+    steps = np.ones_like(distance) if operation in ("all_to_all", "point_to_point") else members - 1.0
+    if operation == "all_to_all" and tier == 0:
+        steps = members - 1.0
+    steps, slowdown = steps.copy(), np.ones_like(distance)
+    codes = network.topology[:, tier]
+    used = codes
+    if operation != "point_to_point":  # a group that does not go through the tier meets nothing in it
+        used = np.where((members == 1.0).all(axis=-1), SWITCH, codes)
+    for code in sorted(set(used.tolist())):
+        rows = np.flatnonzero(used == code)
+        if code == FULLY_CONNECTED:
+            found = _direct(operation, members[rows], network.num_links[rows, tier, None])
+        elif code in AXES:
+            found = _along_axes(operation, members[rows], distance[rows], network, rows, tier)
+        elif code == DRAGONFLY:
+            apart = np.maximum(array(stride), inner) + 0.0 * members
+            found = _dragonfly(operation, members[rows], apart[rows], network, rows, tier)
+        else:
+            continue
+        steps[rows], slowdown[rows] = found
+    several = members > 1.0
+    return TierShape(steps, slowdown, _PHASED[codes][:, None] & several, (codes == RAIL)[:, None] & several)
+
+
+def _relative(load: Array, members: Array) -> Array:
+    """Load over that of a switch, on which each rank sends (n - 1) / n of the message."""
+    share = (members - 1.0) / members
+    return np.asarray(np.where(members > 1.0, load / np.where(members > 1.0, share, 1.0), 1.0 + 0.0 * load))
+
+
+def _direct(operation: str, members: Array, num_links: Array) -> tuple[Array, Array]:
+    steps = np.where(members > 1.0, 1.0, 0.0)
+    if operation == "point_to_point":
+        return steps, num_links + 0.0 * members
+    return steps, _relative(direct_load(members, num_links), members)
+
+
+def _along_axes(
+    operation: str, members: Array, distance: Array, network: Network, rows: np.ndarray, tier: int
+) -> tuple[Array, Array]:
+    first, second, third, rings, links = (
+        values[rows, tier, None]
+        for values in (
+            network.first_length,
+            network.second_length,
+            network.third_length,
+            network.num_rings,
+            network.num_links,
+        )
+    )
+    if operation == "point_to_point":
+        steps, longest = torus_distances(distance, first, second, third, rings)
+        return steps, longest * links
+    steps = torus_steps(members, distance, first, second, third, rings)
+    equation = torus_exchange_load if operation == "all_to_all" else torus_gather_load
+    return steps, _relative(equation(members, distance, first, second, third, rings, links), members)
+
+
+def _dragonfly(
+    operation: str, members: Array, distance: Array, network: Network, rows: np.ndarray, tier: int
+) -> tuple[Array, Array]:
+    first, second, third, links = (
+        values[rows, tier, None]
+        for values in (network.first_length, network.second_length, network.third_length, network.num_links)
+    )
+    hops = dragonfly_hops(members, distance, first, second)
+    if operation == "all_to_all":
+        return hops, _relative(dragonfly_exchange_load(members, distance, first, second, third, links), members)
+    load = dragonfly_neighbour_load(members, distance, first, second, third, links)
+    return (hops if operation == "point_to_point" else (members - 1.0) * hops), load

@@ -1,0 +1,388 @@
+"""Studies chiplets and cost-performance: cost of silicon split into dies, and cost of a token by machine and plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import numpy as np
+
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.units import UNITS
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.designs import evaluate_designs
+from xlperf.studies.inputs import with_rows
+from xlperf.studies.outcome import (
+    Chart,
+    Finding,
+    Inputs,
+    Outcome,
+    StudySheet,
+    own_column,
+    pivot_of,
+    positions,
+    result_columns,
+    sheet_of,
+    shown,
+)
+from xlperf.studies.technology import for_each
+
+_PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
+_OUTPUT_COST = "cost_per_million_output_tokens_all_in"
+_TRAINING_COST = "cost_per_million_tokens"
+_RATE = "tokens_per_second_per_accelerator"
+_Case = tuple[str, float, str, float]  # node, silicon area, package, dies
+
+
+def chiplets(inputs: Inputs) -> Outcome:
+    """One die or many: yield, cost of a unit and cost of a token at the same silicon."""
+    designs, cases = _designs(inputs)
+    results = evaluate_designs(designs, inputs.catalog)
+    names = [str(name) for name in designs["chiplet"]]
+    compute = designs["module_area"] * designs["num_dies"] / UNITS["mm2"].factor
+    wider = _priced_devices(inputs, names, compute, shown(results, "sale_price"))
+    plans: list[tuple[Table, Table]] = []
+    for kind in ("training", "inference"):
+        if kind in inputs.plans:
+            table = for_each(inputs.plans[kind], names)
+            plans.append((table, evaluate(table, wider)))
+    sheet = _designs_sheet(names, cases, results, compute, plans)
+    cost = shown(results, "unit_cost") / compute
+    sheets = [sheet, _cost_map(inputs, cases, cost), _volumes(inputs, designs, cases)]
+    return Outcome(list(_chiplet_findings(cases, cost, shown(results, "die_yield"))), sheets, wider, plans)
+
+
+def _row_of(table: Table, key: str, name: str, what: str, place: str) -> int:
+    rows = {str(known).casefold(): i for i, known in enumerate(table[key])}
+    if name.casefold() not in rows:
+        raise InputError(Fault(place, f'no {what} is named "{name}"; {nearest(name, list(rows))}'))
+    return rows[name.casefold()]
+
+
+def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
+    """Designs of equal silicon: links take from compute. Those whose die is over the exposure field are left out."""
+    packages, nodes = inputs.catalog.tables["packages"], inputs.catalog.tables["process_nodes"]
+    terms = ("memory_stacks", "stack_capacity", "memory_price", "board_cost", "margin_share", "volume")
+    rows: list[dict[str, object]] = []
+    cases: list[_Case] = []
+    for case in product(
+        inputs.words("nodes"), inputs.numbers("silicon_areas"), inputs.words("packages"), inputs.numbers("dies")
+    ):
+        node, area, package, dies = case
+        row = _row_of(packages, "package", package, "package", inputs.place)
+        at = _row_of(nodes, "node", node, "process node", inputs.place)
+        links = 0.0
+        if dies > 1:
+            bandwidth = inputs.number("link_bandwidth") * UNITS["GB/s"].factor
+            macros = np.ceil(bandwidth / packages["link_bandwidth"][row])
+            links = float(macros * packages["link_area"][row]) / UNITS["mm2"].factor
+        die = area / dies
+        field = float(nodes.filled("reticle_width")[at] * nodes.filled("reticle_height")[at]) / UNITS["mm2"].factor
+        if die > field or die <= links or not np.isfinite(links):
+            continue
+        cases.append(case)
+        rows.append(
+            {
+                "chiplet": f"{node}, {area:.0f} mm2, {dies:.0f} on {package}",
+                "package": package,
+                "node": node,
+                "num_dies": dies,
+                "module_area": die - links,
+                "link_area_share": links / (die - links),
+                **{term: inputs.number(term) for term in terms},
+                "num_bridges": dies - 1 if str(packages["structure"][row]) == "bridge" else 0,
+                "kind": "assumption",
+            }
+        )
+    if not rows:
+        words = "no design has a die that fits one exposure field and is larger than its links"
+        raise InputError(Fault(inputs.place, words))
+    return table_from_rows("chiplets", list(rows[0]), [list(row.values()) for row in rows]), cases
+
+
+def _priced_devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, price: np.ndarray) -> Catalog:
+    """The catalog with a device and a price for each design.
+
+    A device is the accelerator of the plans with its peak rates in proportion to the compute area, and its capex
+    follows from its price.
+    """
+    catalog = inputs.catalog
+    plans = inputs.table("inference" if "inference" in inputs.plans else "training")
+    row = int(catalog.rows("accelerators", plans["accelerator"][:1], plans, "accelerator")[0])
+    reference = catalog.tables["accelerators"].take([row] * len(names))
+    columns = {name: values.copy() for name, values in reference.columns.items()}
+    for column in (*(f"peak_flop_rate_{kind}" for kind in _PEAKS), "num_multiprocessors", "l2_bandwidth"):
+        if column in columns:
+            columns[column] = columns[column] * (compute / inputs.number("reference_area"))
+    columns["num_multiprocessors"] = np.maximum(np.round(columns["num_multiprocessors"]), 1.0)
+    columns["accelerator"] = np.array(names, dtype=object)
+    prices = catalog.tables["prices"]
+    own = str(catalog.tables["accelerators"]["accelerator"][row])
+    found = np.flatnonzero([str(name).casefold() == own.casefold() for name in prices["price"]])
+    if not len(found):
+        raise InputError(Fault(inputs.place, f"the reference accelerator {own} has no row in prices"))
+    terms = {name: values.copy() for name, values in prices.take([int(found[0])] * len(names)).columns.items()}
+    terms["price"] = np.array(names, dtype=object)
+    terms["capex"] = price * inputs.number("system_factor")
+    if "rental_price" in terms:
+        terms["rental_price"] = np.full(len(names), np.nan)
+    return with_rows(catalog, [Table("accelerators", columns), Table("prices", terms)])
+
+
+def _designs_sheet(
+    names: Sequence[str],
+    cases: Sequence[_Case],
+    results: Table,
+    compute: np.ndarray,
+    plans: Sequence[tuple[Table, Table]],
+) -> StudySheet:
+    node, area, package, dies = zip(*cases, strict=True)
+    token = []
+    for table, found in plans:
+        fields = ("step_time", _TRAINING_COST) if table.kind == "training" else ("tpot", _OUTPUT_COST)
+        token += result_columns(found, fields, slice(len(names)))
+    charts = [Chart("bars", "Cost of a unit", "design", ("unit_cost",), y_title="USD")]
+    if token:
+        charts.append(Chart("bars", "Cost of a token", "design", (token[-1][0].name,), y_title="USD/Mtoken"))
+    return sheet_of(
+        "designs",
+        "The same silicon in one die or in many: die-to-die links take area from compute and so from the peak rates.",
+        [
+            ("design", names),
+            ("node", node),
+            (own_column("silicon_area", "mm2", "Area of all compute dies with their links"), area),
+            ("package", package),
+            (own_column("dies", "-", "Compute dies"), dies),
+            (own_column("compute_area", "mm2", "Area of all compute dies without their links"), compute),
+            *result_columns(
+                results, ("die_area", "die_yield", "good_die_cost", "module_cost", "unit_cost", "sale_price")
+            ),
+            *token,
+        ],
+        charts,
+    )
+
+
+def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> StudySheet:
+    """Cost of a unit for each area of compute: silicon by number of dies."""
+    dies = inputs.numbers("dies")
+    keys, row = positions(f"{node}, {area:.0f} mm2, {package}" for node, area, package, _ in cases)
+    values = np.full((len(keys), len(dies)), np.nan)
+    values[row, [dies.index(case[3]) for case in cases]] = cost
+    return pivot_of(
+        "map",
+        "Cost of a unit per square millimetre of compute, over silicon, package and number of dies.",
+        ("silicon", keys),
+        [f"{count:.0f}_dies" for count in dies],
+        values,
+        "USD/mm2",
+        "Unit cost over compute",
+        shaded=True,
+    )
+
+
+def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudySheet:
+    """Cost of a unit over the volume, with the one-time costs in it."""
+    node, area = inputs.words("nodes")[-1], inputs.numbers("silicon_areas")[-2:][0]
+    package, volumes = inputs.words("packages")[0], inputs.numbers("volumes")
+    chosen = [i for i, case in enumerate(cases) if case[:3] == (node, area, package)]
+    names = [f"{cases[i][3]:.0f}_dies" for i in chosen]
+    table = designs.take(chosen)
+    costs = []
+    for volume in volumes:
+        columns = {**table.columns, "volume": np.full(len(chosen), volume)}
+        costs.append(shown(evaluate_designs(Table("chiplets", columns), inputs.catalog), "unit_cost"))
+    return pivot_of(
+        "volume",
+        f"Cost of a unit with its one-time costs over the volume: {node}, {area:.0f} mm2 on {package}.",
+        (own_column("volume", "-", "Units made"), volumes),
+        names,
+        np.array(costs),
+        "USD",
+        "Cost of a unit",
+        [Chart("lines", "Cost of a unit", "volume", names, "units", "USD", log_x=True, log_y=True)],
+    )
+
+
+def _chiplet_findings(cases: Sequence[_Case], cost: np.ndarray, die_yield: np.ndarray) -> Iterator[Finding]:
+    for key in dict.fromkeys(case[:3] for case in cases):
+        rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
+        if not rows:
+            continue
+        best = min(rows, key=lambda i: float(cost[i]))
+        one = next((i for i in rows if cases[i][3] == 1), None)
+        words = f"{key[0]}, {key[1]:.0f} mm2 on {key[2]}: "
+        if best == one:
+            words += f"one die gives the cheapest compute; its yield is {100 * die_yield[one]:.0f} %"
+        else:
+            words += f"{cases[best][3]:.0f} dies give the cheapest compute"
+            if one is None:
+                words += "; one die would be over the exposure field"
+            else:
+                below, whole = 100 * (1 - cost[best] / cost[one]), 100 * die_yield[one]
+                words += f", {below:.0f} % below one die, whose yield is {whole:.0f} %"
+        yield Finding("Chiplets", f"{words}.", "good")
+
+
+def frontiers(inputs: Inputs) -> Outcome:
+    """What a token costs and how fast it comes: the frontier over machines and plans, for serving and for training."""
+    sheets: list[StudySheet] = []
+    findings: list[Finding] = []
+    drawn: list[tuple[Table, Table]] = []
+    for kind, time, cost in (("inference", "tpot", _OUTPUT_COST), ("training", "step_time", _TRAINING_COST)):
+        if kind in inputs.plans:
+            plans = inputs.plans[kind]
+            results = evaluate(plans, inputs.catalog)
+            edge = _edge(plans, results, time, cost)
+            found, more = _serving(inputs, plans, results, edge) if kind == "inference" else _training(plans, results)
+            sheets += found
+            findings += more
+            kept = edge if len(edge) else np.array([0])
+            drawn.append((plans.take(kept), results.take(kept)))
+    return Outcome(findings, sheets, inputs.catalog, drawn)
+
+
+def frontier(quick: np.ndarray, cheap: np.ndarray) -> np.ndarray:
+    """Rows that no other row beats in both of two quantities that should be small, quickest first.
+
+    Parameters
+    ----------
+    quick, cheap : array
+        The quantities, (rows,); NaN rows are left out.
+
+    Returns
+    -------
+    array of int
+        Row indexes.
+
+    >>> frontier(np.array([1.0, 2.0, 3.0, 2.5]), np.array([9.0, 5.0, 6.0, 4.0]))
+    array([0, 1, 3])
+    """
+    rows = np.flatnonzero(np.isfinite(quick) & np.isfinite(cheap))
+    rows = rows[np.lexsort((cheap[rows], quick[rows]))]
+    before = np.concatenate([[np.inf], np.minimum.accumulate(cheap[rows])[:-1]])[: len(rows)]
+    kept: np.ndarray = rows[cheap[rows] < before]
+    return kept
+
+
+def _fitting(results: Table, name: str) -> np.ndarray:
+    """A result as a reader sees it, NaN for plans that do not fit in memory."""
+    return np.where(results.number("fits") == 1, shown(results, name), np.nan)
+
+
+def _edge(plans: Table, results: Table, time: str, cost: str) -> np.ndarray:
+    """The frontier of each machine, machines in the order of the plans."""
+    names, machine = positions(plans.text("accelerator"))
+    quick, cheap = _fitting(results, time), _fitting(results, cost)
+    own = [
+        frontier(np.where(machine == i, quick, np.nan), np.where(machine == i, cheap, np.nan))
+        for i in range(len(names))
+    ]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *own])
+
+
+def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> tuple[list[StudySheet], list[Finding]]:
+    names, machine = positions(plans.text("accelerator"))
+    time, cost = _fitting(results, "tpot"), _fitting(results, _OUTPUT_COST)
+    targets = inputs.numbers("time_per_token_targets")
+    within = np.array(
+        [[np.where((machine == i) & (time <= t), cost, np.nan) for i in range(len(names))] for t in targets]
+    )
+    cheapest = np.fmin.reduce(within, axis=-1)
+    meaning = "All cost over a million output tokens"
+    targeted = pivot_of(
+        "serving",
+        "Cheapest plan of each machine whose time per output token stays within the target; the cost includes prefill.",
+        (own_column("target", "ms", "Longest time per output token"), targets),
+        names,
+        cheapest,
+        "USD/Mtoken",
+        meaning,
+        [Chart("lines", "Cost within a target", "target", names, "ms per token", "USD/Mtoken", log_x=True, log_y=True)],
+        shaded=True,
+    )
+    speed, throughput = "tokens_per_second_and_user", "tokens_per_second_and_accelerator"
+    edge_sheet = sheet_of(
+        "serving frontier",
+        "Plans that no other plan of the same machine beats in both time per token and cost.",
+        [
+            ("plan", plans.text("name")[edge]),
+            ("accelerator", plans.text("accelerator")[edge]),
+            (own_column("time_per_token", "ms"), time[edge]),
+            *(
+                (own_column(name, "USD/Mtoken", meaning), np.where(machine == i, cost, np.nan)[edge])
+                for i, name in enumerate(names)
+            ),
+            (own_column(speed, "token/s"), 1 / (time[edge] * UNITS["ms"].factor)),
+            (own_column(throughput, "token/s"), results[_RATE][edge]),
+        ],
+        [
+            Chart(
+                "points", "Cost and time per token", "time_per_token", names, "ms", "USD/Mtoken", log_x=True, log_y=True
+            ),
+            Chart(
+                "points",
+                "Throughput and interactivity",
+                speed,
+                (throughput,),
+                "token/s and user",
+                "token/s and accelerator",
+                log_x=True,
+                log_y=True,
+            ),
+        ],
+    )
+    return [targeted, edge_sheet], list(_serving_findings(targets, names, cheapest))
+
+
+def _serving_findings(targets: Sequence[float], names: Sequence[str], cheapest: np.ndarray) -> Iterator[Finding]:
+    for target, costs in zip(targets, cheapest, strict=True):
+        able = sorted((cost, name) for cost, name in zip(costs, names, strict=True) if np.isfinite(cost))
+        if not able:
+            yield Finding(f"{target:g} ms", "No machine keeps this time per token with any plan tried.", "warning")
+            continue
+        words = f"{able[0][1]} is cheapest within {target:g} ms per token, {able[0][0]:.2f} USD a million output tokens"
+        if len(able) > 1:
+            words += f"; next {able[1][1]} at {able[1][0]:.2f}"
+        unable = [name for cost, name in zip(costs, names, strict=True) if not np.isfinite(cost)]
+        if unable:
+            words += f"; not reached by {', '.join(unable)}"
+        yield Finding(f"{target:g} ms", f"{words}.", "good")
+
+
+def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Finding]]:
+    names, machine = positions(plans.text("accelerator"))
+    cost, rate = _fitting(results, _TRAINING_COST), _fitting(results, _RATE)
+    grid = np.where((machine == np.arange(len(names))[:, None]) & np.isfinite(rate), rate, -np.inf)
+    best = np.argmax(grid, axis=1)[np.isfinite(grid.max(axis=1))]
+    own = plans.text("accelerator")[best]
+    sheet = sheet_of(
+        "training machines",
+        "The fastest plan of each machine that fits, at an equal number of accelerators: rate, cost and energy.",
+        [
+            ("accelerator", own),
+            ("best_plan", plans.text("name")[best]),
+            *result_columns(results, ("step_time", _RATE, "mfu", _TRAINING_COST, "energy_per_token"), best),
+            (
+                own_column("million_tokens_per_dollar", "-", "Performance per dollar"),
+                1 / np.where(cost[best] > 0, cost[best], np.nan),
+            ),
+        ],
+        [
+            Chart("columns", "Cost of training", "accelerator", (_TRAINING_COST,), y_title="USD/Mtoken"),
+            Chart("columns", "Rate", "accelerator", (_RATE,), y_title="token/s and accelerator"),
+        ],
+    )
+    priced = sorted(
+        (own_cost, str(name)) for own_cost, name in zip(cost[best], own, strict=True) if own_cost == own_cost
+    )
+    if not priced:
+        return [sheet], []
+    words = (
+        f"Training is cheapest on {priced[0][1]}, {priced[0][0]:.3f} USD a million tokens, and most expensive on "
+        f"{priced[-1][1]}, {priced[-1][0]:.3f}; the fastest for each accelerator is {own[np.argmax(rate[best])]}."
+    )
+    return [sheet], [Finding("Training", words, "good")]

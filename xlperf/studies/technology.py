@@ -1,0 +1,408 @@
+"""Studies dram and technology-nodes: one device with its memory, or its logic node, memory and network, exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, product
+
+import numpy as np
+
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.units import UNITS
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.devices import accelerators_of
+from xlperf.studies.inputs import with_rows
+from xlperf.studies.outcome import (
+    Chart,
+    Finding,
+    Inputs,
+    Outcome,
+    StudySheet,
+    own_column,
+    pivot_of,
+    result_columns,
+    sheet_of,
+    shown,
+)
+
+_PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
+_BLOCK = 16384  # plans that are evaluated at a time
+_STOPS = 0.05  # gain of a generation below which it is said to help no more
+
+
+def with_devices(
+    inputs: Inputs, names: Sequence[str], changes: Mapping[str, np.ndarray], networks: Sequence[str]
+) -> Catalog:
+    """The catalog with a device and an accelerator for each variant of the device of the settings.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        With the settings ``device``, a row of the sheet devices, and ``generation``, whose calibration is taken.
+    names : sequence of str
+        Names of the variants, of devices and accelerators alike.
+    changes : mapping of str to array
+        Columns of the sheet devices in the units used inside, one value per variant.
+    networks : sequence of str
+        Default network of each accelerator.
+
+    Raises
+    ------
+    InputError
+        When the sheet devices has none of that name.
+    """
+    device, devices = inputs.text("device"), inputs.catalog.tables["devices"]
+    known = [str(value) for value in devices.text("device")]
+    base = next((row for row, name in enumerate(known) if name.casefold() == device.casefold()), None)
+    if base is None:
+        raise InputError(Fault(inputs.place, f'no device is named "{device}"; {nearest(device, known)}'))
+    columns = {name: values.copy() for name, values in devices.take(np.full(len(names), base)).columns.items()}
+    columns.update({"device": np.array(list(names), dtype=object), **changes})
+    rows = [[name, inputs.text("generation"), network, name] for name, network in zip(names, networks, strict=True)]
+    accelerators = table_from_rows("accelerators", ["accelerator", "generation", "default_network", "device"], rows)
+    return with_rows(inputs.catalog, [Table("devices", columns), accelerators])
+
+
+def derived(catalog: Catalog, names: Sequence[str]) -> Table:
+    """Rows of the accelerators with the numbers that follow from their devices, in the order of the names."""
+    table = accelerators_of(catalog).table
+    position = {str(name): row for row, name in enumerate(table.text("accelerator"))}
+    return table.take([position[name] for name in names])
+
+
+def for_each(plans: Table, names: Sequence[str]) -> Table:
+    """Every plan on every accelerator, accelerators of a plan side by side.
+
+    Parameters
+    ----------
+    plans : Table
+    names : sequence of str
+        Accelerators.
+    """
+    columns = dict(plans.take(np.repeat(np.arange(len(plans)), len(names))).columns)
+    columns["accelerator"] = np.array(list(names) * len(plans), dtype=object)
+    columns["name"] = np.array([f"{plan}: {name}" for plan in plans.text("name") for name in names], dtype=object)
+    return Table(plans.kind, columns)
+
+
+def memories(inputs: Inputs) -> Outcome:
+    """Latency of inference over the memory technology, until the next bound shows."""
+    plans = inputs.table("inference")
+    technologies, steps = inputs.words("memories"), inputs.numbers("further_steps")
+    names = [f"{inputs.text('device')} with {memory}" for memory in technologies]
+    changes = {"memory": np.array(technologies, dtype=object)}
+    catalog = with_devices(inputs, names, changes, [inputs.text("network")] * len(names))
+    catalog, further = _further(catalog, names[-1], steps)
+    names += further
+    labels = [*technologies, *(f"{technologies[-1]} x {step:g}" for step in steps)]
+    devices = derived(catalog, names)
+    bandwidth, capacity = shown(devices, "memory_bandwidth"), shown(devices, "memory_capacity")
+    every = for_each(plans, names)
+    results = evaluate(every, catalog)
+    count = len(names)
+    kinds = [str(name) for name in plans.text("name")]
+    sheet = sheet_of(
+        "memories",
+        "The same plans on one device with its memory exchanged, and with the last memory made faster still.",
+        [
+            ("case", [f"{kind}: {label}" for kind, label in product(kinds, labels)]),
+            ("plan", np.repeat(kinds, count)),
+            ("memory", labels * len(kinds)),
+            (own_column("memory_bandwidth", "TB/s"), np.tile(bandwidth, len(kinds))),
+            (own_column("memory_capacity", "GiB"), np.tile(capacity, len(kinds))),
+            *result_columns(results, ("latency", "tpot", *_PARTS, "bound", "fits")),
+        ],
+        [
+            Chart(
+                "bars",
+                f"Decode step: {kind}",
+                "memory",
+                _PARTS,
+                y_title="ms",
+                stacked=True,
+                rows=(i * count, (i + 1) * count),
+            )
+            for i, kind in enumerate(kinds)
+        ],
+    )
+    tpot = shown(results, "tpot").reshape(len(kinds), count)
+    bounds = results["bound"].reshape(len(kinds), count)
+    findings = [
+        finding
+        for kind, own, bound in zip(kinds, tpot, bounds, strict=True)
+        for finding in _memory_findings(kind, labels, bandwidth, own, bound)
+    ]
+    kept = np.flatnonzero(np.isfinite(results["tpot"]))
+    gains = _gains(kinds, bandwidth, tpot)
+    return Outcome(findings, [gains, sheet], catalog, [(every.take(kept), results.take(kept))])
+
+
+def _further(catalog: Catalog, last: str, steps: Sequence[float]) -> tuple[Catalog, list[str]]:
+    """Accelerators like the last one with a memory so many times as fast."""
+    names = [f"{last} x {step:g}" for step in steps]
+    if not names:
+        return catalog, []
+    columns = {name: values.copy() for name, values in derived(catalog, [last] * len(names)).columns.items()}
+    columns["accelerator"] = np.array(names, dtype=object)
+    columns["memory_bandwidth"] = columns["memory_bandwidth"] * np.array(steps)
+    columns["device"] = np.full(len(names), "", dtype=object)
+    return with_rows(catalog, [Table("accelerators", columns)]), names
+
+
+def _gains(kinds: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray) -> StudySheet:
+    """Times as fast as with the slowest memory, over the bandwidth."""
+    order = np.argsort(bandwidth, kind="stable")
+    keys, last = np.unique(bandwidth[order][::-1], return_index=True)  # of memories equally fast, the last
+    rows = order[::-1][last]
+    first = order[0]
+    series = [*kinds, "memory_bandwidth_ratio"]
+    return pivot_of(
+        "gain",
+        "How many times as fast a token comes as with the slowest memory, beside the ratio of bandwidths.",
+        (own_column("memory_bandwidth", "TB/s"), keys),
+        series,
+        np.column_stack([*(own[first] / own[rows] for own in tpot), bandwidth[rows] / bandwidth[first]]),
+        meaning="Times as fast as with the slowest memory",
+        charts=[
+            Chart(
+                "lines",
+                "Gain over bandwidth",
+                "memory_bandwidth",
+                series,
+                "TB/s",
+                "times as fast",
+                log_x=True,
+                log_y=True,
+            )
+        ],
+    )
+
+
+def _memory_findings(
+    kind: str, labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray, bound: np.ndarray
+) -> Iterator[Finding]:
+    order = [i for i in np.argsort(bandwidth, kind="stable") if np.isfinite(tpot[i])]
+    if len(order) < 2:
+        return
+    first, last = order[0], order[-1]
+    ratio, gain = bandwidth[last] / bandwidth[first], tpot[first] / tpot[last]
+    words = f"{kind}: {ratio:.0f} times the bandwidth of {labels[first]} makes a token {gain:.1f} times as fast"
+    turned = next((i for i in order if bound[i] != "memory"), None)
+    if turned is None:
+        words += "; it is memory-bound to the end"
+    elif bound[first] == "memory":
+        words += f"; from {bandwidth[turned]:.1f} TB/s ({labels[turned]}) on it is limited by {bound[turned]}"
+    else:
+        words += f"; it is limited by {bound[turned]} with any memory"
+    yield Finding("Memory", f"{words}.", "good")
+    for before, after in pairwise(order):
+        faster = bandwidth[after] / bandwidth[before]
+        if faster >= 1.02 and np.log(tpot[before] / tpot[after]) / np.log(faster) < 0.5:
+            words = f"{kind}: beyond {bandwidth[before]:.1f} TB/s ({labels[before]}) less than half of a bandwidth "
+            yield Finding("Knee", f"{words}gain becomes a gain in time per token.")
+            break
+
+
+def nodes(inputs: Inputs) -> Outcome:
+    """Training over logic nodes, memory and network generations and allocations of area; where each stops helping."""
+    plans = _mappings(inputs, inputs.table("training").take([0]))
+    catalog, cases, names = _variants(inputs)
+    times, chosen = _best(plans, catalog, names)
+    node_names, memory_names, network_names = (inputs.words(name) for name in ("nodes", "memories", "networks"))
+    shares = inputs.numbers("compute_shares")
+    cube = times.reshape(len(node_names), len(memory_names), len(network_names), len(shares))
+    best = np.fmin.reduce(cube, axis=3)
+    last_network = f"the network of {network_names[-1]}"
+    sheets = [
+        _lines("nodes by memory", "node", node_names, memory_names, best[:, :, -1], last_network),
+        _lines("nodes by network", "node", node_names, network_names, best[:, -1, :], memory_names[-1]),
+        _lines("memories by node", "memory", memory_names, node_names, best[:, :, -1].T, last_network),
+        pivot_of(
+            "allocation",
+            "Time of a step over the share of the dies that is cores, at the last memory and network.",
+            (own_column("compute_share", "-", "Share of the compute dies for cores"), shares),
+            node_names,
+            cube[:, -1, -1, :].T,
+            "s",
+            "Time of a training step",
+            [Chart("lines", "Time of a step", "compute_share", node_names, "share for cores", "s", log_y=True)],
+            shaded=True,
+        ),
+        _devices_sheet(names, cases, times, chosen, plans, derived(catalog, names)),
+    ]
+    findings = [
+        *_stops(node_names, memory_names, network_names, best),
+        Finding("Grid", f"{len(names):,} devices, each with the best of {len(plans)} plans that fit in its memory."),
+    ]
+    kept = _best_of_each_node(cube)
+    columns = {name: values[chosen[kept]] for name, values in plans.columns.items()}
+    own = np.array(names, dtype=object)[kept]
+    best_plans = Table("training", {**columns, "accelerator": own, "name": own})
+    return Outcome(findings, sheets, catalog, [(best_plans, evaluate(best_plans, catalog))])
+
+
+def _mappings(inputs: Inputs, plan: Table) -> Table:
+    """The plan with every mapping of the grid that its accelerators allow."""
+    count = float(plan["num_accelerators"][0])
+    row = inputs.catalog.rows("models", plan["model"][:1], plan, "model")[0]
+    layers = inputs.catalog.tables["models"]["num_layers"][row]
+    rows: list[dict[str, object]] = []
+    for tensor, pipeline, micro, recompute, stage in product(
+        inputs.numbers("tensor_parallel"),
+        inputs.numbers("pipeline_parallel"),
+        inputs.numbers("micro_batches"),
+        inputs.words("recomputes"),
+        inputs.numbers("zero_stages"),
+    ):
+        replicas = count / (tensor * pipeline)
+        if replicas < 1 or replicas % 1 or layers % pipeline or (stage > 1 and pipeline > 1):
+            continue
+        if float(plan["global_batch_size"][0]) % (replicas * micro):
+            continue
+        chunks = [v for v in (6.0, 4.0, 3.0, 2.0) if pipeline > 1 and (layers / pipeline) % v == 0]
+        rows.append(
+            {
+                "tensor_parallel": tensor,
+                "pipeline_parallel": pipeline,
+                "virtual_pipeline": chunks[0] if chunks else 1.0,
+                "micro_batch_size": micro,
+                "recompute": recompute,
+                "zero_stage": stage,
+            }
+        )
+    if not rows:
+        raise InputError(Fault(inputs.place, "no mapping of the grid divides the accelerators"))
+    columns = dict(plan.take(np.zeros(len(rows), dtype=np.int64)).columns)
+    for name, value in rows[0].items():
+        columns[name] = np.array([row[name] for row in rows], dtype=object if isinstance(value, str) else np.float64)
+    return Table("training", columns)
+
+
+_Case = tuple[str, str, str, str, float]  # node, memory, link, network, share of the dies for cores
+
+
+def _variants(inputs: Inputs) -> tuple[Catalog, list[_Case], list[str]]:
+    """The catalog with every device of the grid, the cases and their names."""
+    links, networks = inputs.words("links"), inputs.words("networks")
+    if len(links) != len(networks):
+        words = f"{len(links)} links and {len(networks)} networks; they go together in pairs"
+        raise InputError(Fault(inputs.place, words))
+    pairs = list(zip(links, networks, strict=True))
+    grid = product(inputs.words("nodes"), inputs.words("memories"), pairs, inputs.numbers("compute_shares"))
+    cases = [(node, memory, link, network, share) for node, memory, (link, network), share in grid]
+    node, memory, link, network, share = (list(values) for values in zip(*cases, strict=True))
+    names = [f"{case[0]}, {case[1]}, {case[3]}, {100 * case[4]:.0f} % compute" for case in cases]
+    changes = {
+        "technology": np.array(node, dtype=object),
+        "memory": np.array(memory, dtype=object),
+        "link": np.array(link, dtype=object),
+        "compute_share": np.array(share),
+        "cache_share": np.full(len(cases), inputs.number("cache_share")),
+        "power_budget": np.full(len(cases), inputs.number("power_budget")),
+        "num_cores": np.full(len(cases), np.nan),
+        "package": np.full(len(cases), "", dtype=object),
+    }
+    return with_devices(inputs, names, changes, network), cases, names
+
+
+def _best(plans: Table, catalog: Catalog, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """For each device the lowest step time of the plans that fit, and which plan that is."""
+    count = len(plans)
+    times, chosen = np.full(len(names), np.nan), np.zeros(len(names), dtype=np.int64)
+    step = max(_BLOCK // count, 1)
+    for start in range(0, len(names), step):
+        own = names[start : start + step]
+        columns = {name: np.tile(values, len(own)) for name, values in plans.columns.items()}
+        columns["accelerator"] = np.repeat(np.array(own, dtype=object), count)
+        results = evaluate(Table("training", columns), catalog)
+        time = np.where(results.number("fits") == 1, results["step_time"], np.inf).reshape(len(own), count)
+        place = np.argmin(time, axis=1)
+        lowest = time[np.arange(len(own)), place]
+        times[start : start + step] = np.where(np.isfinite(lowest), lowest, np.nan)
+        chosen[start : start + step] = place
+    return times, chosen
+
+
+def _best_of_each_node(cube: np.ndarray) -> np.ndarray:
+    """Rows of the best device of each node: what the report's other sheets show."""
+    flat = np.where(np.isfinite(cube), cube, np.inf).reshape(len(cube), -1)
+    rows: np.ndarray = np.argmin(flat, axis=1) + np.arange(len(cube)) * flat.shape[1]
+    kept: np.ndarray = rows[np.isfinite(flat.min(axis=1))]
+    return kept if len(kept) else rows[:1]
+
+
+def _lines(
+    name: str, key: str, keys: Sequence[str], series: Sequence[str], values: np.ndarray, rest: str
+) -> StudySheet:
+    return pivot_of(
+        name,
+        f"Time of a step with the best allocation and plan of each; with {rest}.",
+        (key, keys),
+        series,
+        values,
+        "s",
+        "Time of a training step",
+        [Chart("lines", "Time of a step", key, series, key, "s", log_y=True)],
+        shaded=True,
+    )
+
+
+def _devices_sheet(
+    names: Sequence[str],
+    cases: Sequence[_Case],
+    times: np.ndarray,
+    chosen: np.ndarray,
+    plans: Table,
+    devices: Table,
+) -> StudySheet:
+    numbers = {
+        "peak_flop_rate_bf16": "TFLOP/s",
+        "memory_bandwidth": "TB/s",
+        "memory_capacity": "GiB",
+        "thermal_design_power": "W",
+    }
+    mappings = [
+        f"TP {plans['tensor_parallel'][i]:.0f}, PP {plans['pipeline_parallel'][i]:.0f}, "
+        f"micro {plans['micro_batch_size'][i]:.0f}, {plans['recompute'][i]} recompute, "
+        f"ZeRO {plans['zero_stage'][i]:.0f}"
+        for i in range(len(plans))
+    ]
+    best = [mappings[i] if time == time else None for i, time in zip(chosen, times, strict=True)]
+    node, memory, link, network, share = zip(*cases, strict=True)
+    return sheet_of(
+        "devices",
+        "Every device of the grid with its numbers and its best plan; no time: no plan of the grid fits.",
+        [
+            ("device", names),
+            *(("node", node), ("memory", memory), ("link", link), ("network", network)),
+            (own_column("compute_share", "-"), share),
+            *((own_column(column, unit), devices[column] / UNITS[unit].factor) for column, unit in numbers.items()),
+            (own_column("step_time", "s", "Time of a training step with the best plan"), times),
+            ("best_plan", best),
+        ],
+    )
+
+
+def _stops(
+    nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray
+) -> Iterator[Finding]:
+    """What each axis gains with the others at their newest and at their oldest, and where it stops helping."""
+    axes = ("node", nodes), ("memory", memories), ("network", networks)
+    for axis, (what, keys) in enumerate(axes):
+        others = " and ".join(word for word, _ in axes if word != what)
+        for age, other in (("newest", -1), ("oldest", 0)):
+            times = np.moveaxis(best, axis, 0)[:, other, other]
+            legal = [(key, time) for key, time in zip(keys, times, strict=True) if np.isfinite(time)]
+            if not legal:
+                continue
+            gain = legal[0][1] / legal[-1][1]
+            steps = [slow / fast - 1 >= _STOPS for (_, slow), (_, fast) in pairwise(legal)]
+            useful = len(steps) - next((i for i, helps in enumerate(reversed(steps)) if helps), len(steps))
+            words = f"With {others} at their {age}, a step at {legal[-1][0]} is {gain:.2f} times as fast as at "
+            words += legal[0][0]
+            if useful < len(steps):
+                words += f"; beyond {legal[useful][0]} each next one gives less than {100 * _STOPS:.0f} %"
+            yield Finding(what.capitalize(), f"{words}.", "good" if other else "plain")
