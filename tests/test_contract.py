@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,7 @@ FIXED_WORDS = {
 
 OFTEN_INFINITE = {"serving.continuous.operating": "request rates at random are beyond the capacity: endless waits"}
 
+WORKED = ("hardware", "network", "model", "cost")
 EVERY = pytest.mark.parametrize("name", sorted(functions()))
 EQUATIONS = [name for name, function in sorted(functions().items()) if equations.is_equation(function)]
 DRAWN = [name for name in sorted(functions()) if name not in equations.undrawn()]
@@ -141,6 +143,12 @@ def test_docstring_gives_units(name: str) -> None:
 def test_docstring_gives_formula_or_source(name: str) -> None:
     text = equations.documentation(functions()[name])
     assert ".. math::" in text or "References\n-" in text, f"{name}: neither formula nor reference"
+
+
+@pytest.mark.parametrize("name", [name for name in EQUATIONS if name.split(".")[0] in WORKED])
+def test_docstring_has_a_worked_example(name: str) -> None:
+    text = equations.documentation(functions()[name])
+    assert re.search(r"^>>> .*\n(?!>>>)\S", text, re.MULTILINE), f"{name}: no doctest with its result"
 
 
 def test_functions_that_are_not_drawn_are_listed() -> None:
