@@ -386,6 +386,10 @@ def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
         if annotation in _ALL_CONSTANTS:
             fields[field] = _draw_all_constants((name, field), random)
             continue
+        if annotation == "Mapping[str, Array]":
+            own = ("serving_software", "serving_memory")
+            fields[field] = {k: v for family in own for k, v in _draw_constants((name, field), family, random).items()}
+            continue
         if not is_array(annotation) and annotation != "np.ndarray":
             raise CannotDraw(f"{name}.{field} is of type {annotation}")
         unit = entry.unit or "-"
