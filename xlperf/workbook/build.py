@@ -222,7 +222,7 @@ def build_template(path: str | Path | None = None) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rebuild ``xlperf.xlsx``, or what an option names: validation.xlsx, the report's template, workbooks of studies."""
+    """Rebuild ``xlperf.xlsx``, or what an option names: validation.xlsx, the report template, workbooks of studies."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = {word for word in given if word.startswith("-")}
     paths = [word for word in given if word not in options]

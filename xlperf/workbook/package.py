@@ -37,7 +37,7 @@ _MODIFIED = re.compile(rb"(<dcterms:modified[^>]*>)[^<]*(</dcterms:modified>)")
 
 
 def workbook_bytes(workbook: Workbook, date: datetime = EPOCH) -> bytes:
-    """The .xlsx package of a workbook: dates of its parts and properties are fixed, so equal input gives equal bytes."""
+    """The .xlsx package of a workbook: its dates are fixed, so equal input gives equal bytes."""
     workbook.properties.created = date
     raw = io.BytesIO()
     with _all_digits(), zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
