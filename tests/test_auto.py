@@ -13,7 +13,7 @@ import pytest
 from conftest import csv_rows
 from openpyxl import Workbook, load_workbook
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cost_samples import DESIGN, NODE, PACKAGE
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore
 from xlperf.addin.session import Session

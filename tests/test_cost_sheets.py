@@ -15,7 +15,7 @@ import pytest
 from conftest import Outcome
 from cost_samples import DESIGN, NODE, SERVER
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.handles import CatalogStore
 from xlperf.addin.session import Session
 from xlperf.base.resources import workbook

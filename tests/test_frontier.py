@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog

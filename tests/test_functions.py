@@ -9,12 +9,14 @@ import re
 import numpy as np
 import pytest
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
+from xlperf.addin.equations import EQUATIONS
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
-from xlperf.addin.session import Session
+from xlperf.addin.session import ANSWERS, READERS, Session
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.schema import PLAN_TABLES, results_of
+from xlperf.base.units import UNITS
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, results_of, schema
 from xlperf.catalog.table import Table
 
 HEADER = ["name", "model", "accelerator", "num_accelerators", "tensor parallel"]
@@ -98,9 +100,32 @@ def one(block):
 
 def test_every_result_is_a_function():
     names = {column.name for kind in PLAN_TABLES for column in results_of(kind).columns}
-    assert {function.result for function in functions().values() if function.shape == "values"} == names
+    assert {function.result for function in functions().values() if function.answer == "value"} == names
     for name in names:
         assert f"XLPERF_{name.upper()}" in functions()
+
+
+def test_the_registry_and_the_session_know_the_same_words():
+    registry = functions().values()
+    arguments = [argument for function in registry for argument in function.arguments]
+    assert {function.answer for function in registry} == {*ANSWERS, "equation"}
+    assert {argument.kind for argument in arguments} == set(READERS)
+    assert {function.name for function in registry if function.answer == "equation"} == set(EQUATIONS)
+    for argument in arguments:
+        if argument.kind == "number":
+            low, high, _ = argument.limits
+            assert low < high
+            assert argument.unit in UNITS
+            assert argument.optional == bool(argument.default)
+        elif argument.kind == "choice":
+            assert argument.default in argument.choices
+        elif argument.kind == "tables":
+            assert all(table in argument.doc for table in EVERY_TABLE)
+    for function in registry:
+        if function.answer == "quantity":
+            assert function.result == "" or function.result in results_of(function.rows).by_name
+        if "rows" in {argument.kind for argument in function.arguments}:
+            assert function.rows in ("plan", "plans", *schema())
 
 
 def test_functions_that_the_design_names():
@@ -127,7 +152,7 @@ def test_names_and_texts_are_legal_in_every_host(function):
     assert re.fullmatch(r"XLPERF(_[A-Z]+)+", function.name)
     assert len(function.doc) <= 255  # what Excel's function wizard takes
     assert function.doc.endswith(".")
-    if function.shape == "values":
+    if function.answer == "value":
         assert re.search(r"\[.+\]", function.doc), "a value says its unit"
     optional = [argument.optional for argument in function.arguments]
     assert optional == sorted(optional), "optional arguments come last"
@@ -287,7 +312,7 @@ def test_block_of_chosen_results(session):
 
 def test_block_of_the_other_kind(session):
     error = one(session.call("XLPERF_INFERENCE", [[HEADER, ROW]]))
-    assert error.message == "these are training plans; use XLPERF_TRAINING"
+    assert error.message == "these are training plans, XLPERF_INFERENCE takes inference plans; use XLPERF_TRAINING"
 
 
 def test_explain_shows_operators_with_units(session):
@@ -402,7 +427,7 @@ def test_evaluations_are_shared_and_bounded(session, engine, monkeypatch):
     for name in ("XLPERF_STEP_TIME", "XLPERF_MEMORY", "XLPERF_FITS", "XLPERF_CHECK", "XLPERF_TRAINING"):
         session.call(name, [[HEADER, ROW]])
     assert engine.evaluated == [1]
-    monkeypatch.setattr("xlperf.addin.outcomes.MOST_ROWS_KEPT", 2)
+    monkeypatch.setattr("xlperf.addin.cells.MOST_ROWS_KEPT", 2)
     for count in (1.0, 2.0, 3.0):
         session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", count, 1.0]]])
     session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", 3.0, 1.0]]])

@@ -18,9 +18,9 @@ import pytest
 from libreoffice_office import Office, python_with_uno
 from openpyxl.worksheet.formula import ArrayFormula
 
+from xlperf.addin.cells import shown_column
 from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import install, uninstall
-from xlperf.addin.outcomes import shown_column
 from xlperf.addin.session import Engine
 from xlperf.base.errors import HostError
 from xlperf.base.resources import workbook

@@ -13,7 +13,7 @@ import pytest
 
 import xlperf
 from xlperf.addin import client as client_module
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.client import Client, WorkerError
 from xlperf.addin.worker import answer
 

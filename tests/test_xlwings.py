@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from xlperf.addin.cells import shown_column
 from xlperf.addin.functions import functions
-from xlperf.addin.outcomes import shown_column
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate

@@ -122,7 +122,7 @@ def spoilt(rng: random.Random, block: list[list[Any]]) -> list[list[Any]]:
 
 def with_columns(rng: random.Random, card: list[list[Any]]) -> list[list[Any]]:
     """A card of a plan with more columns, most of them with values that could be meant."""
-    from mutations import plausible_value
+    from spoilt_files import plausible_value
 
     from xlperf.catalog.schema import table_schema
 
@@ -184,7 +184,7 @@ def arguments_of(seed: int, number: int, handle: str) -> tuple[str, list[Any]]:
 
 def series(seed: int, numbers: range) -> int:
     """Make calls one after the other; how many have a problem."""
-    from xlperf.addin.blocks import CellError
+    from xlperf.addin.cells import CellError
     from xlperf.addin.handles import CatalogStore
     from xlperf.addin.session import Session
     from xlperf.addin.worker import answer

@@ -14,7 +14,7 @@ from laws.random_plans import MODES, kind_of, legal_rows, table_of
 from laws.samples import hold, shipped
 from openpyxl import Workbook
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.session import Session
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import results_of, table_schema, unit_of

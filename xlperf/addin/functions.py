@@ -1,195 +1,140 @@
-"""The one registry of worksheet functions: names, arguments and the texts that function wizards show.
+"""The one registry of worksheet functions: names, arguments, and the texts that function wizards show.
 
-Every host is generated from it: the LibreOffice add-in, the xlwings functions and the worker that computes. A new
-result column in ``schema.csv`` is a new function without another line here.
+``functions.csv`` and ``arguments.csv`` beside this module are the data; a function for each result comes from the
+schema, so a new result column in ``schema.csv`` is a new function without another line here. Every host is generated
+from the registry (the LibreOffice add-in, the xlwings functions), and the session computes by it: ``answer`` names the
+handler of a function, ``kind`` the reader of an argument.
 """
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-from xlperf.addin.equations import EQUATIONS, Input
 from xlperf.catalog.schema import PLAN_TABLES, Column, results_of
 
 PREFIX = "XLPERF_"
 CATEGORY = "xlperf"
-HANDLE_PREFIX = "xlperf:"
+# A result that only one kind of plan has, and the result that stands for it in the other kind.
+STAND_INS = {("inference", "cost_per_million_tokens"): "cost_per_million_output_tokens_all_in"}
+_SPILLING = ("results", "operators", "frontier", "search")
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a worksheet function; every argument is a cell or a range of cells."""
+    """One argument of a worksheet function; every argument is a cell or a range of cells.
+
+    ``kind`` says how its cells are read: ``rows`` (plans, designs, servers, devices or operations), ``plan or table``,
+    ``catalog``, ``header``, ``results``, ``quantity`` (one result), ``vary``, ``count``, ``text``, ``tables`` (any
+    number of ranges); of equations ``number`` (with unit, default and bounds) and ``choice``.
+    """
 
     name: str
     doc: str
+    kind: str
     optional: bool = False
-    repeated: bool = False
+    unit: str = "-"
+    default: str = ""
+    bounds: str = ""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a call may give it any number of times."""
+        return self.kind == "tables"
+
+    @property
+    def limits(self) -> tuple[float, float, bool]:
+        """Lowest and highest number allowed, and whether the lowest itself is excluded."""
+        low, _, high = self.bounds.partition("..")
+        return float(low.lstrip(">=")), float(high or "inf"), low.startswith(">") and not low.startswith(">=")
+
+    @property
+    def bounds_text(self) -> str:
+        """What is allowed, in words: ``a number above 0 (mm)``."""
+        low, high, exclusive = self.limits
+        if high != float("inf"):
+            words = f"a number above {low:g} up to {high:g}" if exclusive else f"a number from {low:g} to {high:g}"
+        else:
+            words = f"a number {'above' if exclusive else 'of at least'} {low:g}"
+        return words if self.unit == "-" else f"{words} ({self.unit})"
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
     """One worksheet function.
 
-    ``shape`` says what it returns: ``handle`` (a text that names a catalog), ``values`` (one value per plan, as a
-    column), ``block`` (a header row and rows below it), ``words`` (one text per plan), ``equation`` (a number, or a
-    table where ranges are given), ``designs``, ``servers``, ``devices`` or ``operations`` (one value per design,
-    server, device or operation). ``result`` is the result column that a function of one of these shapes, or of
-    ``values``, shows.
+    ``answer`` says what it returns: ``handle`` (a text that names a catalog), ``value`` (one result per plan),
+    ``quantity`` (one result per design, server, device or operation), ``results``, ``operators``, ``frontier`` and
+    ``search`` (a header row and rows below it), ``check`` (a text per plan), ``equation`` (a number, or a table where
+    ranges are given). ``rows`` says what its rows are: ``plans`` or ``plan`` of either kind, or a table of the schema.
+    ``result`` is the result column that it shows, ``unit`` the unit of an equation.
     """
 
     name: str
     doc: str
     arguments: tuple[Argument, ...]
-    shape: str
+    answer: str
+    rows: str = ""
     result: str = ""
+    unit: str = ""
     category: str = CATEGORY
 
+    @property
+    def says_faults(self) -> bool:
+        """Whether a fault is a text in its cell rather than an error of the spreadsheet."""
+        return self.answer == "check"
 
-PLAN = Argument(
-    "plan",
-    "The plan: two columns (name, value); or a table with its header row; or rows of values whose header row is "
-    "given as header.",
-)
-CATALOG = Argument("catalog", "What XLPERF_CATALOG returned; blank: the catalog that xlperf ships.", optional=True)
-HEADER = Argument("header", "Header row of the plan, if the plan does not have it itself.", optional=True)
-RESULTS = Argument(
-    "results",
-    'Which columns: a range of names or a text such as "name, step_time"; blank: every result.',
-    optional=True,
-)
-SPILL = "In LibreOffice enter it with Ctrl+Shift+Enter."
-VARY = Argument(
-    "vary",
-    "Values to try: in each row a plan column and its values to the right; all combinations are tried. Without "
-    "concurrency, batch size or request rate among them, 24 loads up to full memory.",
-    optional=True,
-)
-TOP = Argument("top", "How many plans, the best first; blank: 10.", optional=True)
-OBJECTIVE = Argument(
-    "objective",
-    'Result to make best, as "step time", or cost, energy, throughput; blank: least step time, or most output tokens '
-    "per second and accelerator.",
-    optional=True,
-)
-TABLES = Argument(
-    "table",
-    "A table with its header row: accelerators, networks, models, prices, calibration, process_nodes, "
-    "packages, chiplets, servers, technology, memories, links, cores or devices.",
-    repeated=True,
-)
+    @property
+    def spills(self) -> bool:
+        """Whether it returns a header row and rows below it."""
+        return self.answer in _SPILLING
 
 
-DESIGN = Argument(
-    "design",
-    "A chiplet design: two columns (name, value); or a table with its header row; or rows of values whose header row "
-    "is given as header. Columns as on the sheet chiplets.",
-)
-PART = Argument("part", 'Which part, by its name: "raw dies", "die yield" ...; blank: the whole module.', optional=True)
+@cache
+def functions() -> dict[str, Function]:
+    """Every worksheet function by name, in the order in which a wizard lists them."""
+    known = _arguments()
+    found = {}
+    for row in _rows("functions.csv"):
+        name = row["function"]
+        arguments = tuple(known.get((name, own)) or known["", own] for own in row["arguments"].split())
+        found[name] = Function(name, row["meaning"], arguments, row["answer"], row["rows"], row["result"], row["unit"])
+    of_plans = tuple(known["", own] for own in ("plan", "catalog", "header"))
+    for result in dict.fromkeys(column.name for kind in PLAN_TABLES for column in results_of(kind).columns):
+        name = PREFIX + result.upper()
+        found[name] = Function(name, _meaning(result), of_plans, "value", "plans", result)
+    return found
 
 
-SERVER = Argument(
-    "server",
-    "A server with its finance: two columns (name, value); or a table with its header row; or rows of values whose "
-    "header row is given as header. Columns as on the sheet servers.",
-)
-HOUR_PART = Argument(
-    "part", 'Which part or result, by its name: "energy cost", "capex" ...; blank: the whole hour.', optional=True
-)
+def _rows(file: str) -> Iterator[dict[str, str]]:
+    return csv.DictReader(Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines())
 
 
-DEVICE = Argument(
-    "device",
-    "A device: two columns (name, value); or a table with its header row; or rows of values whose header row is given "
-    "as header. Columns as on the sheet devices.",
-)
-QUANTITY = Argument(
-    "quantity",
-    'What of it, by its name: "memory bandwidth", "thermal design power", "reason" ... as xlperf device shows.',
-)
+def _arguments() -> dict[tuple[str, str], Argument]:
+    """Arguments by function and name; those of no function in particular under ""."""
+    found = {}
+    for row in _rows("arguments.csv"):
+        choices, unit, default = tuple(row["choices"].split()), row["unit"] or "-", row["default"]
+        words = row["meaning"]
+        if row["kind"] in ("number", "choice"):
+            words += f": {', '.join(choices)}" if choices else f" [{unit}]" if unit != "-" else ""
+            words += f"; left out: {default}." if default else "."
+        for function in row["function"].split() or [""]:
+            found[function, row["argument"]] = Argument(
+                row["argument"], words, row["kind"], row["optional"] == "yes", unit, default, row["bounds"], choices
+            )
+    return found
 
 
-OPERATION = Argument(
-    "operation",
-    "A collective or kernel: two columns (name, value); or a table with its header row; or rows of values whose header "
-    "row is given as header. Columns as the options of xlperf time: operation, accelerator, size, group, m, n, k ...",
-)
-RATE = Argument(
-    "quantity", 'What of it, by its name: "bus bandwidth", "flop rate", "bound" ...; blank: the time.', optional=True
-)
-
-
-def _argument(own: Input) -> Argument:
-    """An argument of an equation with its unit, default and what it may be."""
-    words = own.doc if own.unit == "-" or own.choices else f"{own.doc} [{own.unit}]"
-    if own.choices:
-        words = f"{words}: {', '.join(own.choices)}"
-    if own.default is None:
-        return Argument(own.name, f"{words}.")
-    default = own.default if isinstance(own.default, str) else f"{own.default:g}"
-    return Argument(own.name, f"{words}; left out: {default}.", optional=True)
-
-
-def _cost_functions() -> list[Function]:
-    equations = [
-        Function(PREFIX + name, f"{equation.doc} A column against a row gives a table.",
-                 tuple(map(_argument, equation.inputs)), "equation")
-        for name, equation in EQUATIONS.items()
-    ]  # fmt: skip
-    return [
-        *equations,
-        Function(
-            "XLPERF_PACKAGE_COST",
-            "Cost of one good module of a chiplet design: dies, package, memory, test and what is lost [USD]; or one "
-            "part of it.",
-            (DESIGN, PART, CATALOG, HEADER),
-            "designs",
-            "module_cost",
-        ),
-        Function(
-            "XLPERF_ACCELERATOR_COST",
-            "Cost of one accelerator of a chiplet design: module, board and its share of one-time costs [USD].",
-            (DESIGN, CATALOG, HEADER),
-            "designs",
-            "unit_cost",
-        ),
-        Function(
-            "XLPERF_SERVER_COST",
-            "Cost of an accelerator-hour in a server that is owned: accelerator, server, network, building, upkeep and "
-            "energy [USD/h]; or one part or other result of it, in the unit of the results of servers.",
-            (SERVER, HOUR_PART, CATALOG, HEADER),
-            "servers",
-            "cost_rate",
-        ),
-        Function(
-            "XLPERF_DEVICE",
-            "What a device becomes of its node, budgets and shares: one of its rates, capacities, bandwidths, powers, "
-            "areas or costs, in the unit of `xlperf device`.",
-            (DEVICE, QUANTITY, CATALOG, HEADER),
-            "devices",
-        ),
-    ]
-
-
-def _plans(kind: str) -> Argument:
-    return Argument("plans", f"A table of {kind} plans with its header row, or two columns (name, value).")
-
-
-# A result that only one kind of plan has, and the result that stands for it in the other kind.
-STAND_INS = {("inference", "cost_per_million_tokens"): "cost_per_million_output_tokens_all_in"}
-
-
-def _unit_words(column: Column) -> str:
-    if column.kind == "result-flag":
-        return "TRUE or FALSE"
-    return "text" if column.kind == "result-text" else column.unit or "-"
-
-
-def _value_doc(name: str) -> str:
-    """What a value function shows, with its unit, for the kinds of plan that have the result."""
+def _meaning(result: str) -> str:
+    """What the function of a result shows, with its unit, for the kinds of plan that have the result."""
     said = {}
     for kind in PLAN_TABLES:
-        column = results_of(kind).by_name.get(STAND_INS.get((kind, name), name))
+        column = results_of(kind).by_name.get(STAND_INS.get((kind, result), result))
         if column is not None:
             said[kind] = f"{column.meaning} [{_unit_words(column)}]."
     if len(set(said.values())) == 1:
@@ -197,69 +142,7 @@ def _value_doc(name: str) -> str:
     return " ".join(f"{kind.capitalize()}: {words}" for kind, words in said.items())
 
 
-def _value_functions() -> list[Function]:
-    names = dict.fromkeys(column.name for kind in PLAN_TABLES for column in results_of(kind).columns)
-    return [
-        Function(PREFIX + name.upper(), _value_doc(name), (PLAN, CATALOG, HEADER), "values", name) for name in names
-    ]
-
-
-@cache
-def functions() -> dict[str, Function]:
-    """Every worksheet function by name, in the order in which a wizard lists them."""
-    fixed = [
-        Function(
-            "XLPERF_CATALOG",
-            "Reads tables and returns a short text that names their content: the catalog of the other functions. A "
-            "table that is given replaces the shipped one of its kind.",
-            (TABLES,),
-            "handle",
-        ),
-        *(
-            Function(
-                PREFIX + kind.upper(),
-                f"All results of {kind} plans in one call: a header row with units, then one row per plan. {SPILL}",
-                (_plans(kind), RESULTS, CATALOG, HEADER),
-                "block",
-            )
-            for kind in PLAN_TABLES
-        ),
-        Function(
-            "XLPERF_EXPLAIN",
-            "The operators of one plan with FLOP, bytes, time and what the time waits for: a header row with units, "
-            f"then one row per operator. {SPILL}",
-            (PLAN, CATALOG, HEADER),
-            "block",
-        ),
-        Function(
-            "XLPERF_TIME",
-            "Time of one collective or kernel by itself, as plans have it [us]; or its bandwidth, rate, bound or "
-            "calibration, in the unit of `xlperf time`.",
-            (OPERATION, RATE, CATALOG, HEADER),
-            "operations",
-            "time",
-        ),
-        Function(
-            "XLPERF_FRONTIER",
-            "Throughput of an accelerator against speed for a user: points of inference plans and loads that nothing "
-            "beats in both, those that miss the plan's ttft target or tpot target left out. "
-            f"{SPILL}",
-            (_plans("inference"), VARY, RESULTS, CATALOG, HEADER),
-            "block",
-        ),
-        Function(
-            "XLPERF_SEARCH",
-            "The best of all plans that the cells with auto of a plan stand for, or that a blank mapping leaves open: "
-            f"legal, in memory, within targets. A header row, then a row per plan with choice and results. {SPILL}",
-            (PLAN, TOP, OBJECTIVE, CATALOG, HEADER),
-            "block",
-        ),
-        Function(
-            "XLPERF_CHECK",
-            "Says in words what is wrong with a plan, or with a table of the catalog, or what was assumed; ok where "
-            "there is nothing to say.",
-            (PLAN, CATALOG, HEADER),
-            "words",
-        ),
-    ]
-    return {function.name: function for function in fixed + _cost_functions() + _value_functions()}
+def _unit_words(column: Column) -> str:
+    if column.kind == "result-flag":
+        return "TRUE or FALSE"
+    return "text" if column.kind == "result-text" else column.unit or "-"

@@ -13,17 +13,15 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from xlperf.addin.cells import Block
 from xlperf.addin.client import cache_folder
-from xlperf.addin.functions import HANDLE_PREFIX
 from xlperf.base.files import replaced
 
+HANDLE_PREFIX = "xlperf:"
 MOST_FILES = 64
 MOST_BYTES = 64 * 2**20
 _HANDLE = re.compile(re.escape(HANDLE_PREFIX) + r"(?P<digest>[0-9a-f]{24})")
-
-Block = list[list[Any]]
 
 
 class UnknownHandleError(LookupError):

@@ -28,6 +28,7 @@ from xlperf.base.files import scratch_folder
 IDENTIFIER = "org.xlperf.addin"
 SERVICE = "XLPERF"
 EVENTS = ("OnLoadFinished", "OnSaveDone", "OnSaveAsDone")
+SPILL = "Enter it with Ctrl+Shift+Enter."
 HOST_MODULES = ("client", "libreoffice_host")
 _INSTALL_LIMIT = 120.0
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -69,7 +70,7 @@ def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIM
                 "time_limit": time_limit,
                 "functions": {
                     function.name: {
-                        "shape": function.shape,
+                        "says_faults": function.says_faults,
                         "repeated": any(argument.repeated for argument in function.arguments),
                     }
                     for function in registry
@@ -119,7 +120,7 @@ def wizard_texts(registry: Sequence[Function]) -> str:
     for function in registry:
         lines.append(f'<node oor:name={quoteattr(method_name(function))} oor:op="replace">')
         lines.append(_property("DisplayName", function.name))
-        lines.append(_property("Description", function.doc))
+        lines.append(_property("Description", f"{function.doc} {SPILL}" if function.spills else function.doc))
         lines.append('<prop oor:name="Category"><value>Add-In</value></prop>')
         lines.append(_property("CompatibilityName", function.name))
         lines.append('<node oor:name="Parameters">')

@@ -1,7 +1,8 @@
 """What worksheet functions compute: cells in, cells out, one evaluation per plan.
 
 A host hands over a function name and its arguments as cell values; a :class:`Session` answers with a block of cell
-values. Nothing here raises for bad input: a cell that cannot be shown is a :class:`CellError` with a code and words.
+values. Two tables at the end say which reader each kind of argument has, and which handler each kind of answer.
+Nothing here raises for bad input: a cell that cannot be shown is a :class:`CellError` with a code and words.
 """
 
 from __future__ import annotations
@@ -9,30 +10,34 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from xlperf.addin.blocks import (
+from xlperf.addin.cells import (
+    Block,
     CellError,
     FunctionError,
+    Outcome,
+    Outcomes,
     Plans,
     block_of,
     chosen_columns,
+    given_block,
     position_of,
     read_block,
     read_plans_of,
     read_table,
+    shown_column,
     words_of,
 )
-from xlperf.addin.equations import equation_block
-from xlperf.addin.functions import HANDLE_PREFIX, PREFIX, STAND_INS, Function, functions
-from xlperf.addin.handles import Block, CatalogStore, UnknownHandleError, content_of, handle_of
-from xlperf.addin.outcomes import Outcome, Outcomes, shown_column
+from xlperf.addin.equations import equation_block, read_choice, read_numbers
+from xlperf.addin.functions import STAND_INS, Argument, Function, functions
+from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import is_blank, shown, table_kind
-from xlperf.catalog.schema import EVERY_TABLE, Column, results_of, split_header, table_schema
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, results_of, split_header, table_schema
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -45,6 +50,9 @@ TOP_PLANS = 10
 MOST_CATALOGS_KEPT = 8
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
+Keyed = tuple[str, "Catalog"]
+"""A catalog with its handle; "" for the installed one."""
+
 
 class Engine:
     """The calls that a session makes into xlperf; a test may put its own in place."""
@@ -55,15 +63,33 @@ class Engine:
 
         return load_catalog()
 
-    def evaluate(self, plans: Table, catalog: Catalog) -> Table:
-        """Results of plans; those with ``auto`` are searched, and the reason says what was chosen."""
-        from xlperf.engine import evaluate
+    def evaluate(self, rows: Table, catalog: Catalog) -> Table:
+        """Results of plans, or of rows of another kind.
 
-        if plans.auto:
+        Plans with ``auto`` are searched, and the reason says what was chosen.
+        """
+        if rows.kind not in PLAN_TABLES:
+            return self._evaluate_others(rows, catalog)
+        if rows.auto:
             from xlperf.explore.auto import evaluate_resolved
 
-            return evaluate_resolved(plans, catalog, MOST_IN_CELLS)[1]
-        return evaluate(plans, catalog)
+            return evaluate_resolved(rows, catalog, MOST_IN_CELLS)[1]
+        from xlperf.engine import evaluate
+
+        return evaluate(rows, catalog)
+
+    @staticmethod
+    def _evaluate_others(rows: Table, catalog: Catalog) -> Table:
+        from xlperf.engine.designs import evaluate_designs
+        from xlperf.engine.devices import evaluate_devices
+        from xlperf.engine.operations import evaluate_operations
+        from xlperf.engine.servers import evaluate_servers
+
+        if rows.kind == "servers":
+            return evaluate_servers(rows)
+        if rows.kind == "chiplets":
+            return evaluate_designs(rows, catalog)
+        return (evaluate_devices if rows.kind == "devices" else evaluate_operations)(rows, catalog)
 
     def resolve(self, plans: Table, catalog: Catalog) -> Table:
         """Plans with the value that a search chooses in the place of every ``auto``."""
@@ -77,35 +103,11 @@ class Engine:
 
         return search(plan, catalog, objective, top=top, most=MOST_IN_CELLS)
 
-    def evaluate_designs(self, designs: Table, catalog: Catalog) -> Table:
-        """Cost of chiplet designs."""
-        from xlperf.engine.designs import evaluate_designs
-
-        return evaluate_designs(designs, catalog)
-
-    def evaluate_servers(self, servers: Table, _: Catalog) -> Table:
-        """Cost of accelerator-hours in servers."""
-        from xlperf.engine.servers import evaluate_servers
-
-        return evaluate_servers(servers)
-
     def frontier(self, plans: Table, catalog: Catalog, values: Mapping[str, Any]) -> tuple[Table, Table]:
-        """Plans and results of the points that nothing beats."""
+        """Plans and results of the points of the Pareto frontier."""
         from xlperf.explore.frontier import frontier
 
         return frontier(plans, catalog, values)
-
-    def evaluate_devices(self, devices: Table, catalog: Catalog) -> Table:
-        """What devices become of their budgets."""
-        from xlperf.engine.devices import evaluate_devices
-
-        return evaluate_devices(devices, catalog)
-
-    def evaluate_operations(self, operations: Table, catalog: Catalog) -> Table:
-        """Times of single collectives and kernels."""
-        from xlperf.engine.operations import evaluate_operations
-
-        return evaluate_operations(operations, catalog)
 
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
@@ -126,8 +128,8 @@ class Session:
     """
 
     def __init__(self, store: CatalogStore | None = None, engine: Engine | None = None) -> None:
+        self.engine = engine or Engine()
         self._store = store or CatalogStore()
-        self._engine = engine or Engine()
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
@@ -151,7 +153,7 @@ class Session:
         try:
             if function is None:
                 raise FunctionError("#NAME?", f"unknown function {name}; run `xlperf install` again")
-            return self._dispatch(function, arguments)
+            return self._answered(function, arguments)
         except FunctionError as error:
             found = error.error
         except InputError as error:
@@ -159,70 +161,37 @@ class Session:
         except Exception as error:
             traceback.print_exc(file=sys.stderr)  # the log of the worker
             found = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
-        return [[found.message if function is not None and function.shape == "words" else found]]
+        return [[found.message if function is not None and function.says_faults else found]]
 
-    def _dispatch(self, function: Function, arguments: Sequence[Any]) -> Block:
-        if function.shape == "handle":
-            return [[self._handle(arguments)]]
+    def _answered(self, function: Function, arguments: Sequence[Any]) -> Block:
         names = [argument.name for argument in function.arguments]
-        if len(arguments) > len(names):
+        if function.arguments[-1].repeated:
+            arguments = [list(arguments)]
+        elif len(arguments) > len(names):
             raise FunctionError("#VALUE!", f"{function.name} has {len(names)} arguments, got {len(arguments)}")
-        given = dict(zip(names, [*arguments, *[None] * (len(names) - len(arguments))], strict=True))
-        if function.shape == "equation":
-            return equation_block(function.name.removeprefix(PREFIX), list(given.values()))
-        if function.shape == "designs":
-            part = _part(given.get("part")) or function.result
-            return [[cell] for cell in self._designs(part, given["design"], given["catalog"], given["header"])]
-        if function.shape == "servers":
-            part = _part(given["part"], "servers") or function.result
-            return [
-                [cell] for cell in self._designs(part, given["server"], given["catalog"], given["header"], "servers")
-            ]
-        if function.shape == "devices":
-            quantity = _part(given["quantity"], "devices", "quantity")
-            if not quantity:
-                raise FunctionError("#VALUE!", "quantity is missing; name one result of devices, as memory bandwidth")
-            return [
-                [cell]
-                for cell in self._designs(quantity, given["device"], given["catalog"], given["header"], "devices")
-            ]
-        if function.shape == "operations":
-            quantity = _part(given["quantity"], "operations", "quantity") or function.result
-            own = given["operation"], given["catalog"], given["header"], "operations"
-            return [[cell] for cell in self._designs(quantity, *own)]
-        if function.name == "XLPERF_CHECK":
-            return self._check(given["plan"], given["catalog"], given["header"])
-        plans = read_block(given.get("plan", given.get("plans")), given["header"])
-        if function.shape == "values":
-            return [[cell] for cell in self._values(function.result, plans, given["catalog"])]
-        if function.name == "XLPERF_EXPLAIN":
-            return self._explain(plans, given["catalog"])
-        if function.name == "XLPERF_FRONTIER":
-            return self._frontier(plans, given["vary"], given["results"], given["catalog"])
-        if function.name == "XLPERF_SEARCH":
-            return self._search(plans, given["top"], given["objective"], given["catalog"])
-        kind = function.name.removeprefix("XLPERF_").lower()
-        if plans.kind != kind:
-            raise FunctionError("#VALUE!", f"these are {plans.kind} plans; use XLPERF_{plans.kind.upper()}")
-        return self._block(plans, given["results"], given["catalog"])
+        cells = dict(zip(names, [*arguments, *[None] * (len(names) - len(arguments))], strict=True))
+        read = [READERS[argument.kind](self, function, argument, cells) for argument in function.arguments]
+        if function.answer == "equation":
+            return equation_block(function, read)
+        given = {argument.kind: value for argument, value in zip(function.arguments, read, strict=True)}
+        return ANSWERS[function.answer](self, function, given)
 
     # --- catalogs
 
-    def _handle(self, arguments: Sequence[Any]) -> str:
-        blocks = [block for block in map(block_of, arguments) if block]
-        if not blocks:
-            raise FunctionError("#VALUE!", "give XLPERF_CATALOG at least one table with its header row")
+    def put(self, blocks: Sequence[Block]) -> str:
+        """Handle of the installed catalog with these tables in the place of its own."""
         handle = handle_of(content_of(blocks))
         if handle not in self._catalogs:
-            self._remember(handle, self._with_tables(self._installed_catalog(), blocks))
+            self._remember(handle, with_blocks(self._installed_catalog(), blocks))
         return self._store.put(blocks)
 
-    def _catalog(self, argument: Any) -> tuple[str, Catalog]:
-        cells = block_of(argument)
-        handle = cells[0][0] if cells else None
+    def catalog(self, cells: Any) -> Keyed:
+        """The catalog that cells name; the installed one where they are blank."""
+        block = block_of(cells)
+        handle = block[0][0] if block else None
         if is_blank(handle) or handle == 0:  # an empty cell arrives as 0 in LibreOffice
             return "", self._installed_catalog()
-        if not isinstance(handle, str) or not handle.strip().startswith(HANDLE_PREFIX) or len(cells) > 1:
+        if not isinstance(handle, str) or not handle.strip().startswith(HANDLE_PREFIX) or len(block) > 1:
             raise FunctionError("#VALUE!", f"catalog must be what XLPERF_CATALOG returned, got {shown(handle)}")
         handle = handle.strip()
         if handle not in self._catalogs:
@@ -230,9 +199,14 @@ class Session:
                 blocks = self._store.get(handle)
             except UnknownHandleError:
                 raise FunctionError("#REF!", f"the catalog {handle} is not known here; {RECALCULATE}") from None
-            self._remember(handle, self._with_tables(self._installed_catalog(), blocks))
+            self._remember(handle, with_blocks(self._installed_catalog(), blocks))
         self._catalogs.move_to_end(handle)
         return handle, self._catalogs[handle]
+
+    def outcome(self, plans: Plans, catalog: Keyed) -> Outcome:
+        """Results of plans or other rows, evaluated once."""
+        key, content = catalog
+        return self._outcomes.of(key, plans, lambda table: self.engine.evaluate(table, content))
 
     def _remember(self, handle: str, catalog: Catalog) -> None:
         self._catalogs[handle] = catalog
@@ -241,194 +215,246 @@ class Session:
 
     def _installed_catalog(self) -> Catalog:
         if self._installed is None:
-            self._installed = self._engine.installed()
+            self._installed = self.engine.installed()
         return self._installed
 
-    @staticmethod
-    def _with_tables(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
-        tables: dict[str, Table] = {}
-        for block in blocks:
-            kind = table_kind(block[0])
-            if kind not in EVERY_TABLE:
-                raise InputError(Fault("", "XLPERF_CATALOG takes catalog tables, got a table of plans"))
-            if kind in tables:
-                raise InputError(Fault("", f"two tables of {kind} were given to XLPERF_CATALOG"))
-            tables[kind] = read_table(kind, block[0], block[1:])
-        return catalog.with_tables(list(tables.values()))
 
-    # --- results
-
-    def _outcome(self, plans: Plans, catalog: Any) -> Outcome:
-        key, content = self._catalog(catalog)
-        return self._outcomes.of(key, plans, lambda table: self._engine.evaluate(table, content))
-
-    def _designs(self, result: str, design: Any, catalog: Any, header: Any, kind: str = "chiplets") -> list[Any]:
-        designs = replace(read_block(design, header), kind=kind)
-        key, content = self._catalog(catalog)
-        compute = {
-            "chiplets": self._engine.evaluate_designs,
-            "servers": self._engine.evaluate_servers,
-            "devices": self._engine.evaluate_devices,
-            "operations": self._engine.evaluate_operations,
-        }[kind]
-        outcome = self._outcomes.of(key, designs, lambda table: compute(table, content))
-        cells = outcome.column(result)
-        if result == "reason" and kind == "chiplets":
-            return [cell.message if isinstance(cell, CellError) else _words(cell, row)
-                    for cell, row in zip(cells, outcome.rows, strict=True)]  # fmt: skip
-        return cells
-
-    def _values(self, result: str, plans: Plans, catalog: Any) -> list[Any]:
-        result = STAND_INS.get((plans.kind, result), result)
-        if result not in results_of(plans.kind).by_name:
-            words = result.replace("_", " ")
-            raise FunctionError("#VALUE!", f"{words} is no result of {plans.kind} plans")
-        return self._outcome(plans, catalog).column(result)
-
-    def _block(self, plans: Plans, results: Any, catalog: Any) -> Block:
-        columns = chosen_columns(plans, results)
-        outcome = self._outcome(plans, catalog)
-        cells = []
-        for column in columns:
-            if column.is_result:
-                cells.append(outcome.column(column.name))
-            else:
-                cells.append(self._given(plans, column, catalog))
-        return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
-
-    def _given(self, plans: Plans, column: Column, catalog: Any) -> list[Any]:
-        """Cells of a column of the plans; in the place of ``auto`` what was chosen."""
-        place = position_of(plans, column.name)
-        cells = ["" if row[place] is None else row[place] for row in plans.rows]
-        asked = [
-            number for number, cell in enumerate(cells) if isinstance(cell, str) and cell.strip().lower() == "auto"
-        ]
-        _, content = self._catalog(catalog)
-        for number in asked:
-            with suppress(InputError):  # the results of the row say what is wrong with it
-                table = self._engine.resolve(read_plans_of(plans, number, number + 1), content)
-                cells[number] = _plan_cells(table, [column.name])[0][0]
-        return cells
-
-    def _search(self, plans: Plans, top: Any, objective: Any, catalog: Any) -> Block:
-        from xlperf.explore.search import SHOWN
-
-        _, content = self._catalog(catalog)
-        if len(plans.rows) != 1:
-            raise FunctionError("#VALUE!", f"XLPERF_SEARCH takes one plan, got {len(plans.rows)}")
-        most = _cell(top)
-        if most is not None and not (isinstance(most, float) and most >= 1.0 and most.is_integer()):
-            raise FunctionError("#VALUE!", f"top must be a whole number of at least 1, got {shown(most)}")
-        plan = read_plans_of(plans)
-        if not plan.auto:
-            from xlperf.explore.candidates import with_mapping
-
-            plan = with_mapping(plan)
-        if not plan.auto:
-            raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
-        found = self._engine.search(plan, content, str(_cell(objective) or ""), int(most or TOP_PLANS))
-        if not found.found:
-            raise FunctionError("#N/A", found.words)
-        names = list(dict.fromkeys([found.objective.column.name, *SHOWN[plans.kind]]))
-        inputs = [plan.schema.by_name[name] for name in found.searched]
-        known = results_of(plans.kind).by_name
-        cells = _plan_cells(found.plans, found.searched) + [shown_column(found.results, name) for name in names]
-        headers = [column.header for column in [*inputs, *(known[name] for name in names)]]
-        return [headers, *(list(row) for row in zip(*cells, strict=True))]
-
-    def _explain(self, plans: Plans, catalog: Any) -> Block:
-        _, content = self._catalog(catalog)
-        if len(plans.rows) != 1:
-            raise FunctionError("#VALUE!", f"XLPERF_EXPLAIN takes one plan, got {len(plans.rows)}")
-        table = self._engine.explain(read_plans_of(plans), content)
-        columns = [column for column in table.schema.columns if column.name in table]
-        # what an operator has not (the k of a norm) stays empty
-        cells = [
-            ["" if isinstance(cell, CellError) else cell for cell in shown_column(table, column.name)]
-            for column in columns
-        ]
-        return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
-
-    def _frontier(self, plans: Plans, vary: Any, results: Any, catalog: Any) -> Block:
-        from xlperf.explore.candidates import with_auto
-        from xlperf.explore.frontier import SHOWN, Frontier, told_apart
-        from xlperf.explore.space import read_values
-
-        _, content = self._catalog(catalog)
-        if plans.kind != "inference":
-            raise FunctionError("#VALUE!", "these are training plans; XLPERF_FRONTIER takes inference plans")
-        lines = [] if vary == 0 else [row for row in block_of(vary) if not all(is_blank(cell) for cell in row)]
-        given = [[cell for cell in row[1:] if not is_blank(cell)] for row in lines]
-        auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for cells in given]
-        stated = [(row[0], cells) for row, cells, is_auto in zip(lines, given, auto, strict=True) if not is_auto]
-        values = read_values(plans.kind, stated, "vary")
-        headers = [str(row[0]) for row, is_auto in zip(lines, auto, strict=True) if is_auto]
-        table = with_auto(read_plans_of(plans), headers, "vary")
-        found, reached = self._engine.frontier(table, content, values)
-        if not len(found):
-            raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
-        inputs = told_apart(Frontier(found, reached), {**table.auto, **values}, named=len(table) > 1)
-        if any(not is_blank(cell) and cell != 0 for row in block_of(results) for cell in row):
-            everywhere = replace(plans, header=tuple(name for name in found.columns))
-            columns = chosen_columns(everywhere, results)
-        else:
-            known = results_of(plans.kind).by_name
-            columns = [found.schema.by_name[name] for name in inputs] + [known[name] for name in SHOWN]
-        cells = [shown_column(reached if column.is_result else found, column.name) for column in columns]
-        blank = [["" if isinstance(cell, CellError) and not column.is_result else cell for cell in values_]
-                 for column, values_ in zip(columns, cells, strict=True)]  # fmt: skip
-        return [[column.header for column in columns], *(list(row) for row in zip(*blank, strict=True))]
-
-    # --- words
-
-    def _check(self, plan: Any, catalog: Any, header: Any) -> Block:
-        block = block_of(plan)
-        if block and len(block[0]) > 2 and not block_of(header):
-            names = {split_header(cell)[0] for cell in block[0] if isinstance(cell, str)}
-            keys = {table_schema(kind).key.name for kind in EVERY_TABLE}
-            if not {"model", "accelerator"} <= names and names & keys and table_kind(block[0]) in EVERY_TABLE:
-                _, content = self._catalog(catalog)
-                self._with_tables(content, [block])
-                return [["ok"]]
-        plans = read_block(plan, header)
-        outcome = self._outcome(plans, catalog)
-        reasons = outcome.column("reason")
-        return [[cell.message if isinstance(cell, CellError) else _words(cell, row)]
-                for cell, row in zip(reasons, outcome.rows, strict=True)]  # fmt: skip
+def with_blocks(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
+    """A catalog with tables of cells in the place of its own."""
+    tables: dict[str, Table] = {}
+    for block in blocks:
+        kind = table_kind(block[0])
+        if kind not in EVERY_TABLE:
+            raise InputError(Fault("", "XLPERF_CATALOG takes catalog tables, got a table of plans"))
+        if kind in tables:
+            raise InputError(Fault("", f"two tables of {kind} were given to XLPERF_CATALOG"))
+        tables[kind] = read_table(kind, block[0], block[1:])
+    return catalog.with_tables(list(tables.values()))
 
 
-def _cell(argument: Any) -> Any:
-    """The one cell of an argument; None where it is blank."""
-    cells = block_of(argument)
-    value = cells[0][0] if cells else None
-    return None if is_blank(value) or value == 0 else value  # an empty cell arrives as 0 in LibreOffice
+# --- readers: the cells of an argument, by its kind ------------------------------------------------------------------
 
 
-def _plan_cells(plans: Table, names: Sequence[str]) -> list[list[Any]]:
-    """Cells of columns of plans without units: numbers, words, TRUE and FALSE; blanks are empty."""
-    cells: list[list[Any]] = []
-    for name in names:
-        values = plans[name].tolist() if name in plans else [""] * len(plans)
-        flag = plans.schema.by_name[name].kind == "flag"
-        cells.append(["" if value != value else bool(value) if flag else value for value in values])
-    return cells
+def _read_rows(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> Plans:
+    own = function.rows not in ("plan", "plans", *PLAN_TABLES)
+    plans = read_block(cells[argument.name], cells["header"], function.rows if own else "")
+    if function.rows in PLAN_TABLES and plans.kind != function.rows:
+        problem = f"these are {plans.kind} plans, {function.name} takes {function.rows} plans"
+        raise FunctionError("#VALUE!", f"{problem}; use XLPERF_{plans.kind.upper()}")
+    if function.rows == "plan" and len(plans.rows) != 1:
+        raise FunctionError("#VALUE!", f"{function.name} takes one plan, got {len(plans.rows)}")
+    return plans
 
 
-def _part(argument: Any, kind: str = "chiplets", word: str = "part") -> str:
-    """Result of a design or device that a cell names; "" where it is blank."""
-    cells = block_of(argument)
-    if not cells or cells == [[0]]:  # an empty cell arrives as 0 in LibreOffice
-        return ""
-    known = results_of(kind).by_name
-    name = split_header(str(cells[0][0]))[0]
-    if len(cells) > 1 or len(cells[0]) > 1 or name not in known:
-        hint = nearest(name, known).replace("_", " ")
-        what = {"chiplets": "designs"}.get(kind, kind)
-        raise FunctionError(
-            "#VALUE!", f"{word} must be the name of one result of {what}, got {shown(cells[0][0])}; {hint}"
-        )
+def _read_plan_or_table(session: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> Any:
+    """A catalog table as a block; everything else as plans."""
+    block = block_of(cells[argument.name])
+    if block and len(block[0]) > 2 and not block_of(cells["header"]):
+        names = {split_header(cell)[0] for cell in block[0] if isinstance(cell, str)}
+        keys = {table_schema(kind).key.name for kind in EVERY_TABLE}
+        if not {"model", "accelerator"} <= names and names & keys and table_kind(block[0]) in EVERY_TABLE:
+            return block
+    return _read_rows(session, function, argument, cells)
+
+
+def _read_tables(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> list[Block]:
+    blocks = [block for block in map(block_of, cells[argument.name]) if block]
+    if not blocks:
+        raise FunctionError("#VALUE!", f"give {function.name} at least one table with its header row")
+    return blocks
+
+
+def _read_names(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[str]:
+    """Names of results: one per cell, or several with commas between."""
+    stated = [cell for row in block_of(cells[argument.name]) for cell in row if not is_blank(cell) and cell != 0]
+    return [part for cell in stated for part in str(cell).split(",") if part.strip()]
+
+
+def _read_quantity(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> str:
+    """Result of designs, servers, devices or operations that a cell names; that of the function where it is blank."""
+    block = given_block(cells[argument.name])
+    if not block:
+        if not function.result:
+            problem = f"{argument.name} is missing; name one result of {function.rows}, as memory bandwidth"
+            raise FunctionError("#VALUE!", problem)
+        return function.result
+    known = results_of(function.rows).by_name
+    name = split_header(str(block[0][0]))[0]
+    if len(block) > 1 or len(block[0]) > 1 or name not in known:
+        hint, what = nearest(name, known).replace("_", " "), function.rows.replace("chiplets", "designs")
+        problem = f"{argument.name} must be the name of one result of {what}, got {shown(block[0][0])}; {hint}"
+        raise FunctionError("#VALUE!", problem)
     return name
 
 
-def _words(reason: str, row: object) -> str:
-    return "" if row is None else reason or "ok"
+def _read_lines(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[tuple[Any, Block]]:
+    """Columns to vary: the first cell of each row and the others that are not blank."""
+    rows = [row for row in given_block(cells[argument.name]) if not all(is_blank(cell) for cell in row)]
+    return [(row[0], [cell for cell in row[1:] if not is_blank(cell)]) for row in rows]
+
+
+def _read_count(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> int:
+    block = given_block(cells[argument.name])
+    number = block[0][0] if block else None
+    if is_blank(number) or number == 0:
+        return TOP_PLANS
+    if not (isinstance(number, float) and number >= 1.0 and number.is_integer()):
+        raise FunctionError("#VALUE!", f"{argument.name} must be a whole number of at least 1, got {shown(number)}")
+    return int(number)
+
+
+def _read_text(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> str:
+    block = given_block(cells[argument.name])
+    return "" if not block or is_blank(block[0][0]) or block[0][0] == 0 else str(block[0][0])
+
+
+# --- answers: the block of a function, from its arguments by kind ----------------------------------------------------
+
+Given = Mapping[str, Any]
+
+
+def _value(session: Session, function: Function, given: Given) -> Block:
+    plans: Plans = given["rows"]
+    result = STAND_INS.get((plans.kind, function.result), function.result)
+    if result not in results_of(plans.kind).by_name:
+        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {plans.kind} plans")
+    return _column(session.outcome(plans, given["catalog"]).column(result))
+
+
+def _quantity(session: Session, function: Function, given: Given) -> Block:
+    outcome = session.outcome(given["rows"], given["catalog"])
+    result = given.get("quantity", function.result)
+    return _column(outcome.words() if (function.rows, result) == ("chiplets", "reason") else outcome.column(result))
+
+
+def _results(session: Session, _: Function, given: Given) -> Block:
+    plans: Plans = given["rows"]
+    columns = chosen_columns(plans, given["results"])
+    outcome = session.outcome(plans, given["catalog"])
+    cells = [
+        outcome.column(one.name) if one.is_result else _resolved(session, plans, one, given["catalog"])
+        for one in columns
+    ]
+    return _side_by_side(columns, cells)
+
+
+def _resolved(session: Session, plans: Plans, column: Column, catalog: Keyed) -> list[Any]:
+    """Cells of a column of the plans; in the place of ``auto`` what was chosen."""
+    place = position_of(plans, column.name)
+    cells = ["" if row[place] is None else row[place] for row in plans.rows]
+    for number, cell in enumerate(cells):
+        if isinstance(cell, str) and cell.strip().lower() == "auto":
+            with suppress(InputError):  # the results of the row say what is wrong with it
+                table = session.engine.resolve(read_plans_of(plans, number, number + 1), catalog[1])
+                cells[number] = _plan_cells(table, column.name)[0]
+    return cells
+
+
+def _operators(session: Session, _: Function, given: Given) -> Block:
+    table = session.engine.explain(read_plans_of(given["rows"]), given["catalog"][1])
+    columns = [column for column in table.schema.columns if column.name in table]
+    # what an operator has not (the k of a norm) stays empty
+    return _side_by_side(columns, [_without_errors(shown_column(table, column.name)) for column in columns])
+
+
+def _search(session: Session, _: Function, given: Given) -> Block:
+    from xlperf.explore.candidates import with_mapping
+    from xlperf.explore.search import SHOWN
+
+    plan = read_plans_of(given["rows"])
+    plan = plan if plan.auto else with_mapping(plan)
+    if not plan.auto:
+        raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
+    found = session.engine.search(plan, given["catalog"][1], given["text"], given["count"])
+    if not found.found:
+        raise FunctionError("#N/A", found.words)
+    names = list(dict.fromkeys([found.objective.column.name, *SHOWN[plan.kind]]))
+    cells = [_plan_cells(found.plans, name) for name in found.searched]
+    cells += [shown_column(found.results, name) for name in names]
+    known = results_of(plan.kind).by_name
+    columns = [plan.schema.by_name[name] for name in found.searched] + [known[name] for name in names]
+    return _side_by_side(columns, cells)
+
+
+def _frontier(session: Session, _: Function, given: Given) -> Block:
+    from xlperf.explore.candidates import with_auto
+    from xlperf.explore.frontier import SHOWN, Frontier, told_apart
+    from xlperf.explore.space import read_values
+
+    plans: Plans = given["rows"]
+    is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
+    stated = [line for line, auto in zip(given["vary"], is_auto, strict=True) if not auto]
+    searched = [str(name) for (name, _), auto in zip(given["vary"], is_auto, strict=True) if auto]
+    values = read_values(plans.kind, stated, "vary")
+    table = with_auto(read_plans_of(plans), searched, "vary")
+    found, reached = session.engine.frontier(table, given["catalog"][1], values)
+    if not len(found):
+        raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
+    if given["results"]:
+        columns = chosen_columns(replace(plans, header=tuple(found.columns)), given["results"])
+    else:
+        inputs = told_apart(Frontier(found, reached), {**table.auto, **values}, named=len(table) > 1)
+        known = results_of(plans.kind).by_name
+        columns = [found.schema.by_name[name] for name in inputs] + [known[name] for name in SHOWN]
+    cells = [
+        shown_column(reached, one.name) if one.is_result else _without_errors(shown_column(found, one.name))
+        for one in columns
+    ]
+    return _side_by_side(columns, cells)
+
+
+def _check(session: Session, _: Function, given: Given) -> Block:
+    found = given["plan or table"]
+    if isinstance(found, Plans):
+        return _column(session.outcome(found, given["catalog"]).words())
+    with_blocks(given["catalog"][1], [found])
+    return [["ok"]]
+
+
+def _column(cells: Iterable[Any]) -> Block:
+    return [[cell] for cell in cells]
+
+
+def _side_by_side(columns: Sequence[Column], cells: Sequence[Sequence[Any]]) -> Block:
+    """A header row with units, and columns of cells below it."""
+    return [[column.header for column in columns], *(list(row) for row in zip(*cells, strict=True))]
+
+
+def _without_errors(cells: Sequence[Any]) -> list[Any]:
+    return ["" if isinstance(cell, CellError) else cell for cell in cells]
+
+
+def _plan_cells(plans: Table, name: str) -> list[Any]:
+    """Cells of a column of plans without units: numbers, words, TRUE and FALSE; blanks are empty."""
+    values = plans[name].tolist() if name in plans else [""] * len(plans)
+    flag = plans.schema.by_name[name].kind == "flag"
+    return ["" if value != value else bool(value) if flag else value for value in values]
+
+
+READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]], Any]] = {
+    "rows": _read_rows,
+    "plan or table": _read_plan_or_table,
+    "catalog": lambda session, _, argument, cells: session.catalog(cells[argument.name]),
+    "header": lambda _, __, ___, ____: None,  # it is read with the rows that it is the header of
+    "results": _read_names,
+    "quantity": _read_quantity,
+    "vary": _read_lines,
+    "count": _read_count,
+    "text": _read_text,
+    "tables": _read_tables,
+    "number": lambda _, __, argument, cells: read_numbers(argument, cells[argument.name]),
+    "choice": lambda _, __, argument, cells: read_choice(argument, cells[argument.name]),
+}
+"""What reads the cells of an argument, by its kind in the registry."""
+
+ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
+    "handle": lambda session, _, given: [[session.put(given["tables"])]],
+    "value": _value,
+    "quantity": _quantity,
+    "results": _results,
+    "operators": _operators,
+    "search": _search,
+    "frontier": _frontier,
+    "check": _check,
+}
+"""What answers a function, by its answer in the registry; an equation is computed from its arguments in order."""

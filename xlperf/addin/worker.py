@@ -15,7 +15,7 @@ import sys
 from typing import Any, BinaryIO
 
 from xlperf import __version__
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.session import Session
 
 LONGEST_REQUEST = 256 * 2**20

@@ -15,7 +15,7 @@ from typing import Any
 
 import xlwings as xw
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.addin.functions import Function, functions
 from xlperf.addin.session import Session
 from xlperf.catalog.cells import in_days

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from openpyxl import Workbook
 
-from xlperf.addin.blocks import block_of, read_block
+from xlperf.addin.cells import block_of, read_block, solved
 from xlperf.addin.handles import content_of, handle_of
-from xlperf.addin.outcomes import Outcome, solved
-from xlperf.addin.session import MOST_IN_CELLS
+from xlperf.addin.session import Engine
 from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
@@ -25,9 +23,6 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, schema, table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.servers import evaluate_servers
-from xlperf.explore.auto import evaluate_resolved
 from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
 from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
@@ -156,18 +151,8 @@ def _catalog(tables: Mapping[str, Table]) -> Catalog:
 
 
 def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog, kind: str) -> dict[str, list[Any]]:
-    def computed(table: Table) -> Table:
-        if kind == "chiplets":
-            return evaluate_designs(table, catalog)
-        if kind == "servers":
-            return evaluate_servers(table)
-        return evaluate_resolved(table, catalog, MOST_IN_CELLS)[1]
-
-    outcome: Outcome = solved(replace(read_block(block, None), kind=kind), computed)
-    cells = {name: outcome.column(name) for name in names}
-    if "reason" in cells:
-        cells["reason"] = [cell or "ok" if isinstance(cell, str) else cell.message for cell in cells["reason"]]
-    return cells
+    outcome = solved(read_block(block, None, kind), lambda rows: Engine().evaluate(rows, catalog))
+    return {name: outcome.words() if name == "reason" else outcome.column(name) for name in names}
 
 
 def write_workbook(path: str | Path, tables: Mapping[str, Table | Rows], values: bool = True) -> None:

@@ -10,7 +10,7 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.base.units import factor
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, Column, results_of, table_schema
 from xlperf.workbook.data_sheets import LIVE_RESULTS, alarm

@@ -20,7 +20,7 @@ from openpyxl.drawing.spreadsheet_drawing import SpreadsheetDrawing
 from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.writer.excel import ExcelWriter
 
-from xlperf.addin.blocks import CellError
+from xlperf.addin.cells import CellError
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 from xlperf.workbook.style import put

@@ -39,14 +39,14 @@ METHODS = "|".join(name.partition("_")[2] for name in FUNCTIONS)
 CALLS = re.compile(rf"\bXLPERF[._]({METHODS})\s*\(", re.IGNORECASE)
 
 
-def _method(name, shape, repeated):
+def _method(name, says_faults, repeated):
     def method(self, *arguments):
         if repeated:
             arguments = arguments[0]
         try:
             return result(CLIENT.call(name, [argument(value) for value in arguments]))
         except WorkerError as error:
-            return ((str(error) if shape == "words" else error_value("#VALUE!"),),)
+            return ((str(error) if says_faults else error_value("#VALUE!"),),)
 
     method.__name__ = name
     return method
@@ -69,7 +69,7 @@ class AddIn(unohelper.Base, XXlperf, XServiceInfo):
 
 
 for _name, _about in FUNCTIONS.items():
-    setattr(AddIn, _name.partition("_")[2], _method(_name, _about["shape"], _about["repeated"]))
+    setattr(AddIn, _name.partition("_")[2], _method(_name, _about["says_faults"], _about["repeated"]))
 
 
 def refresh(document):

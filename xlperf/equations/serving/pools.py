@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,13 +9,13 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.network.collectives import collective_time
-from xlperf.equations.serving.demand import UNBOUNDED, Demand, bounded_rise, demand_of, half_of, octave
-from xlperf.equations.serving.halves import HalfPasses, Times
-from xlperf.equations.serving.load import Service, Steady, step_line
-from xlperf.equations.serving.loaded import streamed
-from xlperf.equations.serving.pool_load import Curve, PoolTimes, pooled_open_state, pooled_state
-from xlperf.equations.serving.results import Room, batch_results
-from xlperf.equations.serving.serving import Serving, Stream
+from xlperf.equations.serving.batch_times import BatchTimes, Times
+from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.load import UNBOUNDED, RequestLoad, bounded_rise, half_of, octave, request_load
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of
+from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
+from xlperf.equations.serving.queueing import Service, Steady, step_line
+from xlperf.equations.serving.results import batch_results, streamed
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
@@ -31,9 +30,9 @@ class PoolLoad(NamedTuple):
 
     Attributes
     ----------
-    halves : HalfPasses
+    times : BatchTimes
         Times of a replica of each.
-    demand : Demand
+    workload : RequestLoad
         What requests ask of them.
     prefillers : Array
         Replicas that prefill. [-]
@@ -41,8 +40,6 @@ class PoolLoad(NamedTuple):
         Replicas that decode. [-]
     places : Array
         Requests that the cache of a decoding replica has room for, 1 or more. [-]
-    limit : Array
-        The same, infinite where there is room for none: such a plan keeps its numbers. [-]
     transfer : Array
         Time to send the cache of a prompt. [s]
     request_rate : Array
@@ -51,19 +48,18 @@ class PoolLoad(NamedTuple):
         Coefficient of variation of the prompts. [-]
     """
 
-    halves: HalfPasses
-    demand: Demand
+    times: BatchTimes
+    workload: RequestLoad
     prefillers: Array
     decoders: Array
     places: Array
-    limit: Array
     transfer: Array
     request_rate: Array
     prompt_variation: Array
 
     def take(self, rows: np.ndarray) -> PoolLoad:
         """That of some of the plans."""
-        return PoolLoad(self.halves.take(rows), self.demand.take(rows), *(values[rows] for values in self[2:]))
+        return PoolLoad(self.times.take(rows), self.workload.take(rows), *(values[rows] for values in self[2:]))
 
     def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
         """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
@@ -82,19 +78,19 @@ class Pools(NamedTuple):
 
     Attributes
     ----------
-    decoding : Serving
+    decoding : Deployment
         The pool that decodes; its plan counts its own accelerators.
-    prefilling : Serving
+    prefilling : Deployment
         The pool that prefills; its plan counts its own accelerators.
-    room : Room
+    memory : ReplicaMemory
         Memory of a decoding replica.
     load : PoolLoad
         What their state follows from.
     """
 
-    decoding: Serving
-    prefilling: Serving
-    room: Room
+    decoding: Deployment
+    prefilling: Deployment
+    memory: ReplicaMemory
     load: PoolLoad
 
 
@@ -125,16 +121,16 @@ class PoolState(NamedTuple):
     best: Array
 
 
-def pools_of(both: Serving, decoding: Serving, prefilling: Serving, stream: Stream) -> Pools:
+def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, stream: Stream) -> Pools:
     """Two pools of the same plans.
 
     Parameters
     ----------
-    both : Serving
+    both : Deployment
         The pools that decode, then, in the same order, those that prefill, (2 x rows,).
-    decoding : Serving
+    decoding : Deployment
         The former alone; its plan counts its own accelerators, (rows,).
-    prefilling : Serving
+    prefilling : Deployment
         The latter alone; its plan counts its own accelerators, (rows,).
     stream : Stream
         Requests, (rows,).
@@ -144,32 +140,33 @@ def pools_of(both: Serving, decoding: Serving, prefilling: Serving, stream: Stre
     Pools
         Each by itself and what their state follows from, (rows,).
     """
-    plan, other, room = decoding.plan, prefilling.plan, decoding.room()
+    plan, other, memory = decoding.plan, prefilling.plan, memory_of(decoding)
+    # A plan that has room for no request keeps its numbers.
+    places = np.maximum(memory.max_batch_size, 1.0)
     load = PoolLoad(
-        HalfPasses(both, pools=True),
-        demand_of(plan, other, stream),
+        BatchTimes.of(both, pools=True),
+        request_load(plan, other, stream),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
-        np.maximum(room.places, 1.0),
-        np.where(room.places >= 1.0, room.places, np.inf),
-        _transfer_time(prefilling, decoding, room.memory),
+        np.where(~np.isnan(stream.request_rate) & ~(memory.max_batch_size >= 1.0), UNBOUNDED, places),
+        _transfer_time(prefilling, decoding, memory),
         stream.request_rate,
         stream.prompt_variation,
     )
-    return Pools(decoding, prefilling, room, load)
+    return Pools(decoding, prefilling, memory, load)
 
 
-def _transfer_time(prefilling: Serving, decoding: Serving, memory: Mapping[str, Array]) -> Array:
+def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: ReplicaMemory) -> Array:
     """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it, (rows,). [s]
 
     The prefix that all prompts have in common is there already.
     """
     plan, other = prefilling.plan, decoding.plan
     context = other.new_tokens + other.running_output
-    one = memory["kv_cache_size"]
+    one = memory.kv_cache_size
     if decoding.architecture.linear_attention:
         # The state of linear attention is sent whole, however long the prompt, and without those of drafts.
-        state = memory["state_size"]
+        state = memory.state_size
         one = one - state + state * (context / other.new_tokens) / (1.0 + other.draft_tokens)
     one = one * (other.new_tokens / context) * other.pipeline_parallel
     # Each rank of a copy of the attention sends or receives its part at the same time.
@@ -192,7 +189,7 @@ class _Ends(NamedTuple):
 
 def _sides(load: PoolLoad, running: Array, prompts: Array, places: Array) -> Array:
     """Batches and prompts on both sides of a state, (4, number, rows): powers of two, up to what there is room for."""
-    return np.stack([*octave(running, places), *octave(prompts, load.demand.most_prompts)])
+    return np.stack([*octave(running, places), *octave(prompts, load.workload.max_prefill_prompts)])
 
 
 def _between(value: Array, low: Array, high: Array) -> np.ndarray:
@@ -207,16 +204,26 @@ def _settled(
 
     Times are linear between powers of two. Where the state is not between those that were taken they are moved.
     """
-    demand, number = load.demand, len(requests)
+    workload, number = load.workload, len(requests)
     step, prefill = times.steps[:number], times.prefills[:number]
-    most, same = demand.most_prompts, 0.0 * requests
+    most, same = workload.max_prefill_prompts, 0.0 * requests
     steps = np.stack([step, bounded_rise(sides[0], sides[1], step, times.steps[number:]), ends.last + same])
     passes = np.stack([prefill, bounded_rise(sides[2], sides[3], prefill, times.prefills[number:]), ends.filled + same])
     found = PoolTimes(
-        Curve.through(np.stack([*sides[2:], most + same]), passes), ends.alone, ends.filled, most, demand.stages,
-        demand.waiting_share, load.prefillers, Curve.through(np.stack([*sides[:2], ends.places + same]), steps),
-        demand.steps, load.decoders, ends.places, ends.decoded, load.transfer,
-    )  # fmt: skip
+        pass_times=Curve.through(np.stack([*sides[2:], most + same]), passes),
+        one_prefill=ends.alone,
+        full_prefill=ends.filled,
+        max_prefill_prompts=most,
+        stages=workload.pipeline_stages,
+        burst=workload.burst_fraction,
+        prefill_replicas=load.prefillers,
+        step_times=Curve.through(np.stack([*sides[:2], ends.places + same]), steps),
+        decode_steps=workload.decode_steps,
+        decode_replicas=load.decoders,
+        places=ends.places,
+        decode_capacity=ends.decoded,
+        transfer=load.transfer,
+    )
     steady, prompts = load.state(found, requests)
     running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
     # Below its batches the line is only a guess: a state far below is approached in steps.
@@ -228,7 +235,7 @@ def _settled(
         return results
     some, (running, prompts) = load.take(rows), (np.maximum(each[:, rows], 1.0) for each in near)
     moved = _sides(some, running, prompts, ends.places[rows])
-    times = some.halves.times(np.concatenate(moved[:2]), np.concatenate(moved[2:]))
+    times = some.times.at(np.concatenate(moved[:2]), np.concatenate(moved[2:]))
     ends = _Ends(*(values[rows] for values in ends))
     for whole, part in zip(results, _settled(some, ends, requests[:, rows], moved, times, turn - 1), strict=True):
         whole[..., rows] = part
@@ -252,38 +259,33 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     PoolState
         Times, state and capacity, in the shape of the requests.
     """
-    demand, arriving, shape = load.demand, ~np.isnan(load.request_rate), requests.shape
+    workload, arriving, shape = load.workload, ~np.isnan(load.request_rate), requests.shape
     requests = requests.reshape(-1, shape[-1])
-    number, places = len(requests), np.where(arriving & np.isinf(load.limit), UNBOUNDED, load.places)
-    most, one = demand.most_prompts, np.ones_like(places)
-    knot, _ = demand.whole_batches(places, places)
+    number, places = len(requests), load.places
+    most, one = workload.max_prefill_prompts, np.ones_like(places)
+    knot, _ = workload.whole_batches(places, places)
     guess = np.where(arriving, _FIRST_OPEN, _SHARE_RUNNING * requests / load.decoders)
-    burst = np.clip(np.where(arriving, 0.0, demand.waiting_share * requests / load.prefillers), 1.0, most)
+    burst = np.clip(np.where(arriving, 0.0, workload.burst_fraction * requests / load.prefillers), 1.0, most)
     sides = _sides(load, np.clip(guess, 1.0, places), burst, places)
-    known = load.halves.times(
-        np.stack([*sides[0], *sides[1], knot, places]), np.stack([*sides[2], *sides[3], one, most])
-    )
+    known = load.times.at(np.stack([*sides[0], *sides[1], knot, places]), np.stack([*sides[2], *sides[3], one, most]))
     alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
     last = bounded_rise(knot, places, *known.steps[-2:])
-    decoded = divide(load.decoders * places, demand.steps * last, np.inf)
+    decoded = divide(load.decoders * places, workload.decode_steps * last, np.inf)
     ends, times = _Ends(alone, filled, last, places, decoded), Times(known.steps[:-2], known.prefills[:-2])
     values, prompts, step, prefill = _settled(load, ends, requests, sides, times, _MOST_MOVES)
-    steady = Steady(*values)
-    running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, places)
+    running = np.clip(np.where(np.isinf(values[0]), 1.0, values[0]), 1.0, places)
     batch, fewer = np.ceil(running), np.floor(prompts)
     half = np.where(arriving, half_of(batch), batch)
-    steps, passes = load.halves.times(np.concatenate([batch, half]), fewer, detailed)
+    steps, passes = load.times.at(np.concatenate([batch, half]), fewer, detailed)
     line = step, 0.0 * step
     if arriving.any():
         line = step_line(running, step, half, np.where(arriving, np.minimum(steps[number:], step), step))
-    share = prefill / (prompts * demand.stages)
-    service = Service(prefill, share, *line, *(value + 0.0 * share for value in (demand.steps, demand.waiting_share)))
-    capacity = np.minimum(load.prefillers * most * demand.stages / filled, decoded) + 0.0 * share
-    states = (
-        Service(*(value.reshape(shape) for value in service[:6])),
-        Steady(*(value.reshape(shape) for value in steady)),
-    )
-    return PoolState(*states, *(value.reshape(shape) for value in (batch, fewer, passes, capacity)))
+    share = prefill / (prompts * workload.pipeline_stages)
+    capacity = np.minimum(load.prefillers * most * workload.pipeline_stages / filled, decoded) + 0.0 * share
+    fixed = (value + 0.0 * share for value in (workload.decode_steps, workload.burst_fraction))
+    service = Service(*(value.reshape(shape) for value in (prefill, share, *line, *fixed)))
+    steady = Steady(*(value.reshape(shape) for value in values))
+    return PoolState(service, steady, *(value.reshape(shape) for value in (batch, fewer, passes, capacity)))
 
 
 def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, Array]:
@@ -305,9 +307,9 @@ def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, A
     """
     plan, other = pools.decoding.plan, pools.prefilling.plan
     service, steady, batch, _, prefill, best = pool_state(pools.load, requests, detailed=True)
-    running = pools.load.halves.step(batch)
+    running = pools.load.times.step(batch)
     loaded = replace(plan, batch_size=running.batch)
-    results = batch_results(loaded, pools.room.with_batch(loaded), prefill, running.parts, running.bound)
+    results = batch_results(loaded, pools.memory, prefill, running.parts, running.bound)
     whole = replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
     found = streamed(whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))

@@ -1,17 +1,19 @@
-"""What the ranks of a replica send each other in a layer and in a pass, with its time."""
+"""Communication of a serving replica: all-reduces, logits, stage transfers, expert and context exchanges."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, beside, side_by_side
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
 from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.batching import Batching
+from xlperf.equations.serving.deployment import Deployment
 
 ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
 _SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits
@@ -23,17 +25,12 @@ def _distinct_ranks(model: Model, ranks: Array) -> Array:
     return np.asarray(ranks * (1.0 - chosen))
 
 
-def _exchange(
-    model: Model,
-    network: Network,
-    plan: InferencePlan,
-    tokens: Array,
-    kernels: Mapping[str, Mapping[str, Array]],
-) -> tuple[Array, Array]:
+def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
     """Bytes sent and time of sending tokens to experts and back, (rows, 2): the faster of two ways.
 
     Each token goes to the ranks of its experts; or all tokens go to all ranks and the results are added up.
     """
+    model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group = plan.tensor_parallel[:, None]
     hidden = model.hidden_size[:, None]
     there = np.minimum(plan.input_size, plan.activation_size)[:, None]
@@ -50,20 +47,18 @@ def _exchange(
     shared = shared + collective_time("reduce_scatter", spread * back, group, 1.0, network, kernels["reduce_scatter"])
     fastest = np.minimum(direct, shared)
     if np.any(plan.by_node > 0.0):
-        crossing = [_by_node(model, network, plan, own * size, sent * size, kernels) for size in (there, back)]
+        crossing = [_by_node(deployment, own * size, sent * size) for size in (there, back)]
         crossed = crossing[0] + crossing[1]
         fastest = np.where(plan.by_node[:, None] > 0.0, np.minimum(fastest, crossed), fastest)
     return sent * (there + back), fastest
 
 
-def _by_node(
-    model: Model, network: Network, plan: InferencePlan, own: Array, sent: Array,
-    kernels: Mapping[str, Mapping[str, Array]],
-) -> Array:  # fmt: skip
+def _by_node(deployment: Deployment, own: Array, sent: Array) -> Array:
     """Time of one way of an exchange in which a token goes to each node of its experts once, then to their ranks.
 
     A rank sends to the one of its own place in every other node; both ways are used at the same time.
     """
+    model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group, inside = plan.tensor_parallel[:, None], np.minimum(network.size[:, :1], plan.tensor_parallel[:, None])
     nodes = np.maximum(np.ceil(group / inside), 1.0)
     visited = _distinct_ranks(model, nodes[:, 0])[:, None]
@@ -72,23 +67,22 @@ def _by_node(
     return np.asarray(np.maximum(across, within))
 
 
-def _context_messages(
-    model: Model, network: Network, plan: InferencePlan, decoded: Array, prompts: Array, passes: Array,
-    kernels: Mapping[str, Mapping[str, Array]], latent: bool,
-) -> tuple[Array, Array]:  # fmt: skip
-    """What the ranks that share prompts exchange in one layer, (rows, 2): bytes and time, behind nothing.
+def _context_messages(deployment: Deployment, decoded: Array, batching: Batching) -> tuple[Array, Array]:
+    """What context-parallel ranks exchange in one layer, (rows, 2): bytes, and time without overlap.
 
     In a pass of the prefill keys and values that its chunks of prompts attend to, own ones and those of the cache,
     visit every rank.
     In a step of decoding each rank has attended to its part of the caches; outputs are added up, weighted by the
     sums of their softmaxes.
     """
+    model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
+    latent = deployment.architecture.latent_attention
     group, apart = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
     seen = plan.chunk_context
     near = np.minimum(seen, model.window) if np.any(model.num_local_layers > 0.0) else seen
     local = model.num_local_layers / model.num_layers
     elements = cache_elements(model, plan.attention_parallel, latent)
-    chunks = prompts * plan.chunks / passes
+    chunks = batching.own_prompts * plan.chunks / batching.passes
     held = (chunks * elements * plan.attention_size * ((1.0 - local) * seen + local * near))[:, None]
     block = held / group
     turn = collective_time("point_to_point", block, group, apart, network, kernels["point_to_point"])
@@ -173,49 +167,47 @@ def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel
     return np.asarray(np.maximum(array(time) - behind, 0.0))
 
 
+class Messages(NamedTuple):
+    """What a rank sends and receives in each phase: the last axis is all-reduce, logits, stage, experts, context.
+
+    Attributes
+    ----------
+    size : Array
+        Bytes of one message, (rows, phases, 5). [B]
+    time : Array
+        Its time by itself, (rows, phases, 5). [s]
+    calls : Array
+        All-reduces, exchanges with experts and exchanges between context-parallel ranks of a layer, (rows, 3). [-]
+    """
+
+    size: Array
+    time: Array
+    calls: Array
+
+
 def serving_messages(
-    model: Model,
-    network: Network,
-    plan: InferencePlan,
-    shape: ServingShape,
-    kernels: Mapping[str, Mapping[str, Array]],
-    architecture: Architecture,
-    prompts: Array,
-    passes: Array,
-    phases: tuple[int, ...] = BOTH_PHASES,
-) -> tuple[Array, Array, Array]:
-    """Messages of both phases: all-reduce, logits, transfer to the next stage, exchange with experts, context.
+    deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...] = BOTH_PHASES
+) -> Messages:
+    """Messages of a layer, of a pass of the prefill and of a decode step.
 
     Parameters
     ----------
-    model : Model
-        Shapes, (rows,). [-]
-    network : Network
-        Tiers, (rows, tiers).
-    plan : InferencePlan
-        Degrees, (rows,).
+    deployment : Deployment
+        Model, network, degrees, calibration, (rows,).
     shape : ServingShape
         Tokens of both phases. [-]
-    kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) of the collectives.
-    architecture : Architecture
-        Structure that the models share.
-    prompts : Array
-        Prompts of one copy of the attention layers that are prefilled together, (rows,). [-]
-    passes : Array
-        Passes that their prefill takes, (rows,). [-]
+    batching : Batching
+        How the batch is split, (rows,). [-]
     phases : tuple of int, default both
         PREFILL, DECODING or both, in that order.
 
     Returns
     -------
-    size : Array
-        One message, (rows, phases, 5). [B]
-    time : Array
-        Its time, (rows, phases, 5); of the exchange of keys and values all of it. [s]
-    calls : Array
-        All-reduces, exchanges with experts and between ranks that share prompts, of one layer, (rows, 3). [-]
+    Messages
+        Sizes and times before anything overlaps with them.
     """
+    model, network, plan = deployment.model, deployment.network, deployment.plan
+    kernels, architecture = deployment.kernels, deployment.architecture
     ranks, stages = plan.attention_parallel[:, None], plan.pipeline_parallel[:, None]
     tokens, _, sampled = (side_by_side(*values) for values in zip(*map(shape.of, phases), strict=True))
     hidden = tokens * (model.hidden_size * plan.activation_size)[:, None]
@@ -235,7 +227,7 @@ def serving_messages(
             "point_to_point", hidden, stages, plan.stage_ranks[:, None], network, kernels["point_to_point"]
         )
     if architecture.experts and np.any(plan.attention_replicas != 1.0):
-        size, time = _exchange(model, network, plan, tokens, kernels)
+        size, time = _exchange(deployment, tokens)
         sizes[..., EXCHANGE] = size
         apart = plan.attention_replicas > 1.0
         times[..., EXCHANGE] = np.where(apart[:, None], time, 0.0)
@@ -243,9 +235,7 @@ def serving_messages(
         reduces = reduces - exchanges
     split = plan.context_parallel > 1.0
     if split.any():
-        shared = _context_messages(
-            model, network, plan, shape.decode_tokens, prompts, passes, kernels, architecture.latent_attention
-        )
+        shared = _context_messages(deployment, shape.decode_tokens, batching)
         for values, own in zip((sizes, times), shared, strict=True):
             values[..., CONTEXT] = np.where(split[:, None], own[:, list(phases)], 0.0)
-    return sizes, times, side_by_side(reduces, exchanges, np.where(split, 1.0, 0.0))
+    return Messages(sizes, times, side_by_side(reduces, exchanges, np.where(split, 1.0, 0.0)))

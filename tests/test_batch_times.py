@@ -11,10 +11,10 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
-from xlperf.equations.serving import HalfPasses, Serving, phase_times
+from xlperf.equations.serving import BatchTimes, Deployment, phase_times, serving_work
 
 
-def serving_of(plans: Table) -> Serving:
+def serving_of(plans: Table) -> Deployment:
     catalog = load_catalog()
     named = named_rows(plans, catalog)
     return serving_setting(plans, catalog, named, architecture_of(int(architecture_codes(named, catalog)[0]))).serving
@@ -34,34 +34,34 @@ def test_times_are_those_of_each_batch_alone(number: int) -> None:
     batches = np.stack([np.full(number, 5.0), np.arange(number) + 1.0, np.full(number, 5.0)])
     prompts = np.stack([np.ones(number), np.full(number, 2.0)])
     with np.errstate(all="ignore"):
-        halves = HalfPasses(serving)
-        steps, prefills = halves.times(batches, prompts, detailed=True)
+        times = BatchTimes.of(serving)
+        steps, prefills = times.at(batches, prompts, detailed=True)
         for found, batch in zip(steps, batches, strict=True):
-            work = serving.with_batch(batch, np.ones(number)).work((1,))
+            work = serving_work(serving.with_batch(batch, np.ones(number)), (1,))
             assert found.tobytes() == total(phase_times(work)[:, 0]).tobytes()
         for found, together in zip(prefills, prompts, strict=True):
-            work = serving.with_batch(np.ones(number), together).work((0,))
+            work = serving_work(serving.with_batch(np.ones(number), together), (0,))
             assert found.tobytes() == total(phase_times(work)[:, 0]).tobytes()
-        step = halves.step(batches[0])
+        step = times.step(batches[0])
     assert total(step.parts).tobytes() == steps[0].tobytes()
     assert not np.isnan(step.bound[~np.isnan(steps[0])]).any()
 
 
 def test_what_is_known_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     serving, rows = serving_of(alike(100)), []
-    whole = Serving.with_batch
+    whole = Deployment.with_batch
     monkeypatch.setattr(
-        Serving, "with_batch", lambda self, batch, prompts: rows.append(len(batch)) or whole(self, batch, prompts)
+        Deployment, "with_batch", lambda self, batch, prompts: rows.append(len(batch)) or whole(self, batch, prompts)
     )
     two, three, one = (np.full(100, value) for value in (2.0, 3.0, 1.0))
-    halves = HalfPasses(serving)
+    times = BatchTimes.of(serving)
     with np.errstate(all="ignore"):
-        halves.times(np.stack([two, three, two]), one[None])
+        times.at(np.stack([two, three, two]), one[None])
         assert sorted(rows) == [100, 200]
-        halves.times(np.stack([three, two]), one[None])
+        times.at(np.stack([three, two]), one[None])
         assert sum(rows) == 300
-        some = halves.take(np.array([1, 4]))
-        some.times(np.stack([two[:2], np.array([2.0, 7.0])]), one[None, :2])
+        some = times.take(np.array([1, 4]))
+        some.at(np.stack([two[:2], np.array([2.0, 7.0])]), one[None, :2])
     assert sum(rows) == 301
 
 

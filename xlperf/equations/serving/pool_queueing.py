@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
-from xlperf.equations.serving.load import Steady
+from xlperf.equations.serving.queueing import Steady
 
 _MOST_TURNS, _HALVING = 80, 5
 _SAME = 1e-12
@@ -80,7 +80,7 @@ class PoolTimes(NamedTuple):
         Time of a pass with one prompt. [s]
     full_prefill : Array
         Time of a pass with as many as it takes. [s]
-    most_prompts : Array
+    max_prefill_prompts : Array
         Prompts that a pass takes, 1 or more. [-]
     stages : Array
         Stages that passes follow each other through. [-]
@@ -90,8 +90,8 @@ class PoolTimes(NamedTuple):
         Replicas that prefill. [-]
     step_times : Curve
         Time of a step of decoding by its requests.
-    steps : Array
-        Steps of decoding that a request takes. [-]
+    decode_steps : Array
+        Decode steps per request. [-]
     decode_replicas : Array
         Replicas that decode. [-]
     places : Array
@@ -105,12 +105,12 @@ class PoolTimes(NamedTuple):
     pass_times: Curve
     one_prefill: Array
     full_prefill: Array
-    most_prompts: Array
+    max_prefill_prompts: Array
     stages: Array
     burst: Array
     prefill_replicas: Array
     step_times: Curve
-    steps: Array
+    decode_steps: Array
     decode_replicas: Array
     places: Array
     decode_capacity: Array
@@ -119,7 +119,7 @@ class PoolTimes(NamedTuple):
     @property
     def prefill_capacity(self) -> Array:
         """Requests per second that the first pool prefills with full passes. [request/s]"""
-        return np.asarray(self.prefill_replicas * self.most_prompts * self.stages / self.full_prefill)
+        return np.asarray(self.prefill_replicas * self.max_prefill_prompts * self.stages / self.full_prefill)
 
     @property
     def capacity(self) -> Array:
@@ -128,12 +128,12 @@ class PoolTimes(NamedTuple):
 
     def burst_prompts(self, requests: Array) -> Array:
         """Prompts of a burst that a pass takes. [-]"""
-        return np.asarray(np.clip(self.burst * requests / self.prefill_replicas, 1.0, self.most_prompts))
+        return np.asarray(np.clip(self.burst * requests / self.prefill_replicas, 1.0, self.max_prefill_prompts))
 
     def burst_wait(self, requests: Array) -> Array:
         """Mean wait for the other passes of a burst. [s]"""
         prompts = self.burst_prompts(requests)
-        slope = divide(self.full_prefill - self.one_prefill, self.most_prompts - 1.0)
+        slope = divide(self.full_prefill - self.one_prefill, self.max_prefill_prompts - 1.0)
         interval = (self.one_prefill + slope * (prompts - 1.0)) / self.stages
         passes = requests / (self.prefill_replicas * prompts)
         return np.asarray(0.5 * self.burst * interval * np.maximum(passes - 1.0, 0.0))
@@ -141,7 +141,7 @@ class PoolTimes(NamedTuple):
     def prompts(self, rate: Array, least: Array) -> Array:
         """Prompts batched into a pass: those that come while the one before is prefilled. [-]"""
         found = self.pass_times.batch(rate / (self.prefill_replicas * self.stages))
-        return np.asarray(np.minimum(np.maximum(found, least), self.most_prompts))
+        return np.asarray(np.minimum(np.maximum(found, least), self.max_prefill_prompts))
 
     def longest_wait(self, requests: Array) -> Array:
         """Time of the prompts of all other requests of a replica, one after the other. [s]"""
@@ -161,10 +161,10 @@ class PoolTimes(NamedTuple):
 
     def decoding(self, rate: Array) -> tuple[Array, Array]:
         """Requests that a replica decodes, and how long one takes. [-, s]"""
-        flow = rate * self.steps / self.decode_replicas
+        flow = rate * self.decode_steps / self.decode_replicas
         running = np.minimum(np.maximum(self.step_times.batch(flow), 1.0), self.places)
         step = self.step_times.time(running)
-        return np.asarray(np.where(running > 1.0, running, flow * step)), np.asarray(self.steps * step)
+        return np.asarray(np.where(running > 1.0, running, flow * step)), np.asarray(self.decode_steps * step)
 
 
 def _columns(times: PoolTimes, requests: Array, least: Array, burst_wait: Array) -> list[Array]:
@@ -172,8 +172,8 @@ def _columns(times: PoolTimes, requests: Array, least: Array, burst_wait: Array)
     flow, capacity = times.prefill_replicas * times.stages, times.prefill_capacity
     both = np.minimum(capacity, times.decode_capacity)
     others, alone = 1.0 - 1.0 / np.maximum(requests, 1.0), times.longest_wait(requests)
-    first = *times.pass_times, flow, least, times.most_prompts, times.stages, times.prefill_replicas
-    second = *times.step_times, times.steps, times.decode_replicas, times.places
+    first = *times.pass_times, flow, least, times.max_prefill_prompts, times.stages, times.prefill_replicas
+    second = *times.step_times, times.decode_steps, times.decode_replicas, times.places
     return [*first, *second, times.transfer, burst_wait, requests, others, alone, capacity, both]
 
 
@@ -198,7 +198,7 @@ def _reached(rate: Array, columns: Array) -> Array:
 
 
 def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
-    """Where a falling function of x is x, between 0 and ``most``: by false position, at times by halves.
+    """Where a falling function of x is x, between 0 and ``most``: by false position, at times by times.
 
     The end of the range that stays counts for less each time (Illinois), so that both ends move. Each plan ends by
     itself, so that its number does not depend on the others.

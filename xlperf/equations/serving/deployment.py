@@ -1,4 +1,4 @@
-"""Everything that the equations of serving need of a block of plans, and the requests that they serve."""
+"""A block of served plans with all that their equations need: model, accelerators, network, plan, calibration."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.serving import BOTH_PHASES
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.bound import serving_bound
-from xlperf.equations.serving.results import Room, room_of, serving_results
-from xlperf.equations.serving.work import ServingWork, serving_work
 
 Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan)
 Rows = np.ndarray | slice
@@ -65,8 +61,34 @@ def _some(values: Array, rows: Rows) -> Array:
 
 
 @dataclass(frozen=True)
-class Serving:
-    """Everything that the equations need of a block of plans: the arguments of ``serving_results``."""
+class Deployment:
+    """Served plans with all that their equations need, (rows,).
+
+    Attributes
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    device : Device
+        Accelerators with the peak of the precision of the matrix products, (rows, 1).
+    attention_device : Device
+        The same with the peak of the precision of attention, (rows, 1).
+    wide_device : Device
+        The same with the peak of the precision of the products that a narrow precision leaves out, (rows, 1): logits,
+        router, and attention beside experts in 4 bits.
+    network : Network
+        Tiers, (rows, tiers).
+    plan : InferencePlan
+        Degrees, lengths, batch, (rows,).
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants (rows, 1) by family: gemm, gemm_wide of those other products, attention,
+        attention_decode, attention_latent, vector, serving_experts, linear_attention and the collectives.
+    software : mapping of str to Array
+        Calibration constants (rows, 1) of the families serving_software and serving_memory.
+    reserved_memory : Array
+        Memory that the driver keeps from the engine, (rows,). [B]
+    architecture : Architecture
+        Structure that the models share.
+    """
 
     model: Model
     device: Device
@@ -79,11 +101,11 @@ class Serving:
     reserved_memory: Array
     architecture: Architecture
 
-    def with_batch(self, batch: Array, prompts: Array) -> Serving:
-        """The same with other requests decoded together and other prompts prefilled together."""
+    def with_batch(self, batch: Array, prompts: Array) -> Deployment:
+        """The same with other numbers of requests per decode step and of prompts per prefill."""
         return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
 
-    def take(self, rows: Rows) -> Serving:
+    def take(self, rows: Rows) -> Deployment:
         """Some of the plans; a plan may be taken several times."""
         if isinstance(rows, slice) or len(rows) < _MANY:
             return self._with_arrays([_some(values, rows) for values in self._arrays])
@@ -102,14 +124,14 @@ class Serving:
     def _packed(self) -> _Packed:
         return _Packed(self._arrays)
 
-    def _with_arrays(self, arrays: list[Array]) -> Serving:
+    def _with_arrays(self, arrays: list[Array]) -> Deployment:
         """The same with other arrays in the order of ``_arrays``."""
         left = iter(arrays)
 
         def bundle(like: Bundle) -> Bundle:
             return type(like)(*islice(left, len(_NAMES[type(like)])))
 
-        return Serving(
+        return Deployment(
             bundle(self.model),
             bundle(self.device),
             bundle(self.attention_device),
@@ -122,59 +144,36 @@ class Serving:
             self.architecture,
         )
 
-    def results(self) -> dict[str, Array]:
-        """As :func:`xlperf.equations.serving.serving_results`."""
-        return serving_results(
-            self.model,
-            self.device,
-            self.attention_device,
-            self.wide_device,
-            self.network,
-            self.plan,
-            self.kernels,
-            self.software,
-            self.reserved_memory,
-            self.architecture,
-        )
-
-    def room(self) -> Room:
-        """As :func:`xlperf.equations.serving.results.room_of`."""
-        return room_of(self.model, self.device, self.plan, self.software, self.reserved_memory, self.architecture)
-
-    def work(self, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
-        """As :func:`xlperf.equations.serving.serving_work`."""
-        return serving_work(
-            self.model,
-            self.device,
-            self.attention_device,
-            self.wide_device,
-            self.network,
-            self.plan,
-            self.kernels,
-            self.software,
-            self.architecture,
-            phases,
-        )
-
-    def bound(self, work: ServingWork) -> Array:
-        """As :func:`xlperf.equations.serving.serving_bound`."""
-        return serving_bound(work, self.device, self.attention_device, self.kernels, self.architecture.latent_attention)
-
 
 @dataclass(frozen=True)
 class Stream:
     """Requests, (rows,).
 
-    Rate over the deployment (NaN: constant number in flight), variation, targets (NaN: none), share of those in
-    flight whose prefills are waited for, requests of a run (NaN: without end), steps between two looks at what has
-    come, steps that prompts wait for others at most, 1 where prompts go before all decoding.
+    Attributes
+    ----------
+    request_rate : Array
+        Requests that arrive per second over the deployment; NaN: a constant number is in flight. [request/s]
+    prompt_variation : Array
+        Coefficient of variation of the prompts. [-]
+    first_target, token_target : Array
+        Largest times to the first token and per token; NaN: any. [s]
+    burst_fraction : Array
+        Fraction of the requests in flight that arrive at the same moment. [-]
+    run_requests : Array
+        Requests of a run; NaN: without end. [-]
+    polling_steps : Array
+        Decode steps between two scheduler polls for new requests. [-]
+    gathering_steps : Array
+        Most decode steps that a prompt waits for prompts of the other attention replicas. [-]
+    prefill_first : Array
+        1 where prompts go before all decoding, 0 where both share a step. [-]
     """
 
     request_rate: Array
     prompt_variation: Array
     first_target: Array
     token_target: Array
-    waiting_share: Array
+    burst_fraction: Array
     run_requests: Array
     polling_steps: Array
     gathering_steps: Array

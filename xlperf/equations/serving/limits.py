@@ -7,13 +7,12 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.equations.serving.demand import Demand, demand_of, half_of
-from xlperf.equations.serving.halves import HalfPasses
-from xlperf.equations.serving.load import Steady, closed_state, largest_within
-from xlperf.equations.serving.pooled import PoolLoad, Pools, pool_state
-from xlperf.equations.serving.replicas import Replicas
-from xlperf.equations.serving.results import Room
-from xlperf.equations.serving.serving import Serving, Stream
+from xlperf.equations.serving.batch_times import BatchTimes
+from xlperf.equations.serving.continuous import Replicas
+from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.load import RequestLoad, half_of, request_load
+from xlperf.equations.serving.pools import PoolLoad, Pools, pool_state
+from xlperf.equations.serving.queueing import Steady, closed_state, largest_within
 
 _MOST_TRIES = 40
 _START = 64.0
@@ -59,18 +58,18 @@ class _Search(Protocol):
 class _Replicas(NamedTuple):
     """Replicas that prefill and decode: the number is that of requests on one of them."""
 
-    halves: HalfPasses
-    demand: Demand
+    times: BatchTimes
+    workload: RequestLoad
     targets: _Targets
     places: Array
 
     def take(self, rows: np.ndarray) -> _Replicas:
-        return _Replicas(self.halves.take(rows), self.demand.take(rows), self.targets.take(rows), self.places[rows])
+        return _Replicas(self.times.take(rows), self.workload.take(rows), self.targets.take(rows), self.places[rows])
 
     def attempt(self, requests: Array) -> _Trial:
-        demand = self.demand
-        found = Replicas(self.halves, demand, self.places).cycles(requests, list(half_of(requests)))
-        service = demand.service(requests, found.cycle, found.steps)
+        workload = self.workload
+        found = Replicas(self.times, workload, self.places).cycles(requests, list(half_of(requests)))
+        service = workload.service(requests, found.cycle, found.steps)
         steady = closed_state(service, requests, requests)
         first, token, tokens = self.targets
         guess = largest_within(service, self.places, tokens, first, token)
@@ -132,18 +131,18 @@ def _targets_of(stream: Stream, tokens: Array) -> tuple[np.ndarray, _Targets]:
     return asked, _Targets(np.where(np.isnan(first), np.inf, first), np.where(np.isnan(token), np.inf, token), tokens)
 
 
-def target_results(serving: Serving, stream: Stream, room: Room, halves: HalfPasses) -> dict[str, Array]:
+def target_results(deployment: Deployment, stream: Stream, places: Array, times: BatchTimes) -> dict[str, Array]:
     """Largest batch of a replica under the targets, and the throughput of all replicas with it.
 
     Parameters
     ----------
-    serving : Serving
+    deployment : Deployment
         Model, accelerators, plan, calibration, (rows,).
     stream : Stream
         With the targets, (rows,).
-    room : Room
-        Memory of a replica, (rows,).
-    halves : HalfPasses
+    places : Array
+        Requests that a replica has memory for, whole, (rows,). [-]
+    times : BatchTimes
         Times of the plans, (rows,).
 
     Returns
@@ -152,10 +151,10 @@ def target_results(serving: Serving, stream: Stream, room: Room, halves: HalfPas
         batch_at_targets, 0 where one request misses a target or does not fit, and tokens_per_second_at_targets,
         (rows,); NaN without a target.
     """
-    plan, places = serving.plan, room.places
+    plan = deployment.plan
     tokens = np.maximum(plan.output_length - 1.0, 0.0)
     asked, targets = _targets_of(stream, tokens)
-    search = _Replicas(halves, demand_of(plan, plan, stream), targets, places)
+    search = _Replicas(times, request_load(plan, plan, stream), targets, places)
     batch, rate, _ = _largest_good(np.where(asked, places, 0.0), search)
     known = places + tokens + plan.prompt_length
     return {
@@ -183,7 +182,7 @@ def pooled_target_results(pools: Pools, stream: Stream) -> dict[str, Array]:
     plan, other = pools.decoding.plan, pools.prefilling.plan
     tokens = np.maximum(plan.output_length - 1.0, 0.0)
     asked, targets = _targets_of(stream, tokens)
-    most = np.maximum(pools.room.places, 0.0) * plan.num_replicas
+    most = np.maximum(pools.memory.max_batch_size, 0.0) * plan.num_replicas
     # Requests that are being prefilled stand beside those that are decoded.
     most = most + np.where(
         most > 0.0, np.maximum(other.prefill_tokens / other.own_tokens, 1.0) * other.num_replicas, 0.0

@@ -1,4 +1,4 @@
-"""Prefills and steps of decoding of a block of plans with several batches: each distinct one is computed once.
+"""Times of prefills and of decode steps at several batch sizes of the same plans: each distinct one computed once.
 
 The load on a replica is found from a few batches of the same plan. Those that are asked for together go through the
 equations of the operators as rows of one call; what is known is not computed again.
@@ -7,14 +7,15 @@ equations of the operators as rows of one call; what is known is not computed ag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array, total
 from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
-from xlperf.equations.serving.serving import Serving
-from xlperf.equations.serving.work import phase_times
+from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.phases import phase_times, serving_bound, serving_work
 
 _BATCH = 8192
 """Rows that go through the equations together: their arrays stay in the processor's cache. [-]"""
@@ -29,7 +30,7 @@ class Times(NamedTuple):
     prefills: Array
 
 
-class Step(NamedTuple):
+class DecodeStep(NamedTuple):
     """A step of decoding in detail, (rows,).
 
     Attributes
@@ -37,9 +38,9 @@ class Step(NamedTuple):
     batch : Array
         Requests that it decodes. [-]
     parts : Array
-        Its time by part, as :func:`xlperf.equations.serving.phase_times` has it, (rows, 5). [s]
+        Its time by part, as :func:`xlperf.equations.serving.phases.phase_times` has it, (rows, 5). [s]
     bound : Array
-        What it waits for, a position in :data:`xlperf.equations.serving.BOUNDS`. [-]
+        What bounds it, a position in :data:`xlperf.equations.serving.phases.BOUNDS`. [-]
     """
 
     batch: Array
@@ -102,40 +103,40 @@ def _slice(rows: np.ndarray) -> np.ndarray | slice:
     return slice(int(rows[0]), int(rows[-1]) + 1) if follows else rows
 
 
-class HalfPasses:
-    """Times of prefills and of steps of decoding of a block of plans, (rows,).
+@dataclass
+class BatchTimes:
+    """Times of prefills and of decode steps of a block of plans at the batch sizes that are asked for, (rows,).
 
-    Of separate pools the first half of the rows of ``serving`` decodes, and the second half prefills.
-
-    Parameters
+    Attributes
     ----------
-    serving : Serving
-        Model, accelerators, plan, calibration; its batch says nothing.
-    pools : bool, default False
-        Whether prefills have rows of their own.
+    deployment : Deployment
+        Model, accelerators, plan, calibration; the batch of its plan has no meaning.
+    rows : dict of int to np.ndarray
+        Rows of the deployment that prefill and that decode.
+    known : dict of int to _Known
+        Times of each phase that are known.
     """
 
-    def __init__(self, serving: Serving, pools: bool = False) -> None:
-        self._serving = serving
-        every = np.arange(len(serving.plan.batch_size))
+    deployment: Deployment
+    rows: dict[int, np.ndarray]
+    known: dict[int, _Known]
+    detailed: list[tuple[np.ndarray, DecodeStep]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, deployment: Deployment, pools: bool = False) -> BatchTimes:
+        """Times of plans; of separate pools the first half of the rows decodes, and the second half prefills."""
+        every = np.arange(len(deployment.plan.batch_size))
         half = len(every) // 2
-        self._rows = {PREFILL: every[half:], DECODING: every[:half]} if pools else dict.fromkeys(BOTH_PHASES, every)
-        nothing = np.empty((0, len(self._rows[DECODING])))
-        self._known = dict.fromkeys(BOTH_PHASES, _Known(nothing, nothing))
-        self._kept: list[tuple[np.ndarray, Step]] = []
+        rows = {PREFILL: every[half:], DECODING: every[:half]} if pools else dict.fromkeys(BOTH_PHASES, every)
+        nothing = np.empty((0, len(rows[DECODING])))
+        return cls(deployment, rows, dict.fromkeys(BOTH_PHASES, _Known(nothing, nothing)))
 
-    def take(self, rows: np.ndarray) -> HalfPasses:
+    def take(self, rows: np.ndarray) -> BatchTimes:
         """Those of some of the plans, with the times that are known of them."""
-        some = HalfPasses.__new__(HalfPasses)
-        some._serving = self._serving
-        some._rows = {phase: every[rows] for phase, every in self._rows.items()}
-        some._known = {
-            phase: _Known(*(each.take(rows, axis=1) for each in self._known[phase])) for phase in BOTH_PHASES
-        }
-        some._kept = []
-        return some
+        own = {phase: every[rows] for phase, every in self.rows.items()}
+        return BatchTimes(self.deployment, own, {phase: known.take(rows) for phase, known in self.known.items()})
 
-    def times(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
+    def at(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
         """Times of steps with some numbers of requests, and of prefills of some numbers of prompts.
 
         Parameters
@@ -153,22 +154,24 @@ class HalfPasses:
             Of the steps and of the prefills, in the shapes of batches and prompts. [s]
         """
         again = self._step(batches[0])[1] if detailed else np.empty(0, dtype=np.int64)
-        prefill = _Asked(self._known[PREFILL], prompts, again[:0])
-        decoding = _Asked(self._known[DECODING], batches, again)
+        prefill = _Asked(self.known[PREFILL], prompts, again[:0])
+        decoding = _Asked(self.known[DECODING], batches, again)
         first = int(np.searchsorted(decoding.numbers, 1)) if detailed else 0
-        rows = self._rows[PREFILL][prefill.rows], self._rows[DECODING][decoding.rows]
+        rows = self.rows[PREFILL][prefill.rows], self.rows[DECODING][decoding.rows]
         if len(rows[0]) and len(rows[1]) and len(rows[0]) + len(rows[1]) <= _FEW:
             prefills, steps, bound = self._both(rows, (prefill.values, decoding.values))
         else:
             prefills, _ = self._pieces(PREFILL, rows[0], prefill, 0)
             steps, bound = self._pieces(DECODING, rows[1], decoding, first)
         if first:
-            self._kept.append((decoding.rows[:first], Step(decoding.values[:first], steps[:first], bound[:first])))
-        self._known[PREFILL], prefill_times = prefill.answered(total(prefills))
-        self._known[DECODING], step_times = decoding.answered(total(steps))
+            self.detailed.append(
+                (decoding.rows[:first], DecodeStep(decoding.values[:first], steps[:first], bound[:first]))
+            )
+        self.known[PREFILL], prefill_times = prefill.answered(total(prefills))
+        self.known[DECODING], step_times = decoding.answered(total(steps))
         return Times(step_times, prefill_times)
 
-    def step(self, batch: Array) -> Step:
+    def step(self, batch: Array) -> DecodeStep:
         """A step with a number of requests in detail.
 
         Parameters
@@ -178,20 +181,20 @@ class HalfPasses:
 
         Returns
         -------
-        Step
+        DecodeStep
             NaN where the batch is, (rows,).
         """
         found, lacking = self._step(batch)
         if len(lacking):
-            self.times(batch[None], np.empty((0, len(batch))), detailed=True)
+            self.at(batch[None], np.empty((0, len(batch))), detailed=True)
             found, _ = self._step(batch)
         return found
 
-    def _step(self, batch: Array) -> tuple[Step, np.ndarray]:
+    def _step(self, batch: Array) -> tuple[DecodeStep, np.ndarray]:
         """A step in detail as far as it is known, and the rows where it is not."""
-        found = Step(batch, np.full((len(batch), 5), np.nan), np.full(len(batch), np.nan))
+        found = DecodeStep(batch, np.full((len(batch), 5), np.nan), np.full(len(batch), np.nan))
         lacking = ~np.isnan(batch)
-        for rows, kept in self._kept:
+        for rows, kept in self.detailed:
             same = kept.batch == batch[rows]
             some = rows[same]
             found.parts[some], found.bound[some], lacking[some] = kept.parts[same], kept.bound[same], False
@@ -201,11 +204,11 @@ class HalfPasses:
         """Parts (rows, 5) of prefills and of steps, and bounds of steps, from one call of both phases for all rows."""
         prefills = len(rows[0])
         ones = [np.ones(len(every)) for every in rows]
-        served = self._serving.take(np.concatenate(rows))
+        served = self.deployment.take(np.concatenate(rows))
         served = served.with_batch(np.concatenate([ones[0], values[1]]), np.concatenate([values[0], ones[1]]))
-        work = served.work()
+        work = serving_work(served)
         parts = phase_times(work)
-        return parts[:prefills, PREFILL], parts[prefills:, DECODING], served.bound(work)[prefills:]
+        return parts[:prefills, PREFILL], parts[prefills:, DECODING], serving_bound(served, work)[prefills:]
 
     def _pieces(self, phase: int, rows: np.ndarray, asked: _Asked, bounded: int) -> tuple[Array, Array]:
         """Parts (rows, 5) of one phase, and bounds of the first rows."""
@@ -213,11 +216,11 @@ class HalfPasses:
         for start in range(0, len(rows), _BATCH):
             some = slice(start, start + _BATCH)
             chosen = rows[some]
-            served = self._serving.take(_slice(chosen))
+            served = self.deployment.take(_slice(chosen))
             ones = np.ones(len(chosen))
             served = served.with_batch(*((ones, values[some]) if phase == PREFILL else (values[some], ones)))
-            work = served.work((phase,))
+            work = serving_work(served, (phase,))
             parts[some] = phase_times(work)[:, 0]
             if start < bounded:
-                bound[some] = served.bound(work)[: bounded - start]
+                bound[some] = serving_bound(served, work)[: bounded - start]
         return parts, bound

@@ -1,0 +1,403 @@
+"""Cells to plans and results to cells; each plan is evaluated once, and those that will be asked for next with it."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from xlperf.addin.functions import STAND_INS
+from xlperf.base.errors import Fault, InputError, nearest, printable
+from xlperf.catalog.cells import as_number, is_blank, parse_header, plan_kind
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import Column, results_of, split_header, table_schema, unit_of
+
+if TYPE_CHECKING:
+    from xlperf.catalog.table import Place, Table
+
+MOST_FAULTS_SHOWN = 5
+MOST_ROWS_KEPT = 20_000
+MOST_COMPANIONS = 2_000
+MOST_GROUPS = 16
+MOST_HINTS = 50
+"""Faulty plans of one call whose cells list the names that may be meant; to find them takes milliseconds each."""
+
+Block = list[list[Any]]
+Evaluate = Callable[["Table"], "Table"]
+
+
+@dataclass(frozen=True, slots=True)
+class CellError:
+    """A cell that cannot be shown: the error code of the spreadsheet, and why in words."""
+
+    code: str
+    message: str
+
+
+class FunctionError(Exception):
+    """A worksheet function cannot be computed at all; carries what its cell shows."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.error = CellError(code, printable(message))
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Plans as a host sent them: kind, header cells, one tuple of cells per plan.
+
+    ``flags`` says where TRUE and FALSE stand: Python takes them for equal to 1 and 0, the reader of tables does not.
+    """
+
+    kind: str
+    header: tuple[Any, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    flags: tuple[tuple[int, int], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        flags = [
+            (number, place)
+            for number, row in enumerate(self.rows)
+            for place, cell in enumerate(row)
+            if cell is True or cell is False
+        ]
+        object.__setattr__(self, "flags", tuple(flags))
+
+
+def words_of(error: InputError, hints: bool = True) -> str:
+    """Faults as one text for a cell: the first ones and how many more; with the names that may be meant or without."""
+    lines = [str(fault) if hints else fault.brief for fault in error.faults[:MOST_FAULTS_SHOWN]]
+    more = len(error.faults) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more else "")
+
+
+# --- cells to tables -------------------------------------------------------------------------------------------------
+
+
+def block_of(argument: Any) -> Block:
+    """An argument as rows of cells of one width, blank rows at its end left out; empty where it is blank."""
+    if not isinstance(argument, (list, tuple)):
+        return [] if is_blank(argument) else [[_plain(argument)]]
+    rows = [[_plain(cell) for cell in row] if isinstance(row, (list, tuple)) else [_plain(row)] for row in argument]
+    while rows and all(is_blank(cell) for cell in rows[-1]):
+        rows.pop()
+    width = max(map(len, rows), default=0)
+    return [row if len(row) == width else row + [None] * (width - len(row)) for row in rows]
+
+
+def given_block(argument: Any) -> Block:
+    """An argument as rows of cells; empty where it is blank, or an empty cell, which LibreOffice hands over as 0."""
+    block = block_of(argument)
+    return [] if block == [[0]] else block
+
+
+def _plain(cell: Any) -> Any:
+    """One form of what hosts send differently: blanks are None, numbers floats; so equal tables have equal handles."""
+    if isinstance(cell, (float, bool)) or cell is None:
+        return cell
+    cell = as_number(cell)
+    if isinstance(cell, (float, bool)) or cell is None:
+        return cell
+    if isinstance(cell, int):
+        with suppress(OverflowError):
+            return float(cell)
+        return math.inf if cell > 0 else -math.inf
+    text = cell if isinstance(cell, str) else str(cell)
+    return text if text.strip() else None
+
+
+def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
+    """Plans of a card (two columns: name, value), of a table with its header row, or of rows whose header is given.
+
+    Parameters
+    ----------
+    plan, header : cells
+        Rows with or without their header row; the header row, blank if the plan has it.
+    kind : str
+        Table of the schema: ``chiplets`` ...; by default plans of the kind that the header says.
+
+    Returns
+    -------
+    Plans
+        At least one row.
+    """
+    block, headers = block_of(plan), given_block(header)
+    if headers:
+        if len(headers) > 1:
+            raise FunctionError("#VALUE!", f"header must be one row, got {len(headers)}")
+        names, rows = headers[0], block or [[None] * len(headers[0])]
+        if len(rows[0]) != len(names):
+            raise FunctionError("#VALUE!", f"the plan has {len(rows[0])} columns, its header {len(names)}")
+    elif not block:
+        raise FunctionError("#VALUE!", "the plan is empty")
+    elif len(block[0]) == 2:
+        card = [row for row in block if not all(is_blank(cell) for cell in row)]
+        names, rows = [row[0] for row in card], [[row[1] for row in card]]
+    else:
+        names, rows = block[0], block[1:]
+        if not rows:
+            raise FunctionError("#VALUE!", "there is no plan below the header row; give header if it stands elsewhere")
+    return Plans(kind or plan_kind(names), tuple(names), tuple(tuple(row) for row in rows))
+
+
+def position_of(plans: Plans, name: str) -> int:
+    """Which cell of each plan is a column."""
+    fields = parse_header(plans.kind, plans.header).fields
+    return next(one.position for one in fields if one.column.name == name)
+
+
+def named_place(
+    kind: str, header: Sequence[Any], rows: Sequence[Sequence[Any]], offset: int = 0, single: bool = False
+) -> Place:
+    """Where a value stands, in words: the name of the row if it has one."""
+    keys = [split_header(cell)[0] if isinstance(cell, str) else "" for cell in header]
+    key = table_schema(kind).key.name
+    position = keys.index(key) if key in keys else None
+
+    def place(row: int, column: str) -> str:
+        words = column.replace("_", " ")
+        if row < 0:
+            return f"{kind} header{', ' + words if words else ''}"
+        name = rows[row][position] if position is not None and position < len(rows[row]) else None
+        if isinstance(name, str) and name.strip() and column != key:
+            where = f'{kind} "{name.strip()}"'
+        else:
+            where = kind if single else f"{kind} row {offset + row + 1}"
+        return f"{where}{', ' + words if words else ''}"
+
+    return place
+
+
+def read_table(kind: str, header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Table:
+    """A catalog table from cells; faults name the row by its key."""
+    return table_from_rows(kind, header, rows, named_place(kind, header, rows))
+
+
+def read_plans_of(plans: Plans, first: int = 0, last: int | None = None) -> Table:
+    """Some plans as a table; faults name the plan."""
+    rows = plans.rows[first:last]
+    place = named_place(plans.kind, plans.header, rows, first, single=len(plans.rows) == 1)
+    return table_from_rows(plans.kind, plans.header, rows, place, skip_empty=False)
+
+
+def chosen_columns(plans: Plans, names: Sequence[str]) -> list[Column]:
+    """Columns with these names, of the results or of the plans themselves; every result where there are no names."""
+    sheet = results_of(plans.kind)
+    if not names:
+        return list(sheet.columns)
+    given = {one.column.name: one.column for one in parse_header(plans.kind, plans.header).fields}
+    columns, unknown = [], []
+    for text in names:
+        name = split_header(text)[0]
+        column = sheet.by_name.get(STAND_INS.get((plans.kind, name), name)) or given.get(name)
+        if column is None:
+            hint = nearest(name, [*sheet.by_name, *given]).replace("_", " ")
+            unknown.append(Fault("results", f'unknown result "{text.strip()}"; {hint}'))
+        else:
+            columns.append(column)
+    if unknown:
+        raise InputError(unknown)
+    return columns
+
+
+# --- tables to cells -------------------------------------------------------------------------------------------------
+
+
+def shown_column(table: Table, name: str) -> list[Any]:
+    """Cells of one result column in the unit of the schema; NaN is the error ``#N/A`` with the row's reason.
+
+    Parameters
+    ----------
+    table : Table
+        Results, in the units used inside.
+    name : str
+        Column.
+
+    Returns
+    -------
+    list
+        Numbers, texts, True and False, :class:`CellError`.
+    """
+    column = table.schema.by_name[name]
+    reasons = table.columns.get("reason")
+    values = table.columns.get(name)
+    if values is None:
+        return [CellError("#N/A", f"{column.name.replace('_', ' ')} is not computed")] * len(table)
+    if column.is_text:
+        return [str(value) for value in values]
+    if column.kind != "result-flag":
+        values = values / unit_of(column).factor
+    cells: list[Any] = values.tolist()
+    for row, value in enumerate(cells):
+        if value != value:
+            cells[row] = CellError("#N/A", str(reasons[row]) if reasons is not None else "")
+        elif column.kind == "result-flag":
+            cells[row] = bool(value)
+    return cells
+
+
+class ShownTable:
+    """A table of results whose columns become cells when they are first asked for."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._cells: dict[str, list[Any]] = {}
+
+    def cells(self, name: str) -> list[Any]:
+        """Cells of one column in the unit of the schema; NaN is the error ``#N/A`` with the row's reason."""
+        if name not in self._cells:
+            self._cells[name] = shown_column(self._table, name)
+        return self._cells[name]
+
+
+@dataclass
+class Outcome:
+    """Results of plans, row by row: where they stand, or why there are none.
+
+    ``rows`` has, per plan, None for a blank one, an error, or which table of ``tables`` and which row of it.
+    """
+
+    plans: Plans
+    rows: list[tuple[int, int] | CellError | None]
+    tables: list[ShownTable] = field(default_factory=list)
+
+    def column(self, name: str) -> list[Any]:
+        """Cells of one result, one per plan."""
+        return [
+            self.tables[row[0]].cells(name)[row[1]] if isinstance(row, tuple) else "" if row is None else row
+            for row in self.rows
+        ]
+
+    def words(self) -> list[str]:
+        """Why a plan has no result or what was assumed, one text per plan: ok where there is nothing to say."""
+        return [
+            cell.message if isinstance(cell, CellError) else "" if row is None else cell or "ok"
+            for cell, row in zip(self.column("reason"), self.rows, strict=True)
+        ]
+
+
+def solved(plans: Plans, evaluate: Evaluate) -> Outcome:
+    """Results of plans; a malformed plan is an error in its own row and leaves the others alone.
+
+    Parameters
+    ----------
+    plans : Plans
+        What the host sent.
+    evaluate : callable
+        Table of plans -> table of results; may raise InputError.
+
+    Returns
+    -------
+    Outcome
+        One entry per plan.
+    """
+    header = parse_header(plans.kind, plans.header)
+    inputs = [one.position for one in header.fields]
+    filled = [
+        number
+        for number, cells in enumerate(plans.rows)
+        if not all(position >= len(cells) or is_blank(cells[position]) for position in inputs)
+    ]
+    outcome = Outcome(plans, [None] * len(plans.rows))
+    if header.faults:
+        table_from_rows(plans.kind, plans.header, [], named_place(plans.kind, plans.header, []))  # raises them
+    dense = (
+        plans
+        if len(filled) == len(plans.rows)
+        else Plans(plans.kind, plans.header, tuple(plans.rows[n] for n in filled))
+    )
+
+    faulty: list[int] = []
+
+    def solve(first: int, last: int) -> None:
+        try:
+            results = evaluate(read_plans_of(dense, first, last))
+        except InputError as error:
+            if last - first == 1:
+                faulty.append(first)
+                outcome.rows[filled[first]] = CellError("#VALUE!", words_of(error, len(faulty) <= MOST_HINTS))
+                return
+            middle = (first + last) // 2
+            solve(first, middle)
+            solve(middle, last)
+            return
+        outcome.tables.append(ShownTable(results))
+        for row in range(last - first):
+            outcome.rows[filled[first + row]] = (len(outcome.tables) - 1, row)
+
+    if filled:
+        solve(0, len(filled))
+    return outcome
+
+
+class Outcomes:
+    """Outcomes of recent plans, by catalog; bounded, what was used least recently goes first.
+
+    A host asks cell by cell. When a catalog is edited, it asks for every plan again, one after the other; the first of
+    them brings its companions along, the single plans under the same header that were asked for before: a thousand
+    rows together take little longer than one, and give the same numbers to the last bit.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, Plans], Outcome] = OrderedDict()
+        self._rows_kept = 0
+        self._companions: OrderedDict[tuple[Any, ...], OrderedDict[Plans, None]] = OrderedDict()
+
+    def of(self, catalog: str, plans: Plans, evaluate: Evaluate) -> Outcome:
+        """Outcome of plans under a catalog.
+
+        Parameters
+        ----------
+        catalog : str
+            Handle; "" for the installed catalog.
+        plans : Plans
+            What the host sent.
+        evaluate : callable
+            Table of plans -> table of results.
+
+        Returns
+        -------
+        Outcome
+            From memory where it is there.
+
+        Raises
+        ------
+        InputError
+            Where the header is malformed.
+        """
+        key = (catalog, plans)
+        if key not in self._kept and len(plans.rows) == 1:
+            self._evaluate_companions(catalog, plans, evaluate)
+        if key not in self._kept:
+            self._keep(key, solved(plans, evaluate))
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _evaluate_companions(self, catalog: str, plans: Plans, evaluate: Evaluate) -> None:
+        group = self._companions.setdefault((plans.kind, plans.header), OrderedDict())
+        self._companions.move_to_end((plans.kind, plans.header))
+        if plans in group:
+            missing = [one for one in group if (catalog, one) not in self._kept]
+            together = solved(Plans(plans.kind, plans.header, tuple(one.rows[0] for one in missing)), evaluate)
+            for one, row in zip(missing, together.rows, strict=True):
+                if isinstance(row, tuple):  # a faulty one is evaluated alone, so that its message names it alone
+                    self._keep((catalog, one), Outcome(one, [row], together.tables))
+        group[plans] = None
+        group.move_to_end(plans)
+        _trim(group, MOST_COMPANIONS)
+        _trim(self._companions, MOST_GROUPS)
+
+    def _keep(self, key: tuple[str, Plans], outcome: Outcome) -> None:
+        self._kept[key] = outcome
+        self._rows_kept += len(outcome.rows)
+        while self._rows_kept > MOST_ROWS_KEPT and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._rows_kept -= len(dropped.rows)
+
+
+def _trim(kept: OrderedDict[Any, Any], most: int) -> None:
+    while len(kept) > most:
+        kept.popitem(last=False)
