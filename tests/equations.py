@@ -18,11 +18,26 @@ import numpy as np
 
 from xlperf.base.arrays import Columns
 from xlperf.catalog.schema import table_schema, unit_of
+from xlperf.equations.plan.columns import PlanColumns
 
+RECORDS = {"TrainingPlan": "training"}  # records made from the schema, and their sheets
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
 _ALL_CONSTANTS = ("Constants", "Mapping[str, Mapping[str, Array]]")
+_ON_A_CHIP = {
+    "mm2": (1.3, 2.3),
+    "J/B": (-12, -11),
+    "J/FLOP": (-13, -11),
+    "W/mm2": (-3, -2),
+    "W": (2, 4),
+    "B/s": (9, 11),
+    "FLOP": (5, 6),
+    "mm": (0.3, 1.5),
+    "B/s/mm": (10, 11),
+    "Hz": (8, 9),
+}
+"""Powers of ten of what sheets of chips hold: several dies on a wafer, power that budgets allow."""
 _ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*)(?: : (?P<type>.+))?$")
 
 
@@ -107,8 +122,14 @@ def exponents(unit: str) -> dict[str, int]:
 
     >>> exponents("token/s/W")
     {'token': 1, 's': -1, 'W': -1}
+    >>> exponents("USD/(B/s)")
+    {'USD': 1, 'B': -1, 's': 1}
     """
     powers: dict[str, int] = {}
+    unit, _, rate = unit.partition("/(")
+    if rate:
+        powers = {atom: -power for atom, power in exponents(rate.rstrip(")")).items()}
+        return {**exponents(unit), **powers}
     for position, atom in enumerate(unit.split("/")):
         if atom in ("-", "1", ""):
             continue
@@ -187,7 +208,9 @@ def _shape(text: str, default: tuple[int, ...]) -> tuple[int, ...]:
 def _bundle(annotation: str) -> type | None:
     for module in modules():
         found = vars(module).get(annotation)
-        if inspect.isclass(found) and (dataclasses.is_dataclass(found) or hasattr(found, "_fields")):
+        if inspect.isclass(found) and (
+            dataclasses.is_dataclass(found) or hasattr(found, "_fields") or annotation in RECORDS
+        ):
             return found
     return None
 
@@ -280,14 +303,24 @@ def _sheet(entry: Entry) -> str:
 
 
 def _draw_columns(name: str, entry: Entry, random: np.random.Generator) -> DrawnColumns:
-    """Every number and choice of a sheet, within the bounds of its schema; yields near 1."""
+    """Every number and choice of a sheet, near its default or within its bounds; yields near 1."""
     drawn = DrawnColumns()
     for column in table_schema(_sheet(entry)).columns:
         if column.kind == "number":
-            unit = unit_of(column).dimension
+            unit, default = unit_of(column).dimension, float(column.default or 0.0) * unit_of(column).factor
             values = _random(random, Entry(column.name, "", ""), unit, (ROWS,))
+            if unit in _ON_A_CHIP:
+                values = 10.0 ** random.uniform(*_ON_A_CHIP[unit], ROWS)
+            elif unit == "-":
+                values = random.integers(1, 9, ROWS).astype(float)
+            if default > 0.0 and not column.name.startswith("num_"):
+                values = default * random.uniform(0.8, 1.25, ROWS)
             if column.bounds.startswith("0.."):
                 values = random.uniform(0.9 if "yield" in column.name else 0.05, 0.95, ROWS)
+            if column.name.endswith("_needed"):  # out of as many as there are
+                values = np.ceil(drawn[column.name.removesuffix("_needed")].values * random.uniform(0.5, 1.0, ROWS))
+            if "blank:" in column.meaning:
+                values = np.where(random.random(ROWS) < 0.2, np.nan, values)
             drawn[column.name] = Leaf((name, column.name), entry, unit, values)
         elif column.kind == "choice":
             codes = random.integers(0, len(column.choices), ROWS).astype(float)
@@ -312,7 +345,27 @@ def _draw_all_constants(path: tuple[str, ...], random: np.random.Generator) -> d
     return {**drawn, "gemm_wide": drawn["gemm"]}
 
 
+def _draw_record(name: str, kind: type[PlanColumns], random: np.random.Generator) -> PlanColumns:
+    """A plan with every number, flag and choice of its sheet, and the columns that its class adds."""
+    columns: dict[str, Any] = {}
+    for column in table_schema(RECORDS[kind.__name__]).columns:
+        if column.kind not in ("number", "flag", "choice"):
+            continue
+        symbol = {"-": "-", "h": "s", "min": "s", "GB/s": "B/s", "T": "token"}.get(column.unit or "-", "-")
+        entry = Entry(column.name, "", "1 where so" if column.kind == "flag" else "")
+        values = _random(random, entry, symbol, (ROWS,))
+        if column.kind == "choice":
+            values = random.integers(0, len(column.choices), ROWS).astype(float)
+        columns[column.name] = Leaf((name, column.name), entry, symbol, values)
+    for entry in section(documentation(kind), "Attributes"):
+        unit = entry.unit or "-"
+        columns[entry.name] = Leaf((name, entry.name), entry, unit, _random(random, entry, unit, (ROWS,)))
+    return kind(columns)
+
+
 def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
+    if issubclass(kind, PlanColumns):
+        return _draw_record(name, kind, random)
     text = documentation(kind)
     default = _shape(text, (ROWS, 1))
     fields: dict[str, Any] = {}
@@ -333,6 +386,10 @@ def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
         if annotation in _ALL_CONSTANTS:
             fields[field] = _draw_all_constants((name, field), random)
             continue
+        if annotation == "Mapping[str, Array]":
+            own = ("serving_software", "serving_memory")
+            fields[field] = {k: v for family in own for k, v in _draw_constants((name, field), family, random).items()}
+            continue
         if not is_array(annotation) and annotation != "np.ndarray":
             raise CannotDraw(f"{name}.{field} is of type {annotation}")
         unit = entry.unit or "-"
@@ -349,8 +406,8 @@ def leaves(value: Any) -> Iterator[Leaf]:
     """All leaves of drawn arguments."""
     if isinstance(value, Leaf):
         yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
+    elif isinstance(value, Mapping | PlanColumns):
+        for part in (vars(value)["_columns"] if isinstance(value, PlanColumns) else value).values():
             yield from leaves(part)
     elif hasattr(value, "_fields") or dataclasses.is_dataclass(value):
         for field in value.__annotations__:
@@ -366,6 +423,11 @@ def filled(value: Any, change: Callable[[Leaf], Any]) -> Any:
         return Columns({name: filled(part, change) for name, part in value.items()}.__getitem__)
     if isinstance(value, Mapping):
         return {name: filled(part, change) for name, part in value.items()}
+    if isinstance(value, PlanColumns):
+        columns = filled(vars(value)["_columns"], change)
+        texts = [column for column in table_schema(RECORDS[type(value).__name__]).columns if column.kind == "text"]
+        rows = np.shape(next(iter(columns.values())))
+        return type(value)({**columns, **{text.name: np.full(rows, text.default, dtype=object) for text in texts}})
     if hasattr(value, "_fields") or dataclasses.is_dataclass(value):
         return type(value)(**{field: filled(getattr(value, field), change) for field in value.__annotations__})
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Outcome
@@ -132,3 +133,34 @@ def test_check_runs_the_tests_that_need_equations(workbook: Path, command: Calla
     assert found.lines()[0] == "xlperf.xlsx: a model is not what it says"
     outcome = command("check", workbook)
     assert (outcome.code, outcome.err) == (0, "")
+
+
+# --- doubts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "value", "line"),
+    [
+        ("accelerators!E2", 1e12, "[accelerators!E2]: memory bandwidth 1000000000000 TB/s is "),
+        ("accelerators!E2", 1e-6, "[accelerators!E2]: memory bandwidth 1e-06 TB/s is "),
+        ("prices!B2", 1e40, "[prices!B2]: capex 1e+40 USD is "),
+        ("networks!D3", 5e8, "[networks!D3]: link bandwidth 500000000 GB/s is "),
+        ("training!D2", 1e12, "[training!D2]: num accelerators 1000000000000 is "),
+    ],
+)
+def test_numbers_far_beyond_all_others_are_doubted(cell: str, value: float, line: str, tmp_path: Path) -> None:
+    def far(content: Any) -> list[str]:
+        found = check(write(tmp_path / "xlperf.xlsx", content), today=datetime.date(2025, 1, 1))
+        return [str(fault) for fault in found.warnings if "of all other rows" in fault.problem]
+
+    assert far(sheets()) == []
+    (said,) = far(set_cell(sheets(), cell, value))
+    assert line in said
+    assert said.endswith("check its zeros and its unit")
+    assert ("above the largest" in said) is (value > 1.0)
+
+
+def test_the_shipped_workbook_has_no_far_numbers() -> None:
+    from xlperf.base.resources import workbook
+
+    assert not [fault for fault in check(workbook()).warnings if "of all other rows" in fault.problem]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from importlib.resources import files
+from pathlib import Path
 
+import equations
 import numpy as np
 import pytest
 
@@ -13,7 +17,9 @@ from xlperf.catalog.schema import PLAN_TABLES, column, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.plans import plan_columns
 from xlperf.equations.plan import choices
-from xlperf.equations.plan.columns import Columns
+from xlperf.equations.plan.columns import PlanColumns
+from xlperf.equations.plan.training_plan import TrainingPlan
+from xlperf.equations.plan.training_rules import TRAINING_RULES
 
 CODES = [value for _, value in inspect.getmembers(choices, inspect.isclass)]
 
@@ -35,7 +41,7 @@ def test_codes_are_positions_of_the_words_in_the_schema(codes: type) -> None:
 
 
 def test_a_record_has_every_number_flag_and_choice_with_its_default() -> None:
-    plan = plan_columns(_plans(pipeline_schedule="zero-bubble", checkpoint_bandwidth=1.0), Columns)
+    plan = plan_columns(_plans(pipeline_schedule="zero-bubble", checkpoint_bandwidth=1.0), PlanColumns)
     for declared in table_schema("training").columns:
         if declared.kind in ("number", "flag", "choice"):
             assert getattr(plan, declared.name).shape == (1,), declared.name
@@ -49,7 +55,7 @@ def test_a_record_has_every_number_flag_and_choice_with_its_default() -> None:
 
 
 def test_a_record_is_read_only_and_a_changed_one_forgets_what_followed() -> None:
-    class Plan(Columns):
+    class Plan(PlanColumns):
         @property
         def twice(self) -> np.ndarray:
             return 2.0 * self.tensor_parallel
@@ -61,3 +67,46 @@ def test_a_record_is_read_only_and_a_changed_one_forgets_what_followed() -> None
     second = plan.take(slice(1, 2))
     assert (second.twice.tolist(), float(second.share), second.words("model").tolist()) == ([4.0], 0.5, ["b"])
     assert (len(plan), len(second)) == (2, 1)
+
+
+def _attributes_read(folder: str, name: str) -> set[str]:
+    """Attributes that the modules of a folder read of a variable or field of some name."""
+    found = set()
+    for path in Path(str(files("xlperf"))).joinpath(folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                owner = node.value
+                word = (
+                    owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+                )
+                if word == name:
+                    found.add(node.attr)
+    return found
+
+
+def test_every_attribute_of_a_training_plan_is_a_column_or_follows_from_columns() -> None:
+    columns = {declared.name for declared in table_schema("training").columns}
+    resolved = {entry.name for entry in equations.section(equations.documentation(TrainingPlan), "Attributes")}
+    read = _attributes_read("equations/training", "plan") | {
+        name for rule in TRAINING_RULES for name in re.findall(r"\{(\w+)\}", rule.reason)
+    }
+    unknown = {name for name in read if not hasattr(TrainingPlan, name)} - columns - resolved
+    assert not unknown
+
+
+def test_every_column_of_training_plans_is_read() -> None:
+    """By an equation or a rule of the plan, or by the engine that looks names up in the catalog."""
+    read = _attributes_read("equations", "plan") | _attributes_read("equations/plan", "self")
+    read |= {node for folder in ("equations/plan", "engine") for node in _words(folder)}
+    unread = {declared.name for declared in table_schema("training").columns} - read - {"name"}
+    assert not unread
+
+
+def _words(folder: str) -> set[str]:
+    """Strings and keywords in the modules of a folder, docstrings left out by their blanks."""
+    found = set()
+    for path in Path(str(files("xlperf"))).joinpath(folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                found.add(node.value)
+    return found

@@ -10,7 +10,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.engine.join import join
-from xlperf.engine.training import plan_of
+from xlperf.engine.training import training_plan
 from xlperf.equations.model.parameters import layer_matrices
 from xlperf.equations.plan.pipeline import layers_dealt
 from xlperf.equations.training.stages import stages_of
@@ -58,7 +58,7 @@ def test_stages_of_a_plan_dealt_by_cost(catalog: Catalog, stages: int) -> None:
     table = table_from_rows("training", list(row), [list(row.values())], lambda row, column: column)
     joined = join(table, catalog)
     model = joined.model
-    found = stages_of(model, plan_of(table, joined, np.full(1, 4.0)))
+    found = stages_of(model, training_plan(table, joined, np.full(1, 4.0)))
     head = float(model.vocab_size[0] * model.hidden_size[0] / layer_matrices(model, True)[0])
     if stages == 1:
         assert (found.first[0], found.last[0]) == (32.0, 32.0)

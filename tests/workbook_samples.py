@@ -110,3 +110,13 @@ def refused(action: Callable[..., object], argument: Any) -> str:
     with pytest.raises(InputError) as caught:
         action(argument)
     return str(caught.value)
+
+
+HEADER = "name,model,accelerator,num accelerators"
+PLAN = "first,Llama3-70B,H100-SXM-80GB,64"
+
+
+def csv_of(path: Path, *rows: str, header: str = HEADER) -> Path:
+    """A file of plans."""
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path

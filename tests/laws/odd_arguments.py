@@ -122,7 +122,7 @@ def spoilt(rng: random.Random, block: list[list[Any]]) -> list[list[Any]]:
 
 def with_columns(rng: random.Random, card: list[list[Any]]) -> list[list[Any]]:
     """A card of a plan with more columns, most of them with values that could be meant."""
-    from mutations import plausible_value
+    from spoilt_files import plausible_value
 
     from xlperf.catalog.schema import table_schema
 

@@ -198,8 +198,9 @@ def rounded(value: float) -> str:
 def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
     from openpyxl import Workbook
 
-    from xlperf.workbook.style import add_styles, save_workbook, write_table
-    from xlperf.workbook.tables import cell_value
+    from xlperf.workbook.package import save_workbook
+    from xlperf.workbook.style import add_styles
+    from xlperf.workbook.tables import cell_value, write_table
 
     workbook = Workbook()
     workbook.remove(workbook.worksheets[0])

@@ -66,13 +66,13 @@ def show(file: str) -> None:
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
 def new(file: str, empty: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: the shipped catalog and plans, drop-downs, comments, live formulas."""
-    from xlperf.workbook.new import new_workbook
+    from xlperf.workbook.build import new_workbook
 
     if Path(file).exists() and not force:
         raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
     if study is not None:
         from xlperf.studies import study as found
-        from xlperf.workbook.build_studies import write_study
+        from xlperf.workbook.studies import write_study
 
         if empty:
             raise click.UsageError("give --empty or --study, not both")

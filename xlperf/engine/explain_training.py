@@ -15,7 +15,7 @@ from xlperf.engine.operators import Row, operator_bounds, operator_row, operator
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.plan.plan import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
+from xlperf.equations.plan.choices import Recompute
 from xlperf.equations.training import Part, Setting, Step, step
 from xlperf.equations.training.communication import Collective
 from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts
@@ -67,9 +67,9 @@ def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list
         often = batches * float(done.counts[part.place][0])
         shares = {part.phase: np.ones((1, len(part.names)))}
         if part.phase == "forward" and part.place in LAYER_PLACES:
-            if mode == RECOMPUTE_FULL:
+            if mode == Recompute.FULL:
                 shares["recompute"] = repeated * shares["forward"]
-            elif mode == RECOMPUTE_SELECTIVE:
+            elif mode == Recompute.SELECTIVE:
                 selected = selected_share(plan, part)
                 shares["recompute"] = 0.0 * shares["forward"] if selected is None else repeated * selected
         for phase, share in shares.items():
@@ -89,7 +89,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     batches = float(plan.num_micro_batches[0])
     layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
     share = min(float(plan.recompute_layers[0]) / layers, 1.0)
-    passes = 2.0 + share * float(plan.recompute[0] == RECOMPUTE_FULL)
+    passes = 2.0 + share * float(plan.recompute[0] == Recompute.FULL)
     rows: list[Row] = []
 
     def add(column: str, *calls: tuple[str, Collective, float]) -> None:

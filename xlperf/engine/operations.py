@@ -25,9 +25,9 @@ from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.rules import remarks_of_rows
-from xlperf.equations.serving.messages import engine_all_reduce_time
-from xlperf.equations.serving.products import product_times
-from xlperf.equations.serving.work import VECTOR_FLOP
+from xlperf.equations.serving.communication import engine_all_reduce_time
+from xlperf.equations.serving.kernels import product_times
+from xlperf.equations.serving.phases import VECTOR_FLOP
 
 COLLECTIVES = {
     "all-reduce": lambda n: 2.0 * (n - 1.0) / n,
@@ -225,11 +225,11 @@ def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) 
         if stack == "inference":
             one = np.ones(1, dtype=bool)
             products = ServingGemms(Gemms((operation,), m, n, k, batch), np.ones_like(m), one, ~one, ~one)
-            arguments = serving.plan, kernels, architecture
-            traffic = product_times(products, place.device, place.wide_device, *arguments)[0]
+            traffic = product_times(serving, products)[0]
 
             def timed(place: _Place) -> Array:
-                return product_times(products, place.device, place.wide_device, *arguments)[1]
+                run = replace(serving, device=place.device, wide_device=place.wide_device)
+                return product_times(run, products)[1]
         else:
             narrow, wide = own.plan.product_size[:, None], own.plan.element_size[:, None]
             traffic = batch * (narrow * k * (m + n) + wide * m * n)

@@ -9,9 +9,9 @@ import numpy as np
 
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.equations.plan.columns import Columns
+from xlperf.equations.plan.columns import PlanColumns
 
-Record = TypeVar("Record", bound=Columns)
+Record = TypeVar("Record", bound=PlanColumns)
 
 
 @cache
@@ -27,25 +27,26 @@ def choice_codes(kind: str, column: str) -> dict[str, float]:
 
 
 def plan_columns(plans: Table, record: type[Record]) -> Record:
-    """A table of plans as a record: numbers and flags with the schema's defaults, choices as codes, words as stated.
+    """A table of plans as a record: numbers and flags with the schema's defaults, choices as codes.
 
     Parameters
     ----------
     plans : Table
         Plans as read.
     record : type
-        What to make: a subclass of :class:`Columns`.
+        What to make: a subclass of :class:`PlanColumns`.
 
     Returns
     -------
-    Columns
-        A column for each number, flag and choice of the schema, (rows,), NaN where one is blank and has no default.
+    PlanColumns
+        A column for each number, flag, choice and text of the schema, (rows,); NaN or "" where one is blank and has no
+        default. What the sheet itself says in words is in :meth:`PlanColumns.words`.
     """
     columns: dict[str, np.ndarray] = {}
     words: dict[str, np.ndarray] = {}
     for column in plans.schema.columns:
         name = column.name
-        if column.kind in ("number", "flag"):
+        if column.kind in ("number", "flag", "text"):
             columns[name] = plans.filled(name)
         elif column.kind == "choice":
             codes = choice_codes(plans.kind, name)

@@ -13,7 +13,7 @@ from xlperf.equations.cost.systems import carbon_of_energy
 from xlperf.equations.cost.tco import run_cost
 from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 from xlperf.equations.plan.memory import optimizer_element_size
-from xlperf.equations.plan.plan import TrainingPlan
+from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training import run
 from xlperf.equations.training.adapters import adapter_parameters
 from xlperf.equations.training.setting import WORD
@@ -55,7 +55,7 @@ def run_results(plans: Table, plan: TrainingPlan, joined: Joined, results: Mappi
     asked = np.where(np.isnan(steps), np.nan, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     parameters = parameter_count(joined.model) + np.where(plan.mtp_layers > 0, mtp_parameters(joined.model), 0.0)
-    frozen = plan.adapter_rank > 0
+    frozen = plan.frozen
     if some(frozen):
         model = joined.model
         layer = adapter_parameters(model, plan, np.ones_like(model.num_layers))

@@ -14,7 +14,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import AUTO_COLUMNS, split_header
 from xlperf.catalog.table import Table, place_of_row
-from xlperf.equations.plan.plan import PLACEHOLDERS
+from xlperf.equations.plan.training_plan import PLACEHOLDERS
 from xlperf.explore.auto_values import (
     MOST_ACCELERATORS,
     NUM_POINTS,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.cases import CASES, uncertain_columns, values_in_case
+from xlperf.engine.lookup import CASES, uncertain_columns, values_in_case
 
 MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
-_NODES = ("node", "base_node")
 
 
 def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
@@ -49,82 +46,63 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
         raise InputError(Fault("--tornado", f'"{result}" is no result of {kind}; {hint}'))
     shown = known[name]
 
-    def values(own: Table, with_catalog: Catalog) -> np.ndarray:
-        found: np.ndarray = _results(own, with_catalog)[name] / unit_of(shown).factor
-        return found
-
-    base = values(table, catalog)
-    found: list[list[tuple[float, Column, dict[str, float], dict[str, float]]]] = [[] for _ in range(len(table))]
-    for source, place in _sources(table, catalog):
+    base = _result(table, catalog, shown)
+    lines: list[dict[str, object]] = []
+    swings: list[tuple[int, float]] = []
+    for source, used in _sources(table, catalog):
         for column in uncertain_columns(source):
-            declared = source.schema.by_name[column]
-            changed = {}
+            header, unit = source.schema.by_name[column].header, unit_of(source.schema.by_name[column]).factor
+            inputs = {case: values_in_case(source, column, case) for case in CASES}
+            results = {"base": base}
             for case in ("low", "high"):
-                other = Table(
-                    source.kind, {**source.columns, column: values_in_case(source, column, case)}, source.place
-                )
-                changed[case] = (
-                    values(other, catalog) if source is table else values(table, catalog.with_tables([other]))
-                )
-            for row in range(len(table)):
-                at = place(row)
-                if at < 0:
-                    continue
-                inputs = {
-                    case: _plain(values_in_case(source, column, case)[at] / unit_of(declared).factor) for case in CASES
-                }
-                outcome = {
-                    "low": float(changed["low"][row]),
-                    "base": float(base[row]),
-                    "high": float(changed["high"][row]),
-                }
+                other = Table(source.kind, {**source.columns, column: inputs[case]}, source.place)
+                own = (other, catalog) if source is table else (table, catalog.with_tables([other]))
+                results[case] = _result(*own, shown)
+            for row in np.flatnonzero(used >= 0).tolist():
+                outcome = {case: float(results[case][row]) for case in CASES}
                 swing = max(outcome.values()) - min(outcome.values())
                 if swing > 0.0:
-                    found[row].append((swing, declared, inputs, outcome))
-    return _table(table, shown, found)
+                    swings.append((row, -swing))
+                    line = {"input": header, "sheet": source.kind, "swing": swing}
+                    line |= {f"value_{case}": _plain(inputs[case][used[row]] / unit) for case in CASES}
+                    lines.append(line | {f"result_{case}": outcome[case] for case in CASES})
+    names = table.text(table.schema.key.name)
+    order = sorted(range(len(lines)), key=swings.__getitem__)
+    last, rank = -1, 0
+    for place in order:
+        row = swings[place][0]
+        last, rank = row, rank + 1 if row == last else 1
+        lines[place] |= {"subject": str(names[row]), "result": shown.header, "rank": float(rank)}
+    columns = {
+        column.name: np.array(
+            [lines[place][column.name] for place in order], dtype=object if column.is_text else np.float64
+        )
+        for column in table_schema("cost_sensitivity").columns
+    }
+    return Table("cost_sensitivity", columns)
 
 
-def _results(table: Table, catalog: Catalog) -> Table:
+def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
+    """One result of designs or servers, in the unit in which it is shown."""
     if table.kind == "servers":
         from xlperf.engine.servers import evaluate_servers
 
-        return evaluate_servers(table)
-    from xlperf.engine.designs import evaluate_designs
+        found = evaluate_servers(table)
+    else:
+        from xlperf.engine.designs import evaluate_designs
 
-    return evaluate_designs(table, catalog)
+        found = evaluate_designs(table, catalog)
+    return np.asarray(found[shown.name] / unit_of(shown).factor)
 
 
-def _sources(table: Table, catalog: Catalog) -> list[tuple[Table, Callable[[int], int]]]:
-    """Tables with inputs, and which of their rows a design or server uses; -1 where it uses none."""
-    sources: list[tuple[Table, Callable[[int], int]]] = [(table, lambda row: row)]
-    if table.kind == "chiplets":
-        packages = catalog.rows("packages", table.text("package"), table, "package")
-        sources.append((catalog.tables["packages"], lambda row: int(packages[row])))
-        nodes = catalog.rows("process_nodes", table.text("node"), table, "node")
-        sources.append((catalog.tables["process_nodes"], lambda row: int(nodes[row])))
+def _sources(table: Table, catalog: Catalog) -> list[tuple[Table, np.ndarray]]:
+    """Tables with inputs, and the row of them that each design or server uses; -1 where it uses none."""
+    sources = [(table, np.arange(len(table)))]
+    for kind, column in (("packages", "package"), ("process_nodes", "node")) if table.kind == "chiplets" else ():
+        sources.append((catalog.tables[kind], catalog.rows(kind, table.text(column), table, column)))
     return sources
 
 
 def _plain(value: float) -> float:
     """A number as a sheet shows it, without what a factor of a unit leaves in the last digits."""
     return float(f"{value:.12g}")
-
-
-def _table(
-    table: Table, shown: Column, found: list[list[tuple[float, Column, dict[str, float], dict[str, float]]]]
-) -> Table:
-    names = table.text(table.schema.key.name)
-    rows: list[tuple[object, ...]] = []
-    for row, entries in enumerate(found):
-        for rank, (swing, declared, inputs, outcome) in enumerate(sorted(entries, key=lambda e: -e[0]), start=1):
-            rows.append(
-                (
-                    str(names[row]), shown.header, float(rank), declared.header, declared.table,
-                    *(inputs[case] for case in CASES), *(outcome[case] for case in CASES), swing,
-                )
-            )  # fmt: skip
-    columns = {
-        column.name: np.array([entry[place] for entry in rows], dtype=object if column.is_text else np.float64)
-        for place, column in enumerate(table_schema("cost_sensitivity").columns)
-    }
-    return Table("cost_sensitivity", columns)

@@ -6,7 +6,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.schema import column
-from xlperf.equations.plan.plan import PLACEHOLDERS
+from xlperf.equations.plan.training_plan import PLACEHOLDERS
 from xlperf.explore.space import Mask, Space, Value, common_divisor, divides, divisors, powers_of_two
 
 MOST_MICRO_BATCH = 64.0

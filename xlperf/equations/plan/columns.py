@@ -1,4 +1,4 @@
-"""A record of named columns: what a sheet's schema declares becomes the arguments of equations."""
+"""Plans as records of columns: what the schema of a sheet declares becomes the arguments of equations."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, Columns
 
 
-class Columns:
-    """Named arrays of one length, read as attributes: ``plan.tensor_parallel``.
+class PlanColumns(Columns):
+    """Columns of plans by name: ``plan.tensor_parallel``.
 
     The schema of a sheet says which columns there are: a number as it is, a yes or no as 1 or 0, a choice as its
     position among the choices. What follows from columns is a property of a subclass. A record never changes.
@@ -20,6 +20,11 @@ class Columns:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Array: ...
+
+    else:
+
+        def __getattr__(self, name):
+            raise AttributeError(f"{type(self).__name__} has no column {name}")
 
     def __init__(
         self,

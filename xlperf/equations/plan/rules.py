@@ -11,9 +11,9 @@ import numpy as np
 
 from xlperf.base.arrays import some
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.columns import Columns
+from xlperf.equations.plan.columns import PlanColumns
 
-P = TypeVar("P", bound=Columns)
+P = TypeVar("P", bound=PlanColumns)
 _PLACE = re.compile(r"\{([\w.]+)\}")
 
 
@@ -47,7 +47,7 @@ class Remark(NamedTuple):
         return Remark(self.rows[rows], self.sentence, tuple(values[rows] for values in self.values))
 
 
-def _named(name: str, plan: Columns, model: Model) -> np.ndarray:
+def _named(name: str, plan: PlanColumns, model: Model) -> np.ndarray:
     kind, _, column = name.rpartition(".")
     if kind == "words":
         return plan.words(column)
@@ -61,7 +61,7 @@ def broken_rules(rules: Sequence[Rule[P]], plan: P, model: Model) -> list[Remark
     ----------
     rules : sequence of Rule
         In the order in which they are said.
-    plan : Columns
+    plan : PlanColumns
         Plans, (rows,).
     model : Model
         Their models, (rows,).

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, some
+from xlperf.equations.plan.choices import AdapterModules, ContextMethod, Recompute
 from xlperf.equations.plan.memory import attention_activation_size, expert_activation_size, mlp_activation_size
-from xlperf.equations.plan.plan import ADAPT_ALL, RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, ULYSSES
 from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Setting
 
 
@@ -38,8 +38,8 @@ def _freed_inputs(setting: Setting) -> _Inputs:
     model, plan = setting.model, setting.plan
     element, tensor = plan.element_size, plan.tensor_parallel
     stream = plan.tokens * model.hidden_size * element / np.where(plan.sequence_parallel > 0, tensor, 1.0)
-    frozen = np.where(plan.adapter_rank > 0, 1.0, 0.0)
-    alone = np.where(plan.adapter_modules == ADAPT_ALL, 0.0, frozen)
+    frozen = np.where(plan.frozen, 1.0, 0.0)
+    alone = np.where(plan.adapter_modules == AdapterModules.ALL, 0.0, frozen)
     norm, activation = (1.0 - plan.again(name) for name in ("norm", "activation"))
     again = (1.0 - plan.again("products")) * (1.0 - plan.again("mlp"))
     dense = alone * again * (norm * stream + activation * plan.tokens * model.ffn_hidden_size / tensor * element)
@@ -60,12 +60,12 @@ def _narrow_inputs(setting: Setting) -> _Inputs | None:
     if not some(plan.keeps_copies):
         return None
     tensor, narrow = plan.tensor_parallel, plan.product_size
-    share = np.where(plan.keeps_copies & (plan.adapter_rank <= 0), 1.0 - plan.wide_layers / model.num_layers, 0.0)
+    share = np.where(plan.keeps_copies & ~plan.frozen, 1.0 - plan.wide_layers / model.num_layers, 0.0)
     saved = share * (narrow - plan.element_size)
     stream = plan.tokens * model.hidden_size / np.where(plan.sequence_parallel > 0, tensor, 1.0)
     norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
     output = plan.tokens * model.num_attention_heads * model.v_head_size / tensor
-    beside = np.where(plan.stores_narrow > 0, 0.0, share * narrow)
+    beside = np.where(plan.stores_fp8, 0.0, share * narrow)
     attention = products * (norm * saved * stream + beside * output)
     inner = plan.tokens * model.ffn_hidden_size / tensor
     dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
@@ -106,7 +106,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
     attention = attention_activation_size(
         plan.tokens, model.hidden_size, projected, width, scores, model.dropout, *common
     )
-    exchanged = (plan.context_method == ULYSSES) & (plan.context_parallel > 1)
+    exchanged = (plan.context_method == ContextMethod.ULYSSES) & (plan.context_parallel > 1)
     if some(exchanged):  # the output is kept on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * width / tensor * element, 0.0)
     dense = mlp_activation_size(
@@ -122,7 +122,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
         expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
         mixture = shared + expert_activation_size(copies, model.hidden_size, expert_ffn, model.gated_mlp, element)
         expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / tensor
-    if some(plan.adapter_rank > 0):
+    if some(plan.frozen):
         freed = _freed_inputs(setting)
         dense, mixture = dense - freed.dense, mixture - freed.mixture
     narrow = _narrow_inputs(setting)
@@ -130,8 +130,8 @@ def layer_activations(setting: Setting) -> LayerActivations:
         attention, dense = attention + narrow.attention, dense + narrow.dense
         mixture = mixture + narrow.mixture
     output_size = before_size = element  # of the output of attention; of what an activation function reads
-    if some(plan.stores_narrow):
-        stored = plan.stores_narrow > 0
+    if some(plan.stores_fp8):
+        stored = plan.stores_fp8
         output_size, before_size = np.where(stored, STORED_OUTPUT, element), np.where(stored, STORED, element)
         up = (1.0 + model.gated_mlp) * (element - before_size)
         attention = attention - plan.tokens * width / tensor * (element - output_size)
@@ -142,7 +142,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
         return LayerActivations(whole, mixture_whole, whole, mixture_whole)
 
     stream = plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
-    full, selective = plan.recompute == RECOMPUTE_FULL, plan.recompute == RECOMPUTE_SELECTIVE
+    full, selective = plan.recompute == Recompute.FULL, plan.recompute == Recompute.SELECTIVE
     if some(scores):
         kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
         attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)

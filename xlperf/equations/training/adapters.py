@@ -9,7 +9,8 @@ import numpy as np
 from xlperf.base.arrays import Array, some, total
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import Gemms, Vectors, attention_projections, mlp_gemms
-from xlperf.equations.plan.plan import ADAPT_ALL, TrainingPlan
+from xlperf.equations.plan.choices import AdapterModules
+from xlperf.equations.plan.training_plan import TrainingPlan
 
 PLACES = ("attention", "mlp")
 _FREED = "weight gradient"
@@ -26,8 +27,8 @@ class AdapterParameters(NamedTuple):
 def _adapted(place: str, gemms: Gemms, plan: TrainingPlan) -> Array:
     """1 where a product of a place has an adapter, (rows, operators)."""
     chosen = np.array([place == "attention" and name != "attention output" for name in gemms.names])
-    everywhere = (plan.adapter_modules == ADAPT_ALL)[:, None]
-    return np.where((plan.adapter_rank > 0)[:, None] & (chosen | everywhere), np.sign(gemms.batch), 0.0)
+    everywhere = (plan.adapter_modules == AdapterModules.ALL)[:, None]
+    return np.where(plan.frozen[:, None] & (chosen | everywhere), np.sign(gemms.batch), 0.0)
 
 
 def adapter_gemms(place: str, gemms: Gemms, plan: TrainingPlan) -> Gemms:
@@ -132,4 +133,4 @@ def frozen_products(names: tuple[str, ...], plan: TrainingPlan) -> np.ndarray:
     gradients = np.array(
         [name.endswith(_FREED) and " adapter " not in name and not name.startswith(_NOT_WEIGHTS) for name in names]
     )
-    return np.asarray((plan.adapter_rank > 0)[:, None] & gradients)
+    return np.asarray(plan.frozen[:, None] & gradients)

@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, side_by_side, some
 from xlperf.equations.network.collectives import collective_time
-from xlperf.equations.plan.plan import ALL_GATHER, OVERLAPS_ALL, PRIMARY, RING, ULYSSES
+from xlperf.equations.plan.choices import ContextMethod, QuantizedCopies, TensorOverlap, TokenDispatch
 from xlperf.equations.training.setting import Setting
 
 
@@ -126,18 +126,18 @@ def communication_of(
     tensor, context = plan.tensor_parallel, plan.context_parallel
     stream = plan.tokens * model.hidden_size * plan.element_size
     split, sharded = plan.sequence_parallel > 0, plan.zero_stage > 0
-    pair_call = (stream, np.where(split, tensor, 1.0), plan.tensor_stride)
-    reduce_call = (stream, np.where(split, 1.0, tensor), plan.tensor_stride)
-    stride = np.minimum(plan.context_stride, plan.data_stride)
+    pair_call = (stream, np.where(split, tensor, 1.0), plan.strides["tp"])
+    reduce_call = (stream, np.where(split, 1.0, tensor), plan.strides["tp"])
+    stride = np.minimum(plan.strides["cp"], plan.strides["dp"])
     gradients = trained_parameters * plan.gradient_size
     sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
     tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
     calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
-    primary = plan.quantized & (plan.quantized_copies == PRIMARY) & (plan.turns > 0)
+    primary = plan.quantized & (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
     saved = np.where(primary, 1.0 - plan.wide_layers / model.num_layers, 0.0) * (plan.element_size - plan.product_size)
     weights = parameters * plan.element_size - narrow_parameters * saved
     expert_weights_size = expert_parameters * (plan.element_size - saved)
-    frozen = (plan.adapter_rank > 0) & (plan.zero_stage < 3)  # only what is trained has to be gathered
+    frozen = plan.frozen & (plan.zero_stage < 3)  # only what is trained has to be gathered
     if some(frozen):
         weights = np.where(frozen, trained_parameters * plan.element_size, weights)
         expert_weights_size = np.where(frozen, 0.0, expert_weights_size)
@@ -155,8 +155,8 @@ def communication_of(
     keys_and_values = plan.tokens * groups * pair * plan.element_size
     queries_and_output = plan.tokens * heads * pair * plan.element_size
     ring, gather, exchange = (
-        (np.where(plan.context_method == method, context, 1.0), plan.context_stride)
-        for method in (RING, ALL_GATHER, ULYSSES)
+        (np.where(plan.context_method == method, context, 1.0), plan.strides["cp"])
+        for method in (ContextMethod.RING, ContextMethod.ALL_GATHER, ContextMethod.ULYSSES)
     )
     context_gather = (keys_and_values * context, *gather)
     context_exchange = (queries_and_output + keys_and_values, *exchange)
@@ -164,18 +164,20 @@ def communication_of(
     if setting.architecture.experts:
         routed, _, _ = setting.routed
         copies = routed * model.top_k * model.hidden_size
-        inside = np.minimum(np.maximum(setting.network.size[:, 0] / plan.expert_stride, 1.0), plan.expert_parallel)
+        inside = np.minimum(
+            np.maximum(setting.network.size[:, 0] / plan.expert_strides["ep"], 1.0), plan.expert_parallel
+        )
         across = plan.expert_parallel / inside
         share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
         share = np.where(across > 1.0, np.minimum(share, plan.dispatch_nodes / np.maximum(model.top_k, 1.0)), share)
-        share = np.where(plan.dispatch_copies > 0, 1.0, share)
+        share = np.where(plan.token_dispatch == TokenDispatch.COPIES, 1.0, share)
         padded = ~np.isnan(plan.expert_capacity)  # buffers of one size for each expert
         if some(padded):
             share = np.where(padded, plan.expert_capacity, share)
-        exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_stride)
+        exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_strides["ep"])
         expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
-        expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_tensor_stride)
-        expert_stride = plan.expert_data_stride
+        expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_strides["tp"])
+        expert_stride = plan.expert_strides["dp"]
         expert_sharded = np.where(sharded, plan.expert_zero_shards, 1.0)
         expert_gradients = trained_expert_parameters * plan.gradient_size
         expert_weights = (expert_weights_size, expert_sharded, expert_stride)
@@ -198,7 +200,7 @@ def communication_of(
     transfers = _call(
         setting,
         "point_to_point",
-        (stream / tensor, plan.pipeline_parallel, plan.stage_stride),
+        (stream / tensor, plan.pipeline_parallel, plan.strides["pp"]),
         (keys_and_values, *ring),
     )
 
@@ -247,10 +249,12 @@ def tensor_times(setting: Setting, communication: Communication) -> Array:
     gather, scatter = communication.tensor_gather.time, communication.tensor_scatter.time
     time = np.where(split, gather + scatter, communication.tensor_reduce.time)
     hidden = setting.constants["training_software"]["tensor_parallel_overlap"][:, 0]
-    forward = time * (1.0 - np.where(plan.tensor_overlap == OVERLAPS_ALL, hidden, 0.0))
+    forward = time * (1.0 - np.where(plan.tensor_overlap == TensorOverlap.ALL, hidden, 0.0))
     again = np.where(split, gather, 0.0)
-    beside = np.where(split & (plan.tensor_overlap < OVERLAPS_ALL), again + scatter, time + again)
-    return side_by_side(forward, time + again - np.where(plan.tensor_overlap > 0, hidden, 0.0) * beside)
+    beside = np.where(split & (plan.tensor_overlap != TensorOverlap.ALL), again + scatter, time + again)
+    return side_by_side(
+        forward, time + again - np.where(plan.tensor_overlap != TensorOverlap.NONE, hidden, 0.0) * beside
+    )
 
 
 def context_time(setting: Setting, communication: Communication, forward_core: Array, backward_core: Array) -> Array:

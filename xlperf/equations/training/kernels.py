@@ -32,7 +32,8 @@ from xlperf.equations.model.operators import (
     mtp_vectors,
     router_gemm,
 )
-from xlperf.equations.plan.plan import ALL_GATHER, FUSED, GRAPH_OF_STEP, LAYOUTS, PLAIN, PRIMARY, RING
+from xlperf.equations.plan.choices import ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
+from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.equations.training.setting import MASK, WORD, Part, Setting
@@ -82,7 +83,7 @@ class _Collected:
             time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
-        if some(setting.plan.adapter_rank > 0):
+        if some(setting.plan.frozen):
             frozen = frozen_products(whole.names, setting.plan)
             calls, time = np.where(frozen, 0.0, calls), np.where(frozen, 0.0, time)
         if setting.architecture.experts and not wide:
@@ -111,12 +112,12 @@ def _core_parts(setting: Setting) -> list[Part]:
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
     length = plan.sequence_length
     once = ones(length)
-    ringed = (plan.context_parallel > 1) & (plan.context_method == RING)
+    ringed = (plan.context_parallel > 1) & (plan.context_method == ContextMethod.RING)
     parts_of_ring = np.where(ringed, plan.context_parallel, 1.0)
     sequences = plan.micro_batch_size / (plan.context_parallel / parts_of_ring)
     uneven = plan.context_balance < 1
     if some(uneven):  # the rank with the last part of the sequence sees all keys before it
-        gathered = uneven & (plan.context_parallel > 1) & (plan.context_method == ALL_GATHER)
+        gathered = uneven & (plan.context_parallel > 1) & (plan.context_method == ContextMethod.ALL_GATHER)
         sequences = np.where(gathered, sequences * (2.0 - 1.0 / plan.context_parallel), sequences)
     shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, once, once)]
     if some(ringed):
@@ -172,7 +173,7 @@ def _gemm_parts(setting: Setting) -> list[Part]:
             narrow.add_with_gradients("moe", shared, element, gradient)
         wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
     adapters: list[Part] = []
-    if some(plan.adapter_rank > 0):
+    if some(plan.frozen):
         for place, gemms in narrow.forward[: len(ADAPTED)]:
             wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
             adapters += _adapter_parts(setting, place, gemms)
@@ -210,10 +211,10 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     read = plan.cast_reads[:, None] * element
     fused = plan.fused_reads[:, None] * element
     share = np.where(plan.quantized, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)[:, None]
-    kept = (plan.quantized_copies > 0)[:, None]
-    once = kept & ~(plan.regathers & (plan.quantized_copies < PRIMARY))[:, None]
+    kept = (plan.quantized_copies != QuantizedCopies.NONE)[:, None]
+    once = kept & ~(plan.regathers & (plan.quantized_copies == QuantizedCopies.KEPT))[:, None]
     again = np.where(kept, 0.0, 1.0)
-    layouts = np.where(plan.adapter_rank[:, None] > 0, 1.0, LAYOUTS)  # frozen weights need no gradient
+    layouts = np.where(plan.frozen[:, None], 1.0, LAYOUTS)  # frozen weights need no gradient
     gemms = joined(*(gemms for _, gemms in narrow.forward))
     inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
     weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
@@ -249,12 +250,12 @@ def _vector_parts(setting: Setting) -> list[Part]:
     if setting.architecture.experts:
         _, copies, _ = setting.routed
         ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-        separate = np.where(plan.graphs < GRAPH_OF_STEP, copies, 0.0)  # fused ones take the activation in
+        separate = np.where(plan.graphs < Graphs.STEP, copies, 0.0)  # fused ones take the activation in
         inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
         slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
-        sorted_twice = 1.0 + plan.dispatch_copies
+        sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
         moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
-        biased = np.where(plan.graphs < GRAPH_OF_STEP, model.bias_all, 0.0)
+        biased = np.where(plan.graphs < Graphs.STEP, model.bias_all, 0.0)
     for phase in ("forward", "backward"):
         backward = phase == "backward"
         found = attention_vectors(model, tokens, scores, tensor, sequence, element, MASK, latent, backward)
@@ -270,14 +271,14 @@ def _vector_parts(setting: Setting) -> list[Part]:
         if some(plan.mtp_layers):
             split = np.where(sequence > 0, tensor, 1.0)
             groups.append((phase, "mtp", mtp_vectors(model, tokens, split, element, backward)))
-    merged = np.where(plan.context_method == RING, plan.context_parallel - 1.0, 0.0)
+    merged = np.where(plan.context_method == ContextMethod.RING, plan.context_parallel - 1.0, 0.0)
     if some(merged):
         output = tokens * setting.heads * model.v_head_size
         traffic = (merged * output * (2.0 * WORD + element))[:, None]
         groups.append(("forward", "attention", Vectors(("merge of partial attention",), traffic)))
         groups.append(("backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)))
     vocab = tokens * ceil_div(model.vocab_size, tensor)
-    fused, plain = plan.cross_entropy == FUSED, plan.cross_entropy == PLAIN
+    fused, plain = plan.cross_entropy == CrossEntropy.FUSED, plan.cross_entropy == CrossEntropy.PLAIN
     loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 5.0) * WORD)
     gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
     outside = (

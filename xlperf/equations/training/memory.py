@@ -10,9 +10,10 @@ from xlperf.base.arrays import Array, ceil_div, side_by_side, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import attention_matrix_parameters, layer_small_parameters, router_parameters
 from xlperf.equations.model.transformer import expert_parameters
+from xlperf.equations.plan.choices import CrossEntropy, QuantizedCopies, Recompute
 from xlperf.equations.plan.memory import logits_size, optimizer_element_size, weights_size
 from xlperf.equations.plan.pipeline import in_flight_micro_batches
-from xlperf.equations.plan.plan import DUALPIPE, FUSED, LAYOUTS, PLAIN, PRIMARY, RECOMPUTE_FULL, TrainingPlan
+from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
 from xlperf.equations.training.adapters import AdapterParameters, adapter_parameters
 from xlperf.equations.training.setting import MASK, WORD, Setting
@@ -82,7 +83,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         small=small,
         router=router,
         adapters=adapter_parameters(model, plan, tensor)
-        if some(plan.adapter_rank > 0)
+        if some(plan.frozen)
         else AdapterParameters(np.zeros(table.shape), np.zeros(table.shape)),
     )
 
@@ -126,7 +127,7 @@ def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
     second = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first - step), 1.0))
     last = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
     found = side_by_side(first, second, np.where(single, first, last))
-    both_ways = plan.schedule == DUALPIPE
+    both_ways = plan.dualpipe
     if some(both_ways):
         found = np.where(both_ways[:, None], np.minimum(batches, stages + 1.0)[:, None], found)
     return found
@@ -140,7 +141,7 @@ def _kept(plan: TrainingPlan, size: LayerActivations, layers: Array, mixtures: A
         return kept, np.zeros(kept.shape)
     share = np.where(plan.recompute[:, None] > 0, np.minimum(plan.recompute_layers[:, None] / layers, 1.0), 1.0)
     plain = (layers - mixtures) * dense_whole + mixtures * mixture_whole
-    group = np.where(plan.recompute == RECOMPUTE_FULL, plan.recompute_group, 1.0)[:, None]
+    group = np.where(plan.recompute == Recompute.FULL, plan.recompute_group, 1.0)[:, None]
     one, least = np.where(mixtures > 0, mixture_whole, dense_whole), np.where(mixtures > 0, mixture, dense)
     return share * kept / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
 
@@ -148,7 +149,7 @@ def _kept(plan: TrainingPlan, size: LayerActivations, layers: Array, mixtures: A
 def _narrow_growth(setting: Setting) -> Array:
     """Bytes per weight of a product that its narrow copies add, (rows,); less than 0 where they replace it. [B]"""
     plan = setting.plan
-    replaced = np.where(plan.quantized_copies == PRIMARY, plan.element_size, 0.0)
+    replaced = np.where(plan.quantized_copies == QuantizedCopies.PRIMARY, plan.element_size, 0.0)
     share = 1.0 - plan.wide_layers / setting.model.num_layers
     return np.asarray(np.where(plan.keeps_copies, share * (LAYOUTS * plan.product_size - replaced), 0.0))
 
@@ -211,10 +212,10 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         layers = layers + ahead
         mixtures = mixtures + np.where(model.num_moe_layers > 0, 1.0, 0.0)[:, None] * ahead
         outside = outside + ahead * held.mtp[:, None]
-        outside[:, 2] += np.where((ahead[:, 2] > 0) & (plan.schedule != DUALPIPE), held.embedding, 0.0)
-    paired = plan.schedule == DUALPIPE
+        outside[:, 2] += np.where((ahead[:, 2] > 0) & (~plan.dualpipe), held.embedding, 0.0)
+    paired = plan.dualpipe
     for ends in (layers, mixtures, outside) if some(paired) else ():  # a rank has a stage of each end
-        ends[np.ix_(paired, (0, 2))] = 0.5 * (ends[paired, 0] + ends[paired, 2])[:, None]
+        ends[np.ix_(paired, np.array([0, 2]))] = 0.5 * (ends[paired, 0] + ends[paired, 2])[:, None]
     copies = plan.weight_copies[:, None]
     dense = copies * (
         layers * held.attention[:, None]
@@ -236,8 +237,8 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
         plan.tokens * ceil_div(model.vocab_size, plan.tensor_parallel),
         plan.element_size,
         WORD,
-        plan.cross_entropy == FUSED,
-        plan.cross_entropy == PLAIN,
+        plan.cross_entropy == CrossEntropy.FUSED,
+        plan.cross_entropy == CrossEntropy.PLAIN,
     )
     gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
     loss = (1.0 + mtp) * logits + 2.0 * stream + whole_stream + gathered
@@ -251,7 +252,7 @@ def memory_of(setting: Setting, held: RankParameters) -> dict[str, Array]:
     stage = plan.zero_stage[:, None]
     sharded_weights = (plan.zero_stage > 2) & (plan.master_size > 0)  # kept in FP32: they are the master copy
     state = np.where(sharded_weights, (1.0 + plan.adam) * plan.moment_size, state)[:, None]
-    frozen = (plan.adapter_rank > 0)[:, None]
+    frozen = plan.frozen[:, None]
     masters = sharded_weights[:, None] & ~frozen
     resting = np.where(masters, np.maximum(element, WORD), element)
     trained, trained_experts = dense, routed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.arrays import Array, some
-from xlperf.equations.plan.plan import TrainingPlan
+from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES
 from xlperf.equations.training.setting import Part
 

@@ -14,7 +14,7 @@ from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.plan import TrainingPlan
+from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.stages import StageLayers, stages_of
 
 WORD = 4.0

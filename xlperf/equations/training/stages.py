@@ -10,8 +10,7 @@ from xlperf.base.arrays import Array, ceil_div, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import layer_matrices
 from xlperf.equations.plan.pipeline import first_stage_layers, last_stage_layers, layers_dealt, stage_layers
-from xlperf.equations.plan.plan import DUALPIPE, TrainingPlan
-from xlperf.equations.plan.rules import Remark
+from xlperf.equations.plan.training_plan import TrainingPlan
 
 MODULE_LAYERS = 2.0
 """Layers that a multi-token prediction module with its output projection counts as when layers are dealt. [-]"""
@@ -47,12 +46,12 @@ def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
     shape = model.num_layers + ahead, plan.pipeline_parallel
     first, full = first_stage_layers(*shape), stage_layers(*shape)
     last = np.maximum(last_stage_layers(*shape) - ahead, 0.0)
-    if some(plan.dealt_by_cost):
+    if some(plan.split_by_cost):
         first, full, last = _by_cost(model, plan, StageLayers(first, full, last))
-    starts, ends = ~np.isnan(plan.first_stage_layers), ~np.isnan(plan.last_stage_layers)
-    if not some(starts | ends):
+    given = plan.ends_given
+    if not some(given):
         return StageLayers(first, full, last)
-    given = starts | ends
+    starts, ends = ~np.isnan(plan.first_stage_layers), ~np.isnan(plan.last_stage_layers)
     share = np.where(given, _between(model, plan), full)
     return StageLayers(
         np.where(starts, plan.first_stage_layers, np.where(given, share, first)),
@@ -69,66 +68,16 @@ def _by_cost(model: Model, plan: TrainingPlan, even: StageLayers) -> StageLayers
     start = layers_dealt(share, model.num_layers)
     fullest = np.zeros_like(start)
     before = start
-    for stage in range(2, int(np.max(np.where(plan.dealt_by_cost > 0, stages, 1.0)))):
+    for stage in range(2, int(np.max(np.where(plan.split_by_cost, stages, 1.0)))):
         after = np.where(stage < stages, layers_dealt(stage * share, model.num_layers), before)
         fullest, before = np.maximum(fullest, after - before), after
-    dealt = (plan.dealt_by_cost > 0) & (stages > 1)
+    dealt = plan.split_by_cost & (stages > 1)
     found = StageLayers(start, fullest, model.num_layers - before)
     return StageLayers(*(np.where(dealt, one, other) for one, other in zip(found, even, strict=True)))
 
 
 def _between(model: Model, plan: TrainingPlan) -> Array:
     """Layers of a stage whose layers are not given, chunks of one size; 0 where all are given."""
-    taken = np.nan_to_num(plan.first_stage_layers) + np.nan_to_num(plan.last_stage_layers)
-    left = plan.pipeline_parallel - ~np.isnan(plan.first_stage_layers) - ~np.isnan(plan.last_stage_layers)
     chunks = plan.virtual_pipeline
-    even = chunks * ceil_div(model.num_layers - taken, np.maximum(left, 1.0) * chunks)
-    return np.asarray(np.where(left > 0, even, 0.0) + 0.0 * model.num_layers)
-
-
-def stage_rules(model: Model, plan: TrainingPlan) -> list[Remark]:
-    """Rules that given layers of the ends must keep.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : TrainingPlan
-        Stages, and layers of the ends where they are given, (rows,). [-]
-
-    Returns
-    -------
-    list of Remark
-        None where no plan gives any.
-    """
-    given = ~np.isnan(plan.first_stage_layers) | ~np.isnan(plan.last_stage_layers)
-    rules = []
-    if some(plan.dealt_by_cost):
-        dealt = plan.dealt_by_cost > 0
-        rules = [
-            Remark(dealt & given, "stage dealing cost leaves no choice of the layers of the first or last stage"),
-            Remark(
-                dealt & (plan.virtual_pipeline > 1),
-                "stage dealing cost has no virtual pipeline, plan asks for {}",
-                (plan.virtual_pipeline,),
-            ),
-            Remark(dealt & (plan.schedule == DUALPIPE), "stage dealing cost has no dualpipe schedule"),
-            Remark(dealt & (plan.mtp_layers > 0), "stage dealing cost has no multi-token prediction modules"),
-        ]
-    if not some(given):
-        return rules
-    taken = np.nan_to_num(plan.first_stage_layers) + np.nan_to_num(plan.last_stage_layers)
-    left = plan.pipeline_parallel - ~np.isnan(plan.first_stage_layers) - ~np.isnan(plan.last_stage_layers)
-    rest = model.num_layers - taken
-    pieces = rest / (np.maximum(left, 1.0) * plan.virtual_pipeline)
-    uneven = np.where(left > 0, (pieces != np.floor(pieces)) | (rest <= 0), rest != 0)
-    single = plan.pipeline_parallel < 2
-    return [
-        *rules,
-        Remark(given & single, "layers of the first or last stage need pipeline parallel of 2 or more"),
-        Remark(
-            given & ~single & uneven,
-            "first and last stage take {} of {} layers: the rest does not divide over {} stages in between",
-            (taken, model.num_layers, left),
-        ),
-    ]
+    even = chunks * ceil_div(model.num_layers - plan.given_layers, np.maximum(plan.open_stages, 1.0) * chunks)
+    return np.asarray(np.where(plan.open_stages > 0, even, 0.0) + 0.0 * model.num_layers)

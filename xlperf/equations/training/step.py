@@ -15,6 +15,7 @@ from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import layer_matrices, matrix_parameters
 from xlperf.equations.model.transformer import attention_flop, expert_parameters, training_flop_per_token
+from xlperf.equations.plan.choices import Graphs, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.memory import optimizer_element_size
 from xlperf.equations.plan.pipeline import (
     dualpipe_bubble_time,
@@ -22,15 +23,7 @@ from xlperf.equations.plan.pipeline import (
     pipeline_bubble_time,
     zero_bubble_time,
 )
-from xlperf.equations.plan.plan import (
-    DUALPIPE,
-    GRAPH_OF_STEP,
-    LAYOUTS,
-    PRIMARY,
-    RECOMPUTE_FULL,
-    RECOMPUTE_SELECTIVE,
-    ZERO_BUBBLE,
-)
+from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.adapters import adapter_parameters
 from xlperf.equations.training.communication import Communication, communication_of, context_time, tensor_times
 from xlperf.equations.training.kernels import kernel_parts
@@ -110,7 +103,7 @@ _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), (1, 2)
 def _blocks(setting: Setting, parts: list[Part], communication: Communication) -> _Blocks:
     slowdown = setting.constants["training_software"]["kernel_slowdown"]
     plan = setting.plan
-    selective = some(plan.recompute == RECOMPUTE_SELECTIVE)
+    selective = some(plan.recompute == Recompute.SELECTIVE)
     times = np.zeros((4, len(slowdown), len(PLACES)))
     for part in parts:
         place = PLACES.index(part.place)
@@ -149,15 +142,15 @@ def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
     ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
     host = (layers - mixtures) * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
     apart = np.zeros(host.shape)
-    if some(plan.graphs):
-        host = np.where(plan.graphs[:, None] > 0, 0.0, host)
+    if some(plan.graphs != Graphs.NONE):
+        host = np.where((plan.graphs != Graphs.NONE)[:, None], 0.0, host)
     if setting.architecture.experts:
-        launched = np.where(plan.graphs[:, None] < GRAPH_OF_STEP, mixtures, 0.0)
+        launched = np.where(plan.graphs[:, None] < Graphs.STEP, mixtures, 0.0)
         experts = (setting.model.num_experts / plan.expert_parallel)[:, None]
         host = host + launched * constants["experts"]["layer_overhead_time"]
         apart = launched * experts * constants["experts"]["launch_time"]
-    full = (plan.recompute == RECOMPUTE_FULL)[:, None]
-    selective = (plan.recompute == RECOMPUTE_SELECTIVE)[:, None]
+    full = (plan.recompute == Recompute.FULL)[:, None]
+    selective = (plan.recompute == Recompute.SELECTIVE)[:, None]
     share = np.minimum(plan.recompute_layers[:, None] / layers, 1.0)
     passes = 2.0 + np.where(full, share, 0.0)
     forward = counts * blocks.forward[:, None, :]
@@ -207,7 +200,7 @@ def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
     plan = setting.plan
     stages, chunks = plan.pipeline_parallel, plan.virtual_pipeline
     plain = pipeline_bubble_time(stage.time + transfer, stages, chunks)
-    if not some(plan.schedule >= ZERO_BUBBLE):
+    if not some(plan.pipeline_schedule >= PipelineSchedule.ZERO_BUBBLE):
         return plain
     forward, backward = stage.passes(transfer)
     weights = np.minimum(stage.weight_gradients, backward)
@@ -215,7 +208,9 @@ def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
     weights = np.maximum(weights, np.minimum(weights + stage.backward_waiting, 0.5 * backward))
     filled = zero_bubble_time(forward, backward - weights, weights, stages)
     both = dualpipe_bubble_time(forward + backward, backward, weights, stages)
-    return np.where(plan.schedule == ZERO_BUBBLE, filled, np.where(plan.schedule == DUALPIPE, both, plain))
+    return np.where(
+        plan.pipeline_schedule == PipelineSchedule.ZERO_BUBBLE, filled, np.where(plan.dualpipe, both, plain)
+    )
 
 
 def _uneven_bubble(stages: Array, critical: Array, between: Array) -> Array:
@@ -267,7 +262,7 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
         mixture = expert_parameters(model.hidden_size, width, model.gated_mlp)
         again = plan.again("mlp") * model.num_dense_layers * dense + plan.again("moe") * model.num_moe_layers * mixture
         found = np.where(plan.again("products") > 0, 0.5 * (forward - scores), found + 2.0 * again)
-    found = np.where(plan.recompute == RECOMPUTE_FULL, forward, found)
+    found = np.where(plan.recompute == Recompute.FULL, forward, found)
     return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
 
 
@@ -277,9 +272,9 @@ def _copied_weights(setting: Setting, narrow: Array) -> Array:
     share = 1.0 - plan.wide_layers / setting.model.num_layers
     cast = plan.cast_reads * plan.element_size + LAYOUTS * plan.product_size
     turned = LAYOUTS * plan.product_size  # gathered in one layout, read and written once more in the other
-    primary = (plan.quantized_copies == PRIMARY) & (plan.turns > 0)
+    primary = (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
     each = np.where(primary, turned, np.where(plan.regathers, 0.0, cast))
-    return np.where(plan.keeps_copies & (plan.adapter_rank <= 0), share * narrow * each, 0.0)
+    return np.where(plan.keeps_copies & ~plan.frozen, share * narrow * each, 0.0)
 
 
 def _with_mtp(
@@ -335,7 +330,7 @@ def step(setting: Setting) -> Step:
     full_mixtures = mixture_layers(model, full_layers, stages, first=False)
     last_mixtures = mixture_layers(model, last_layers, stages, first=False)
     first_layers, first_mixtures = full_layers, full_mixtures
-    starts = ~np.isnan(plan.first_stage_layers) | (plan.dealt_by_cost > 0)
+    starts = ~np.isnan(plan.first_stage_layers) | (plan.split_by_cost)
     if some(starts):
         first_layers = np.where(starts, start_layers, full_layers)
         first_mixtures = np.where(starts, mixture_layers(model, start_layers, stages, first=True), full_mixtures)
@@ -358,7 +353,7 @@ def step(setting: Setting) -> Step:
         parameters, experts = _with_mtp(setting, held, parameters, experts, last_layers, last_mixtures)
     narrow = plan.weight_copies * held.narrow(full_layers, full_mixtures)
     trained, trained_experts = parameters, experts
-    frozen = plan.adapter_rank > 0
+    frozen = plan.frozen
     if some(frozen):
         adapters = full_layers * held.adapters.attention + dense * held.adapters.mlp
         adapters = np.where(frozen, plan.weight_copies * adapters, 0.0)
@@ -377,7 +372,7 @@ def step(setting: Setting) -> Step:
         side_by_side(one, single, none) + ahead,
         ahead,
     )
-    paired = plan.schedule == DUALPIPE
+    paired = plan.dualpipe
     if some(paired):  # half of the micro-batches meet the first stage, half the last
         counts[paired, :_MIDDLE] = 0.5 * (counts[paired, _FULL] + counts[paired, _LAST])[:, None]
     kinds = _stages(setting, blocks, counts)
@@ -391,7 +386,7 @@ def step(setting: Setting) -> Step:
 
     transfer = np.where(stages > 1, 2.0 * chunks * communication.stage_transfer.time, 0.0)
     bubble = _bubble(setting, kinds.kind(_MIDDLE), transfer)
-    dealt = (plan.dealt_by_cost > 0) & (stages > 1)
+    dealt = plan.split_by_cost & (stages > 1)
     if some(dealt):
         between = (model.num_layers - start_layers - last_layers) / full_layers
         bubble = np.where(dealt, _uneven_bubble(times_of_kinds + transfer[:, None], which, between), bubble)

@@ -1,0 +1,355 @@
+"""A training plan: the columns of the sheet, their defaults, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from xlperf.base.arrays import Array, some
+from xlperf.equations.model.model import Model
+from xlperf.equations.plan.choices import (
+    ActivationStorage,
+    Attention,
+    DispatchPrecision,
+    GradientPrecision,
+    MasterWeights,
+    MomentPrecision,
+    Optimizer,
+    PipelineSchedule,
+    QuantizedCopies,
+    Recompute,
+    StageDealing,
+)
+from xlperf.equations.plan.columns import PlanColumns
+
+FP32_SIZE, BF16_SIZE, FP8_SIZE = 4.0, 2.0, 1.0
+"""Bytes of an element of a gradient, a moment or a master weight, and of a token sent to experts. [B]"""
+DEFAULT_SEQUENCE_LENGTH = 4096.0
+"""Tokens of a sequence where neither the plan nor its model says otherwise. [-]"""
+MICRO_BATCHES_PER_STAGE = 4.0
+"""Micro-batches of a replica per pipeline stage where a plan leaves the global batch open. [-]"""
+UNLIMITED = ("dispatch_nodes", "zero_group_size", "recompute_layers")
+"""PlanColumns whose blank means that there is no limit."""
+PLACEHOLDERS = 2.0
+"""Layer-equivalents of embedding and output projection together when layers are split over stages. [-]"""
+RECOMPUTE_MODULES = ("core_attention", "mlp", "moe", "norm", "activation", "latent", "products")
+DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
+LAYOUTS = 2.0
+"""Copies of a quantized tensor: products read it by rows in one pass and by columns in the other. [-]"""
+
+
+class TrainingPlan(PlanColumns):
+    """PlanColumns of training plans as the sheet ``training`` has them, (rows,), and what follows from them.
+
+    Attributes
+    ----------
+    mtp_layers : Array
+        Multi-token prediction modules that are trained beside the model. [-]
+    product_size : Array
+        Bytes of an element in the matrix products, scales included. [B]
+    element_size : Array
+        Bytes of a weight and of an activation between the products. [B]
+    gradient_size : Array
+        Bytes of an element of the gradient buffer. [B]
+    cast_reads : Array
+        Passes over a tensor to cast it to the precision of the products. [-]
+    fused_reads : Array
+        The same of what a norm or an activation puts out; -1 where it writes the narrow one in place. [-]
+    turns : Array
+        1 where a quantized tensor can be transposed. [-]
+    """
+
+    @cached_property
+    def adam(self) -> Array:
+        """1 for Adam (two moments), 0 for SGD with momentum (one). [-]"""
+        return np.where(self.optimizer == Optimizer.ADAM, 1.0, 0.0)
+
+    @cached_property
+    def moment_size(self) -> Array:
+        """Bytes of an element of the optimizer's moments. [B]"""
+        narrow = np.where(self.moment_precision == MomentPrecision.FP8, FP8_SIZE, BF16_SIZE)
+        return np.where(self.moment_precision == MomentPrecision.FP32, FP32_SIZE, narrow)
+
+    @cached_property
+    def master_size(self) -> Array:
+        """Bytes per weight that the optimizer keeps beside 16-bit weights; the remainder is the other 16 bits. [B]"""
+        less = np.where(self.master_weights == MasterWeights.REMAINDER, FP32_SIZE - BF16_SIZE, 0.0)
+        return np.where(self.master_weights == MasterWeights.FP32, FP32_SIZE, less)
+
+    @cached_property
+    def dispatch_size(self) -> Array:
+        """Bytes of an element sent to experts. [B]"""
+        return np.where(self.dispatch_precision == DispatchPrecision.FP8, FP8_SIZE, self.element_size)
+
+    @cached_property
+    def flash_attention(self) -> Array:
+        """1 for a fused attention kernel, 0 for standard attention. [-]"""
+        return np.where(self.attention == Attention.STANDARD, 0.0, 1.0)
+
+    @cached_property
+    def stores_fp8(self) -> np.ndarray:
+        """Where activations wait for the backward pass in FP8 that no product keeps so anyway. [-]"""
+        return np.asarray(self.activation_storage == ActivationStorage.FP8)
+
+    @cached_property
+    def split_by_cost(self) -> np.ndarray:
+        """Where stages take layers in order until they exceed their share of the work. [-]"""
+        return np.asarray(self.stage_dealing == StageDealing.COST)
+
+    @cached_property
+    def dualpipe(self) -> np.ndarray:
+        """Where mirrored ranks hold the same two stages and micro-batches enter at both ends. [-]"""
+        return np.asarray(self.pipeline_schedule == PipelineSchedule.DUALPIPE)
+
+    @cached_property
+    def frozen(self) -> np.ndarray:
+        """Where weights are frozen and low-rank adapters are trained beside them. [-]"""
+        return np.asarray(self.adapter_rank > 0)
+
+    @cached_property
+    def ends_given(self) -> np.ndarray:
+        """Where the plan says how many layers the first or the last stage has. [-]"""
+        return np.asarray(~np.isnan(self.first_stage_layers) | ~np.isnan(self.last_stage_layers))
+
+    @cached_property
+    def given_layers(self) -> Array:
+        """Layers of the stages whose layers are given. [-]"""
+        return np.asarray(np.nan_to_num(self.first_stage_layers) + np.nan_to_num(self.last_stage_layers))
+
+    @cached_property
+    def open_stages(self) -> Array:
+        """Stages whose layers are not given. [-]"""
+        given = ~np.isnan(self.first_stage_layers), ~np.isnan(self.last_stage_layers)
+        return np.asarray(self.pipeline_parallel - given[0] - given[1])
+
+    @cached_property
+    def ranks(self) -> Array:
+        """Accelerators that the degrees need. [-]"""
+        ranks = self.tensor_parallel * self.pipeline_parallel * self.data_parallel * self.context_parallel
+        return np.asarray(ranks)
+
+    @cached_property
+    def stage_ranks(self) -> Array:
+        """Ranks of a pipeline stage. [-]"""
+        return np.asarray(self.tensor_parallel * self.context_parallel * self.data_parallel)
+
+    @cached_property
+    def num_micro_batches(self) -> Array:
+        """Micro-batches that one replica runs per step. [-]"""
+        return np.asarray(self.global_batch_size / (self.data_parallel * self.micro_batch_size))
+
+    @cached_property
+    def tokens(self) -> Array:
+        """Tokens of one micro-batch on one rank of the context. [-]"""
+        return np.asarray(self.micro_batch_size * self.sequence_length / self.context_parallel)
+
+    @property
+    def gpipe(self) -> Array:
+        """1 where all forward passes run before the first backward pass. [-]"""
+        return np.asarray(self.pipeline_schedule == PipelineSchedule.GPIPE, dtype=np.float64)
+
+    @cached_property
+    def weight_copies(self) -> Array:
+        """Copies of the weights in one pipeline: 2 with DualPipe, where mirrored ranks hold the same two stages. [-]"""
+        return np.where(self.dualpipe, 2.0, 1.0)
+
+    @cached_property
+    def shards(self) -> Array:
+        """Ranks that hold the same weights outside the experts: replicas x context x copies in a pipeline. [-]"""
+        return np.asarray(self.data_parallel * self.context_parallel * self.weight_copies)
+
+    @cached_property
+    def expert_replicas(self) -> Array:
+        """Ranks of a pipeline stage that hold the same experts. [-]"""
+        return np.asarray(self.stage_ranks / (self.expert_parallel * self.expert_tensor_parallel))
+
+    @cached_property
+    def expert_shards(self) -> Array:
+        """Ranks that hold the same experts. [-]"""
+        return np.asarray(self.expert_replicas * self.weight_copies)
+
+    @cached_property
+    def zero_shards(self) -> Array:
+        """Ranks over which what ZeRO shards is split, outside the experts. [-]"""
+        return np.asarray(np.minimum(self.zero_group_size, self.shards))
+
+    @cached_property
+    def expert_zero_shards(self) -> Array:
+        """Ranks over which what ZeRO shards of the experts is split. [-]"""
+        return np.asarray(np.minimum(self.zero_group_size, self.expert_shards))
+
+    @property
+    def quantized(self) -> np.ndarray:
+        """Where products take narrower elements than activations have. [-]"""
+        return np.asarray(self.product_size < self.element_size)
+
+    @property
+    def keeps_copies(self) -> np.ndarray:
+        """Where narrow copies outlive the product that they were made for. [-]"""
+        return np.asarray(self.quantized & (self.quantized_copies != QuantizedCopies.NONE))
+
+    @cached_property
+    def regathers(self) -> np.ndarray:
+        """Where sharded weights are gathered for every micro-batch; a pipeline keeps them for the whole step. [-]"""
+        return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel < 2))
+
+    def again(self, module: str) -> Array:
+        """1 where selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""
+        found = self._recomputed.get(module)
+        if found is None:
+            codes, modules = self._modules
+            asked = np.array([float(module in names) for names in modules])[codes]
+            found = self._recomputed[module] = asked * (self.recompute == Recompute.SELECTIVE)
+        return found
+
+    @cached_property
+    def _recomputed(self) -> dict[str, Array]:
+        """What :meth:`again` has found."""
+        return {}
+
+    @cached_property
+    def _modules(self) -> tuple[np.ndarray, list[frozenset[str]]]:
+        """Which of the distinct choices of modules to recompute each plan has, and the modules of those."""
+        codes, words = _distinct(self, "recompute_modules")
+        return codes, [_names(text) for text in words]
+
+    @cached_property
+    def unknown_modules(self) -> np.ndarray:
+        """Where a module to recompute is none of RECOMPUTE_MODULES. [-]"""
+        codes, modules = self._modules
+        return np.asarray(np.array([not names <= set(RECOMPUTE_MODULES) for names in modules])[codes])
+
+    @cached_property
+    def more_modules(self) -> np.ndarray:
+        """Where selective recomputation covers more than the core of the attention. [-]"""
+        codes, modules = self._modules
+        more = np.array([names != {"core_attention"} for names in modules])[codes]
+        return np.asarray((self.recompute == Recompute.SELECTIVE) & more)
+
+    @cached_property
+    def misnamed_order(self) -> np.ndarray:
+        """Where the dimension order does not name each of DIMENSIONS once. [-]"""
+        codes, orders = _distinct(self, "dimension_order")
+        return np.asarray(np.array([sorted(order.split("-")) != sorted(DIMENSIONS) for order in orders])[codes])
+
+    @cached_property
+    def strides(self) -> dict[str, Array]:
+        """Distance of neighbouring ranks of the groups of each dimension, outside the experts. [-]"""
+        sizes = {
+            "tp": self.tensor_parallel,
+            "cp": self.context_parallel,
+            "dp": self.data_parallel,
+            "pp": self.pipeline_parallel,
+        }
+        return self._strides(sizes)
+
+    @cached_property
+    def expert_strides(self) -> dict[str, Array]:
+        """The same of the groups of the experts. [-]"""
+        sizes = {
+            "tp": self.expert_tensor_parallel,
+            "ep": self.expert_parallel,
+            "dp": self.expert_replicas,
+            "pp": self.pipeline_parallel,
+        }
+        return self._strides(sizes)
+
+    def _strides(self, sizes: Mapping[str, Array]) -> dict[str, Array]:
+        codes, orders = _distinct(self, "dimension_order")
+        if len(orders) == 1:
+            return {**dict.fromkeys(DIMENSIONS, np.ones_like(self.tensor_parallel)), **group_strides(orders[0], sizes)}
+        strides = {name: np.ones_like(self.tensor_parallel) for name in DIMENSIONS}
+        for code, order in enumerate(orders):
+            rows = np.flatnonzero(codes == code)
+            own = {name: values[rows] for name, values in sizes.items()}
+            for name, values in group_strides(order, own).items():
+                strides[name][rows] = values
+        return strides
+
+    @property
+    def num_chunks(self) -> Array:
+        """Model chunks over all stages. [-]"""
+        return np.asarray(self.pipeline_parallel * self.virtual_pipeline)
+
+
+def group_strides(order: str, sizes: Mapping[str, Array]) -> dict[str, Array]:
+    """Distance of neighbouring ranks of each group when groups take neighbouring accelerators in an order.
+
+    Parameters
+    ----------
+    order : str
+        Dimensions from the innermost, joined by hyphens: ``tp-cp-ep-dp-pp``. [-]
+    sizes : mapping of str to Array
+        Ranks of each dimension, (rows,); a dimension that is missing has one. [-]
+
+    Returns
+    -------
+    dict of str to Array
+        Dimension -> stride, (rows,). [-]
+    """
+    strides: dict[str, Array] = {}
+    distance = np.ones_like(next(iter(sizes.values())))
+    for name in order.split("-"):
+        if name in sizes:
+            strides[name] = distance
+            distance = distance * sizes[name]
+    return strides
+
+
+def _distinct(plan: TrainingPlan, name: str) -> tuple[np.ndarray, list[str]]:
+    """Which of the distinct words of a column each plan has, and those words."""
+    column = getattr(plan, name)
+    if not plan.has(name):
+        return np.zeros(len(column), dtype=np.int64), [str(column[0])] if len(column) else []
+    words = column.tolist()
+    codes = {word: code for code, word in enumerate(dict.fromkeys(words))}
+    return np.array(list(map(codes.__getitem__, words)), dtype=np.int64), list(codes)
+
+
+@lru_cache(maxsize=1024)
+def _names(text: str) -> frozenset[str]:
+    """Modules that a text names, with spaces or commas between."""
+    return frozenset(text.replace(",", " ").split())
+
+
+def _or_else(values: Array, fallback: Array | float) -> Array:
+    blank = np.isnan(values)
+    return np.where(blank, fallback, values) if some(blank) else values
+
+
+def with_defaults(plan: TrainingPlan, model: Model, max_sequence_length: Array, gradient_size: Array) -> TrainingPlan:
+    """Fill the blanks whose default follows from other columns, from the model or from the software.
+
+    Parameters
+    ----------
+    plan : TrainingPlan
+        As the sheet has it, (rows,).
+    model : Model
+        Shapes, (rows,).
+    max_sequence_length : Array
+        Longest sequence of the models, NaN where unknown, (rows,). [-]
+    gradient_size : Array
+        Bytes of an element of the gradient buffer of the software, (rows,). [B]
+
+    Returns
+    -------
+    TrainingPlan
+        Data parallel: what the other degrees leave of the accelerators. Sequence parallel: where tensor parallel is
+        above 1. Global batch: four micro-batches per stage and replica. Sequence: 4096 tokens, or the model's longest.
+    """
+    tensor, stages, micro = plan.tensor_parallel, plan.pipeline_parallel, plan.micro_batch_size
+    replicas = _or_else(plan.data_parallel, plan.num_accelerators / (tensor * stages * plan.context_parallel))
+    longest = np.minimum(DEFAULT_SEQUENCE_LENGTH, _or_else(max_sequence_length, DEFAULT_SEQUENCE_LENGTH))
+    stated = np.where(plan.gradient_precision == GradientPrecision.FP32, FP32_SIZE, BF16_SIZE)
+    return plan.replaced(
+        data_parallel=replicas,
+        sequence_parallel=_or_else(plan.sequence_parallel, np.where(tensor > 1, 1.0, 0.0)),
+        global_batch_size=_or_else(plan.global_batch_size, replicas * micro * MICRO_BATCHES_PER_STAGE * stages),
+        sequence_length=_or_else(plan.sequence_length, longest),
+        adapter_rank=_or_else(plan.adapter_rank, 0.0),
+        mtp_layers=np.asarray(plan.train_mtp * model.num_mtp_layers),
+        gradient_size=np.where(np.isnan(plan.gradient_precision), gradient_size, stated),
+        **{name: _or_else(getattr(plan, name), np.inf) for name in UNLIMITED},
+    )
