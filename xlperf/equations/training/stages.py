@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, ones, side_by_side, some
-from xlperf.equations.model.model import Model
-from xlperf.equations.model.parameters import (
+from xlperf.equations.model.model import (
+    Model,
     attention_matrix_parameters,
     layer_matrices,
     layer_small_parameters,
