@@ -10,7 +10,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
-from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import DENSE
 from xlperf.equations.network.topologies import Network

@@ -24,8 +24,7 @@ from xlperf.equations.hardware.attention import (
     kv_cache_traffic,
     visible_pairs,
 )
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import gemm_time, vector_time
+from xlperf.equations.hardware.kernels import Device, gemm_time, vector_time
 from xlperf.equations.hardware.roofline import product_traffic
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms

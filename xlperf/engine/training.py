@@ -10,9 +10,9 @@ from xlperf.base.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.columns import plan_columns
 from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
 from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes
-from xlperf.engine.plans import plan_columns
 from xlperf.engine.run import run_results
 from xlperf.engine.token_costs import ALL_IN, basis_words, token_costs, unpriced_notes
 from xlperf.equations.cost.tco import run_cost
