@@ -165,7 +165,7 @@ class Session:
 
     def _answered(self, function: Function, arguments: Sequence[Any]) -> Block:
         names = [argument.name for argument in function.arguments]
-        if function.arguments[-1].repeated:
+        if function.arguments[-1].kind == "tables":
             arguments = [list(arguments)]
         elif len(arguments) > len(names):
             raise FunctionError("#VALUE!", f"{function.name} has {len(names)} arguments, got {len(arguments)}")
