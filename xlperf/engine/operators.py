@@ -41,7 +41,7 @@ def _operators_table(rows: list[Row]) -> Table:
 def _row(
     phase: str, name: str, family: str, calls: float, time: float, exposed: float | None = None, **numbers: float
 ) -> Row:
-    """One operator; total time, exposed time (all of it unless stated) and arithmetic intensity follow from the rest."""
+    """One operator; total time, exposed time and arithmetic intensity follow from the rest."""
     row: Row = {"phase": phase, "operator": name, "family": family, "calls": calls, "time": time}
     row.update(numbers)
     row["total_time"] = calls * time
