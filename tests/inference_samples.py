@@ -12,9 +12,10 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Model
+from xlperf.equations.model.serving import DENSE
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import inference_plan
-from xlperf.equations.serving import serving_results
+from xlperf.equations.serving import Deployment, serving_results
 
 LLAMA_7B = (32, 4096, 32, 32, 128, 11008, 32000)
 LLAMA_13B = (40, 5120, 40, 40, 128, 13824, 32000)
@@ -34,8 +35,8 @@ def constants(family: str, rows: int, **changed: float) -> dict[str, Array]:
     return {name: np.full((rows, 1), changed.get(name, constant.default)) for name, constant in declared.items()}
 
 
-def serve(plans: list[dict[str, Any]], **software: float) -> dict[str, Any]:
-    """Arguments of the serving equations: a device of round numbers, every plan a row."""
+def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float) -> Deployment:
+    """Plans on a device of round numbers, every plan a row."""
     rows = len(plans)
     filled = [
         {
@@ -101,24 +102,25 @@ def serve(plans: list[dict[str, Any]], **software: float) -> dict[str, Any]:
     plan = inference_plan(
         *(column(name) for name in (*names, "batch_size", "concurrency", "precision", "kv_precision"))
     )
-    return {
-        "model": model,
-        "device": device,
-        "attention_device": dataclasses.replace(device, peak_flop_rate=PEAKS["bf16"] * full),
-        "wide_device": dataclasses.replace(device, peak_flop_rate=PEAKS["bf16"] * full),
-        "network": network,
-        "plan": plan,
-        "kernels": {**{family: constants(family, rows) for family in FAMILIES}, "gemm_wide": constants("gemm", rows)},
-        "software": {
+    return Deployment(
+        model=model,
+        device=device,
+        attention_device=dataclasses.replace(device, peak_flop_rate=PEAKS["bf16"] * full),
+        wide_device=dataclasses.replace(device, peak_flop_rate=PEAKS["bf16"] * full),
+        network=network,
+        plan=plan,
+        kernels={**{family: constants(family, rows) for family in FAMILIES}, "gemm_wide": constants("gemm", rows)},
+        software={
             **constants("serving_software", rows, **software),
             **constants("serving_memory", rows, **software),
         },
-    }
+        reserved_memory=np.full(rows, reserved),
+        architecture=DENSE,
+    )
 
 
 def results(*plans: dict[str, Any], **software: float) -> dict[str, Array]:
-    arguments = serve(list(plans), **software)
-    return serving_results(**arguments, reserved_memory=np.full(len(plans), GIB))
+    return serving_results(serve(list(plans), GIB, **software))
 
 
 def varied(count: int) -> list[dict[str, Any]]:

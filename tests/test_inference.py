@@ -22,9 +22,9 @@ from inference_samples import (
 )
 
 from xlperf.equations.plan.rules import remarks_of_rows
-from xlperf.equations.plan.serving_memory import largest_batch
 from xlperf.equations.plan.serving_rules import serving_rules, serving_warnings, unmodelled_rules
-from xlperf.equations.serving import BOUNDS, serving_results, serving_work
+from xlperf.equations.serving import BOUNDS, Deployment, serving_results, serving_work
+from xlperf.equations.serving.memory import largest_batch
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -95,19 +95,18 @@ def test_latency_is_first_token_and_the_steps_after_it() -> None:
 
 
 def test_operators_add_up_to_the_phases() -> None:
-    arguments = serve(varied(50))
-    found = serving_results(**arguments, reserved_memory=np.zeros(50))
-    work = serving_work(**arguments)
+    deployment = serve(varied(50))
+    found, work = serving_results(deployment), serving_work(deployment)
     for side, phase in enumerate(("prefill_time", "time")):
         layers, passes, transfers = (values[:, side] for values in (work.layers, work.passes, work.transfers))
-        half = slice(5 * side, 5 * side + 5)
-        gemms, vectors = work.gemm_time[:, half], (work.vector_time * work.vector_calls)[:, half]
-        layer = gemms[:, :4].sum(axis=1) + vectors[:, :3].sum(axis=1) + work.attention_time[:, side]
-        layer += 2.0 * work.message_time[:, side, 0] + work.layer_overhead[:, side]
-        once = gemms[:, 4] + vectors[:, 3:].sum(axis=1) + work.message_time[:, side, :2].sum(axis=1)
+        gemms, vectors = work.gemms.time[:, side], (work.vectors.time * work.vectors.calls)[:, side]
+        messages = work.messages.time[:, side]
+        layer = gemms[:, :4].sum(axis=1) + vectors[:, :3].sum(axis=1) + work.attention.time[:, side, 0]
+        layer += 2.0 * messages[:, 0] + deployment.software["layer_overhead_time"][:, 0]
+        once = gemms[:, 4] + vectors[:, 3:].sum(axis=1) + messages[:, :2].sum(axis=1)
         once += work.pass_overhead[:, side]
-        total = layers * layer + passes * once + transfers * work.message_time[:, side, 2]
-        several = arguments["plan"].output_length > 1.0 if side else np.full(50, True)
+        total = layers * layer + passes * once + transfers * messages[:, 2]
+        several = deployment.plan.output_length > 1.0 if side else np.full(50, True)
         np.testing.assert_allclose(total[several], found["tpot" if side else phase][several], rtol=1e-12)
 
 
@@ -126,9 +125,9 @@ def test_context_grows_the_step_by_its_share() -> None:
     """Decoding attention over the mean of growing contexts: twice the tokens of the middle, whatever the length."""
     short, long = (results({"prompt_length": 1, "output_length": n, "batch_size": 64}) for n in (2, 2002))
     assert short["time_matrix"][0] == long["time_matrix"][0]
-    arguments = serve([{"prompt_length": 1, "output_length": n, "batch_size": 64} for n in (2, 3, 4, 2002)])
-    work = serving_work(**arguments)
-    np.testing.assert_allclose(work.context, [2.0, 2.5, 3.0, 1002.0])
+    work = serving_work(serve([{"prompt_length": 1, "output_length": n, "batch_size": 64} for n in (2, 3, 4, 2002)]))
+    flop = work.attention_flop[:, 1, 0]
+    np.testing.assert_allclose(2.0 * flop / flop[0], [2.0, 2.5, 3.0, 1002.0])
     assert long["time_attention"][0] > short["time_attention"][0]
 
 
@@ -142,16 +141,17 @@ def test_mean_over_the_steps_is_that_of_every_step() -> None:
 def test_better_hardware_is_never_slower() -> None:
     plans = varied(100)
     base = serve(plans)
-    slow = serving_results(**base, reserved_memory=np.zeros(100))
+    slow = serving_results(base)
     for field in ("memory_bandwidth", "peak_flop_rate", "vector_flop_rate"):
+        devices = {name: getattr(base, name) for name in ("device", "attention_device", "wide_device")}
         better = {
-            name: dataclasses.replace(base[name], **{field: 2.0 * getattr(base[name], field)})
-            for name in ("device", "attention_device", "wide_device")
+            name: dataclasses.replace(device, **{field: 2.0 * getattr(device, field)})
+            for name, device in devices.items()
         }
-        fast = serving_results(**{**base, **better}, reserved_memory=np.zeros(100))
+        fast = serving_results(dataclasses.replace(base, **better))
         assert (fast["latency"] <= slow["latency"] * (1.0 + 1e-12)).all(), field
-    link = dataclasses.replace(base["network"], link_bandwidth=2.0 * base["network"].link_bandwidth)
-    fast = serving_results(**{**base, "network": link}, reserved_memory=np.zeros(100))
+    link = dataclasses.replace(base.network, link_bandwidth=2.0 * base.network.link_bandwidth)
+    fast = serving_results(dataclasses.replace(base, network=link))
     assert (fast["latency"] <= slow["latency"] * (1.0 + 1e-12)).all()
 
 
@@ -173,7 +173,7 @@ def test_pipeline_of_one_sequence_is_a_walk_through_the_stages() -> None:
 def test_replicas_serve_side_by_side() -> None:
     """16 accelerators in stages of 2, 4 deep, are two copies: twice the tokens, and each as fast as one alone."""
     cells = {"tensor_parallel": 2, "pipeline_parallel": 4, "batch_size": 8}
-    plan = serve([{**cells, "num_accelerators": count} for count in (8, 16)])["plan"]
+    plan = serve([{**cells, "num_accelerators": count} for count in (8, 16)]).plan
     assert plan.replica_ranks.tolist() == [8.0, 8.0] and plan.num_replicas.tolist() == [1.0, 2.0]
     found = results({**cells, "num_accelerators": 8}, {**cells, "num_accelerators": 16})
     assert found["tokens_per_second"][1] == 2.0 * found["tokens_per_second"][0]
@@ -184,8 +184,7 @@ def test_pipeline_turns_its_micro_batches() -> None:
     """With a sequence or more per stage the stages work side by side on quarters of the batch."""
     plan = {"model": LLAMA_70B, "batch_size": 64, "prompt_length": 1000}
     one, four = (results({**plan, "pipeline_parallel": stages}) for stages in (1, 4))
-    arguments = serve([{**plan, "pipeline_parallel": 4}])
-    work = serving_work(**arguments)
+    work = serving_work(serve([{**plan, "pipeline_parallel": 4}]))
     assert work.layers[0, 1] == 80.0
     assert work.passes[0, 1] == 4.0
     assert work.transfers[0, 1] == 4.0
@@ -194,7 +193,7 @@ def test_pipeline_turns_its_micro_batches() -> None:
 
 
 def test_uneven_stages_wait_for_the_fullest() -> None:
-    uneven = serving_work(**serve([{"model": LLAMA_70B, "pipeline_parallel": 3, "batch_size": 30}]))
+    uneven = serving_work(serve([{"model": LLAMA_70B, "pipeline_parallel": 3, "batch_size": 30}]))
     assert uneven.layers[0, 1] == 3 * 27.0
 
 
@@ -244,10 +243,10 @@ def test_largest_batch_by_trial() -> None:
 
 
 def test_long_prefills_run_in_passes() -> None:
-    work = serving_work(**serve([{"prompt_length": 1000, "batch_size": 8}, {"prompt_length": 1000, "batch_size": 80}]))
+    work = serving_work(serve([{"prompt_length": 1000, "batch_size": 8}, {"prompt_length": 1000, "batch_size": 80}]))
     assert work.passes[:, 0].tolist() == [1.0, 10.0]
-    assert work.gemms.m[:, 0].tolist() == [8000.0, 8000.0]
-    assert work.gemms.m[1, 4] == 8.0, "logits for the last token of each sequence only"
+    assert work.shapes.m[:, 0].tolist() == [8000.0, 8000.0]
+    assert work.shapes.m[1, 4] == 8.0, "logits for the last token of each sequence only"
     few, full, more = results(*({"batch_size": batch} for batch in (20, 400, 4000)))["memory_activations"]
     assert few < full == more, "a pass takes so many tokens and no more"
 
@@ -281,13 +280,11 @@ def test_one_row_is_the_same_alone_and_among_a_thousand() -> None:
 
 def test_nan_stays_in_its_row() -> None:
     clean = results({}, {}, {})
-    spoiled = serve([{}, {}, {}])
-    model = spoiled["model"]
+    spoiled = serve([{}, {}, {}], GIB)
+    model = spoiled.model
     hidden = model.hidden_size.copy()
     hidden[1] = math.nan
-    found = serving_results(
-        **{**spoiled, "model": dataclasses.replace(model, hidden_size=hidden)}, reserved_memory=np.full(3, GIB)
-    )
+    found = serving_results(dataclasses.replace(spoiled, model=dataclasses.replace(model, hidden_size=hidden)))
     for name, values in found.items():
         assert (values[[0, 2]] == clean[name][[0, 2]]).all() or np.isnan(clean[name]).all(), name
     for name in ("ttft", "tpot", "latency", "tokens_per_second", "memory", "max_batch_size", "fits", "bound"):
@@ -295,9 +292,9 @@ def test_nan_stays_in_its_row() -> None:
 
 
 def test_precision_that_the_device_lacks_is_nan() -> None:
-    arguments = serve([{}, {}])
-    device = dataclasses.replace(arguments["device"], peak_flop_rate=np.array([[math.nan], [1e15]]))
-    found = serving_results(**{**arguments, "device": device}, reserved_memory=np.zeros(2))
+    deployment = serve([{}, {}])
+    device = dataclasses.replace(deployment.device, peak_flop_rate=np.array([[math.nan], [1e15]]))
+    found = serving_results(dataclasses.replace(deployment, device=device))
     assert np.isnan([found["latency"][0], found["bound"][0]]).all()
     assert np.isfinite([found["latency"][1], found["bound"][1]]).all()
 
@@ -313,25 +310,24 @@ def test_one_output_token_has_no_step() -> None:
 def test_speed() -> None:
     one, many = serve([{"tensor_parallel": 2, "pipeline_parallel": 2}]), serve(varied(1000))
 
-    def best(arguments: dict[str, Any], rows: int) -> float:
-        reserved = np.zeros(rows)
+    def best(deployment: Deployment) -> float:
         spent = []
         for _ in range(15):
             start = time.process_time()
-            serving_results(**arguments, reserved_memory=reserved)
+            serving_results(deployment)
             spent.append(time.process_time() - start)
         return min(spent)
 
-    assert best(one, 1) < 5e-3
-    assert best(many, 1000) < 0.12
+    assert best(one) < 5e-3
+    assert best(many) < 0.12
 
 
 # Legality
 
 
 def broken(**plan: Any) -> str:
-    arguments = serve([plan])
-    return str(remarks_of_rows(serving_rules(arguments["plan"], arguments["model"]), 1)[1][0])
+    deployment = serve([plan])
+    return str(remarks_of_rows(serving_rules(deployment.plan, deployment.model), 1)[1][0])
 
 
 @pytest.mark.parametrize(
@@ -378,7 +374,7 @@ def test_what_is_not_modelled_is_said() -> None:
 
 
 def test_context_beyond_the_model_is_a_warning() -> None:
-    plan = serve([{"prompt_length": 4000}, {"prompt_length": 3000}, {"output_length": 1}])["plan"]
+    plan = serve([{"prompt_length": 4000}, {"prompt_length": 3000}, {"output_length": 1}]).plan
     said = remarks_of_rows(serving_warnings(plan, np.array([4096.0, 4096.0, math.nan])), 3)[1]
     assert said.tolist() == [
         "prompt and output are 4200 tokens, beyond the model's longest context of 4096",

@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.plan.serving_memory import cache_budget, usable_memory
+from xlperf.equations.serving.memory import cache_budget, usable_memory
 from xlperf.workbook.build import table_of
 
 GIB = 2.0**30

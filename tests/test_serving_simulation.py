@@ -9,11 +9,11 @@ import pytest
 from serving_simulator import Outcome, pools, replica
 
 from xlperf.base.arrays import Array
-from xlperf.equations.serving.demand import Demand
-from xlperf.equations.serving.halves import HalfPasses, Times
-from xlperf.equations.serving.load import Service, Steady, closed_state, spread_quantiles
-from xlperf.equations.serving.pooled import PoolLoad, PoolState, pool_state
-from xlperf.equations.serving.replicas import Replicas
+from xlperf.equations.serving.batch_times import BatchTimes, Times
+from xlperf.equations.serving.continuous import Replicas
+from xlperf.equations.serving.load import RequestLoad
+from xlperf.equations.serving.pools import PoolLoad, PoolState, pool_state
+from xlperf.equations.serving.queueing import Service, Steady, closed_state, spread_quantiles
 
 # Time of a prefill, of a step without requests, of one more request in it; mean steps of a request.
 REPLICAS = [(0.05, 0.01, 0.0002, 200.0), (0.02, 0.01, 0.0001, 100.0), (0.1, 0.02, 0.0001, 300.0)]
@@ -29,18 +29,18 @@ class Linear:
     def take(self, rows: np.ndarray) -> Linear:
         return self
 
-    def times(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
+    def at(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
         steps, passes = ((first + more * x) for (first, more), x in ((self.of_step, batches), (self.of_pass, prompts)))
         return Times(steps, passes)
 
 
-def halves(times: tuple[float, float, float, float], prompt: float) -> HalfPasses:
+def linear(times: tuple[float, float, float, float], prompt: float) -> BatchTimes:
     return cast(Any, Linear(times[0], prompt, *times[1:3]))
 
 
-def demand(steps: float, most_prompts: float = 1.0) -> Demand:
+def requests_of(steps: float, most_prompts: float = 1.0) -> RequestLoad:
     columns = (steps, 1.0, most_prompts, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0)
-    return Demand(*(np.array([value]) for value in columns))
+    return RequestLoad(*(np.array([value]) for value in columns))
 
 
 def service(prefill: float, base: float, slope: float, steps: float) -> Service:
@@ -51,10 +51,10 @@ def service(prefill: float, base: float, slope: float, steps: float) -> Service:
 def opened(
     times: tuple[float, float, float, float], rate: float, prompts: float = 1.0, prompt: float = 0.0
 ) -> tuple[Service, Steady]:
-    asked = demand(times[3], prompts)
-    state = Replicas(halves(times, prompt), asked, np.array([1e4])).at_rate(np.array([rate]))
-    found = state.service(service(*times), asked.stages)
-    return found, found.open_state(np.array([rate]), NONE, state.running, state.least_share)
+    asked = requests_of(times[3], prompts)
+    state = Replicas(linear(times, prompt), asked, np.array([1e4])).at_rate(np.array([rate]))
+    found, interval = state.service(service(*times)), state.prefill / asked.pipeline_stages
+    return found, found.open_state(np.array([rate]), NONE, state.running, state.least_share, interval)
 
 
 def pooled(
@@ -65,8 +65,10 @@ def pooled(
     prompts: float = 1.0,
     prompt: float = 0.0,
 ) -> PoolState:
-    columns = (*counts, 1e4, 1e4, 0.01, rate, 0.0)
-    load = PoolLoad(halves(times, prompt), demand(times[3], prompts), *(np.array([float(each)]) for each in columns))
+    columns = (*counts, 1e4, 0.01, rate, 0.0)
+    load = PoolLoad(
+        linear(times, prompt), requests_of(times[3], prompts), *(np.array([float(each)]) for each in columns)
+    )
     return pool_state(load, np.array([requests]))
 
 
@@ -112,7 +114,7 @@ def test_requests_that_arrive(times: tuple[float, float, float, float], load: fl
 def test_prompts_are_batched_as_the_queue_grows(load: float, prompt: float) -> None:
     """A prefill of 0.1 s alone serves 10 requests/s; with up to 16 prompts in a pass many more."""
     times = (0.1, 0.01, 0.0001, 100.0)
-    most = Replicas(halves(times, prompt), demand(100.0, 16.0), np.array([1e4])).at_rate(np.ones(1)).capacity[0]
+    most = Replicas(linear(times, prompt), requests_of(100.0, 16.0), np.array([1e4])).at_rate(np.ones(1)).capacity[0]
     assert most > 35.0
     seen = replica(*times, seed=8, rate=load * most, most_prompts=16, prompt=prompt)
     _, found = opened(times, load * most, 16.0, prompt)

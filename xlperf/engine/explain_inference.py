@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,137 +13,91 @@ from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, phase_servings
 from xlperf.engine.operators import Row, operator_bounds, operator_row, operators_table
 from xlperf.equations.hardware.device import Device
-from xlperf.equations.model.serving import ONCE_GEMMS, ONCE_VECTORS
-from xlperf.equations.serving import Serving, ServingWork, serving_work
-from xlperf.equations.serving.work import FIXED
+from xlperf.equations.serving import Deployment, ServingWork, serving_work
+from xlperf.equations.serving.kernels import by_phase
+from xlperf.equations.serving.phases import FIXED
 
 _PHASES = ("prefill", "decode")
 _WAITED = ("time to first token beyond its prefill", "time of a step beyond its decode step")
 _ROUNDING = 1e-9
 
 
-def _works(setting: Serving, other: Callable[[Device], Device]) -> ServingWork:
+def _on(deployment: Deployment, other: Callable[[Device], Device]) -> ServingWork:
     """Operators of both phases on other accelerators."""
-    return serving_work(
-        setting.model,
-        other(setting.device),
-        other(setting.attention_device),
-        other(setting.wide_device),
-        setting.network,
-        setting.plan,
-        setting.kernels,
-        setting.software,
-        setting.architecture,
-    )
+    devices = deployment.device, deployment.attention_device, deployment.wide_device
+    device, attention_device, wide_device = map(other, devices)
+    placed = replace(deployment, device=device, attention_device=attention_device, wide_device=wide_device)
+    return serving_work(placed)
 
 
-def _bounds(setting: Serving) -> list[np.ndarray]:
-    """What bounds matrix products, attention and other kernels, (rows, operators) each."""
+def _kernel_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Row]:
+    """A row for each matrix product, attention and other kernel of a phase."""
 
     def times(other: Callable[[Device], Device]) -> list[Array]:
-        work = _works(setting, other)
-        return [work.gemm_time, work.attention_time, work.vector_time]
+        found = _on(deployment, other)
+        return [group.time[:, side] for group in (found.gemms, found.attention, found.vectors)]
 
-    return operator_bounds(times)
+    attention = ("attention", "attention_latent" if deployment.architecture.latent_attention else "attention_decode")
+    families = dict.fromkeys(work.attention.names, attention[side])
+    families["linear attention"] = ("linear_attention", "vector")[side]
+    shapes = (by_phase(values, len(_PHASES))[0, side].tolist() for values in work.shapes.columns)
+    products = {
+        name: {"m": m, "n": n, "k": k, "batch": batch, "flop": 2.0 * m * n * k * batch}
+        for name, m, n, k, batch in zip(work.gemms.names, *shapes, strict=True)
+    }
+    flop = zip(work.attention.names, work.attention_flop[0, side].tolist(), strict=True)
+    numbers = {**products, **{name: {"flop": each} for name, each in flop}}
+    groups = (work.gemms, "gemm"), (work.attention, ""), (work.vectors, "vector")
+    rows = []
+    for (group, family), bounds in zip(groups, operator_bounds(times), strict=True):
+        columns = (values[0, side].tolist() for values in (group.calls, group.time, group.traffic))
+        for index, (name, calls, time, traffic) in enumerate(zip(group.names, *columns, strict=True)):
+            runs = work.layers if index < len(group.names) - group.once else work.passes
+            calls = calls * float(runs[0, side])
+            if calls == 0.0:
+                continue
+            own = {"flop": 0.0, **numbers.get(name, {}), "traffic": traffic}
+            row = operator_row(_PHASES[side], name, family or families[name], calls, time, **own)
+            rows.append({**row, "bound": bounds[0, index]})
+    return rows
 
 
-def _kernel(
-    phase: str, name: str, family: str, calls: float, time: float, bound: object, **numbers: float,
-) -> Row:  # fmt: skip
-    return {**operator_row(phase, name, family, calls, time, **numbers), "bound": bound}
-
-
-def _phase_rows(setting: Serving, work: ServingWork, side: int) -> list[Row]:
-    phase = _PHASES[side]
+def _message_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Row]:
+    """A row for each kind of communication of a phase."""
     layers, passes = float(work.layers[0, side]), float(work.passes[0, side])
-    gemm_bounds, attention_bounds, vector_bounds = _bounds(setting)
-    rows: list[Row] = []
-    names = work.gemms.names[: len(work.gemms.names) // 2]
-    for index, name in enumerate(names):
-        column = side * len(names) + index
-        m, n, k, batch = (float(values[0, column]) for values in work.gemms[1:])
-        calls = float(work.gemm_calls[0, column]) * (layers if index < len(names) - ONCE_GEMMS else passes)
-        if calls == 0.0:
-            continue
-        rows.append(
-            _kernel(
-                phase,
-                name,
-                "gemm",
-                calls,
-                float(work.gemm_time[0, column]),
-                gemm_bounds[0, column],
-                m=m,
-                n=n,
-                k=k,
-                batch=batch,
-                flop=2.0 * m * n * k * batch,
-                traffic=float(work.gemm_traffic[0, column]),
-            )
-        )
-    family = ("attention", "attention_latent" if setting.architecture.latent_attention else "attention_decode")[side]
-    structure = setting.architecture
-    kinds = [("attention", family)]
-    kinds += [("local attention", family)] if structure.local_attention else []
-    kinds += [("linear attention", ("linear_attention", "vector")[side])] if structure.linear_attention else []
-    for index, (name, family) in enumerate(kinds):
-        column = side * len(kinds) + index
-        calls = float(work.attention_calls[0, column]) * layers
-        if calls == 0.0:
-            continue
-        rows.append(
-            _kernel(
-                phase,
-                name,
-                family,
-                calls,
-                float(work.attention_time[0, column]),
-                attention_bounds[0, column],
-                flop=float(work.attention_flop[0, column]),
-                traffic=float(work.attention_traffic[0, column]),
-            )
-        )
-    names = work.vector_names[: len(work.vector_names) // 2]
-    for index, name in enumerate(names):
-        column = side * len(names) + index
-        calls = float(work.vector_calls[0, column]) * (layers if index < len(names) - ONCE_VECTORS else passes)
-        if calls == 0.0:
-            continue
-        rows.append(
-            _kernel(
-                phase,
-                name,
-                "vector",
-                calls,
-                float(work.vector_time[0, column]),
-                vector_bounds[0, column],
-                flop=0.0,
-                traffic=float(work.vector_traffic[0, column]),
-            )
-        )
+    reduces, exchanges, contexts = (layers * float(calls) for calls in work.messages.calls[0])
+    ring = "point_to_point" if deployment.plan.ring[0] else "all_gather"
     messages = (
-        ("all-reduce", "all_reduce", float(work.message_calls[0, 0]) * layers + passes),
+        ("all-reduce", "all_reduce", reduces + passes),
         ("gathering of logits", "all_gather", passes),
         ("stage transfer", "point_to_point", float(work.transfers[0, side])),
-        ("exchange with experts", "all_to_all", float(work.message_calls[0, 1]) * layers),
+        ("exchange with experts", "all_to_all", exchanges),
         (
             "partial outputs of attention" if side else "keys and values of other ranks",
-            "all_reduce" if side else "point_to_point" if setting.plan.ring[0] else "all_gather",
-            float(work.message_calls[0, 2]) * layers,
+            "all_reduce" if side else ring,
+            contexts,
         ),
     )
+    rows = []
     for index, (name, family, calls) in enumerate(messages):
-        time, exposed = (float(times[0, side, index]) for times in (work.message_alone, work.message_time))
+        time, exposed, size = (
+            float(values[0, side, index]) for values in (work.messages.time, work.exposed_time, work.messages.size)
+        )
         if calls > 0 and time > 0:
-            size = float(work.message_size[0, side, index])
-            row = operator_row(phase, name, family, calls, time, exposed, traffic=size, flop=0.0)
+            row = operator_row(_PHASES[side], name, family, calls, time, exposed, traffic=size, flop=0.0)
             rows.append({**row, "bound": "network"})
+    return rows
+
+
+def _phase_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Row]:
+    rows = [*_kernel_rows(deployment, work, side), *_message_rows(deployment, work, side)]
     for name, calls, value in (
-        ("host time of a layer", layers, float(work.parts[0, side, 0, FIXED])),
-        ("host time of a pass", passes, float(work.pass_overhead[0, side])),
+        ("host time of a layer", work.layers, work.parts[0, side, 0, FIXED]),
+        ("host time of a pass", work.passes, work.pass_overhead[0, side]),
     ):
         if value > 0:
-            rows.append({**operator_row(phase, name, "serving_software", calls, value), "bound": "overhead"})
+            row = operator_row(_PHASES[side], name, "serving_software", float(calls[0, side]), float(value))
+            rows.append({**row, "bound": "overhead"})
     return rows
 
 
@@ -175,7 +130,7 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     decodes = results["tpot"][0] == results["tpot"][0]
     with np.errstate(all="ignore"):
         for side, serving in enumerate(phase_servings(one, catalog)[: 2 if decodes else 1]):
-            work = _works(serving, lambda device: device)
+            work = serving_work(serving)
             found = _phase_rows(serving, work, side)
             spent = sum(float(str(row["exposed_time"])) for row in found)
             step = float((serving.plan.tokens_per_step if side else np.ones(1))[0])

@@ -39,18 +39,20 @@ from xlperf.equations.plan.serving_plan import (
 from xlperf.equations.plan.serving_rules import precision_rules, serving_rules, serving_warnings, unmodelled_rules
 from xlperf.equations.serving import (
     BOUNDS,
-    HalfPasses,
-    Serving,
+    BatchTimes,
+    Deployment,
     Stream,
     loaded_results,
+    memory_of,
     operating,
     pool_state,
     pooled_results,
     pooled_target_results,
     pools_of,
+    serving_results,
     target_results,
 )
-from xlperf.equations.serving.runs import first_of_run
+from xlperf.equations.serving.queueing import first_of_run
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
 _EXCHANGES = ("all_to_all", "reduce_scatter")
@@ -79,7 +81,7 @@ _OF_SETTING = ("serving_software", "serving_memory", "serving_load", "serving_ho
 class ServingSetting:
     """What serving a block of plans depends on, and what the catalog says of it, (rows,)."""
 
-    serving: Serving
+    serving: Deployment
     load: Mapping[str, Array]
     bands: Mapping[str, Mapping[str, Array]]
     extrapolated: list[tuple[str, np.ndarray]]
@@ -199,7 +201,7 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
         eager, _ = catalog.calibration.constants_of("serving_eager", joined.keys)
         constants["serving_eager"] = _host_times(eager, slowdown)
     peak = joined.peak_for(attention)
-    serving = Serving(
+    serving = Deployment(
         joined.model,
         joined.device,
         replace(joined.device, peak_flop_rate=peak[:, None]),
@@ -286,7 +288,7 @@ def _stream(plans: Table, setting: ServingSetting, pool_requests: Array | None =
     )
 
 
-def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
+def phase_servings(plans: Table, catalog: Catalog) -> tuple[Deployment, Deployment]:
     """What a prefill and a step of decoding of one plan are computed with, at the batches that it runs with.
 
     Parameters
@@ -298,7 +300,7 @@ def phase_servings(plans: Table, catalog: Catalog) -> tuple[Serving, Serving]:
 
     Returns
     -------
-    tuple of Serving
+    tuple of Deployment
         Of the prefill and of decoding: the same but for separate pools.
     """
     named = named_rows(plans, catalog)
@@ -352,11 +354,11 @@ def _evaluate(
             operation = operating(serving, stream)
             results = loaded_results(serving, stream, operation)
             if searched:
-                results |= target_results(serving, stream, operation.room, operation.halves)
+                results |= target_results(serving, stream, operation.memory.max_batch_size, operation.times)
         else:
-            results = serving.results()
+            results = serving_results(serving)
             if searched:
-                results |= target_results(serving, stream, serving.room(), HalfPasses(serving))
+                results |= target_results(serving, stream, results["max_batch_size"], BatchTimes.of(serving))
         results = {**dict.fromkeys(_AT_TARGETS, np.full(len(plans), np.nan)), **results}
         rules += [
             *mode_rules(plans, mode),
@@ -389,9 +391,10 @@ def _evaluate(
     notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
     if prefilling is not None:
         prompt = replace(prefilling.serving.plan, output_length=np.ones(len(plans)))
-        room = replace(prefilling.serving, plan=prompt).room()
+        memory = memory_of(replace(prefilling.serving, plan=prompt))
+        room = memory.with_batch(prompt)
         lacking = ~illegal & (room.used > room.usable)
-        notes.append(_memory_note(lacking, "prefill pool: one prompt ", room.used, room.usable, room.capacity))
+        notes.append(_memory_note(lacking, "prefill pool: one prompt ", room.used, room.usable, memory.capacity))
         results["fits"] = np.where(lacking, 0.0, results["fits"])
     notes += [
         *(

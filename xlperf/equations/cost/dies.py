@@ -56,6 +56,13 @@ def dies_per_wafer(
     ----------
     .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semicond. Manuf. 18(1), 2005,
        doi:10.1109/TSM.2004.836656.
+
+    Examples
+    --------
+    A die of 10 mm x 10 mm on a wafer of 300 mm: 70686 / 100 = 706.9, less 942.5 / 14.14 = 66.6 at the rim:
+
+    >>> float(dies_per_wafer(10.0, 10.0, 300.0))
+    640.2
     """
     usable = np.maximum(array(wafer_diameter) - 2.0 * array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -96,6 +103,13 @@ def dies_per_wafer_by_area(
     ----------
     .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semicond. Manuf. 18(1), 2005,
        doi:10.1109/TSM.2004.836656.
+
+    Examples
+    --------
+    70686 mm2 over 100 mm2:
+
+    >>> float(dies_per_wafer_by_area(10.0, 10.0, 300.0))
+    706.86
     """
     radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -135,6 +149,13 @@ def dies_per_wafer_exponential(
     ----------
     .. [1] A. V. Ferris-Prabhu, "An algebraic expression to count the number of chips on a wafer", IEEE Circuits and
        Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
+
+    Examples
+    --------
+    706.86 dies by area, times exp(-10 / 150) = 0.9355:
+
+    >>> float(dies_per_wafer_exponential(10.0, 10.0, 300.0))
+    661.27
     """
     radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -178,6 +199,13 @@ def dies_per_wafer_placed(
     ----------
     .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semicond. Manuf. 18(1), 2005,
        doi:10.1109/TSM.2004.836656.
+
+    Examples
+    --------
+    Four dies of 10 mm: their outer corners are 14.1 mm from the middle of a wafer of 15 mm radius:
+
+    >>> float(dies_per_wafer_placed(10.0, 10.0, 30.0))
+    4.0
     """
     width, height, diameter, edge, scribe = np.broadcast_arrays(
         *(array(value) for value in (die_width, die_height, wafer_diameter, edge_exclusion, scribe_width))
@@ -229,6 +257,13 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
     ----------
     .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
        systems", 2025, arXiv:2503.15753.
+
+    Examples
+    --------
+    40 mm x 30 mm in fields of 26 mm x 33 mm, two beside each other:
+
+    >>> float(reticle_fields(40.0, 30.0, 26.0, 33.0))
+    2.0
     """
     along = ceil_div(die_width, reticle_width) * ceil_div(die_height, reticle_height)
     return np.asarray(np.minimum(along, ceil_div(die_height, reticle_width) * ceil_div(die_width, reticle_height)))
@@ -255,6 +290,13 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
     ----------
     .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
        systems", 2025, arXiv:2503.15753.
+
+    Examples
+    --------
+    Two dies of 300 mm2 in a field of 858 mm2: 600 / 858:
+
+    >>> float(reticle_utilization(300.0, 858.0))
+    0.6993
     """
     area = array(die_area)
     exposed = ceil_div(area, reticle_area) * array(reticle_area)
@@ -282,6 +324,13 @@ def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_shar
     ----------
     .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
        systems", 2025, arXiv:2503.15753.
+
+    Examples
+    --------
+    Half of the cost is lithography and a fifth of each field is empty: 0.5 + 0.5 / 0.8:
+
+    >>> float(lithography_cost_factor(0.5, 0.8))
+    1.125
     """
     share = array(lithography_share)
     return np.asarray(1.0 - share + share / array(reticle_utilization_share))
@@ -308,6 +357,13 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    A wafer of 16,000 USD with 64 dies:
+
+    >>> float(raw_die_cost(16000.0, 64.0))
+    250.0
     """
     return np.asarray(array(wafer_price) / array(num_dies))
 
@@ -335,6 +391,13 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    (100 + 2) / 0.8:
+
+    >>> float(good_die_cost(100.0, 2.0, 0.8))
+    127.5
     """
     return np.asarray((array(raw_cost) + array(sort_cost)) / array(pass_share))
 
@@ -360,6 +423,13 @@ def testing_cost(test_time: Numeric, tester_rate: Numeric) -> Array:
     ----------
     .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
        systems", 2025, arXiv:2503.15753.
+
+    Examples
+    --------
+    Two seconds at 0.05 USD/s:
+
+    >>> float(testing_cost(2.0, 0.05))
+    0.1
     """
     return np.asarray(array(test_time) * array(tester_rate))
 
@@ -368,6 +438,8 @@ def link_area(bandwidth: Numeric, macro_bandwidth: Numeric, macro_area: Numeric)
     r"""Area of the die-to-die links of one die: whole macros of a link standard.
 
     .. math:: A = \left\lceil\frac{B}{b}\right\rceil a
+
+    Heuristic, this work: link standards publish bandwidth and area of one macro, and dies have whole ones.
 
     Parameters
     ----------
@@ -383,9 +455,11 @@ def link_area(bandwidth: Numeric, macro_bandwidth: Numeric, macro_area: Numeric)
     area : numeric
         Area that the links take on the die. [mm2]
 
-    References
-    ----------
-    .. [1] D. Das Sharma et al., "Universal Chiplet Interconnect Express (UCIe): an open industry standard for
-       innovations with chiplets at package level", IEEE Trans. CPMT 12(9), 2022, doi:10.1109/TCPMT.2022.3207195.
+    Examples
+    --------
+    A bandwidth of 500 takes three macros of 200, 1.5 mm2 each:
+
+    >>> float(link_area(500.0, 200.0, 1.5))
+    4.5
     """
     return np.asarray(ceil_div(bandwidth, macro_bandwidth) * array(macro_area))

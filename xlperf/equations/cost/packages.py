@@ -15,6 +15,7 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array
 
 __all__ = [
+    "Module",
     "ModuleCost",
     "amortized_nre",
     "bond_yield",
@@ -26,6 +27,54 @@ __all__ = [
     "substrate_cost",
     "substrate_layer_factor",
 ]
+
+
+class Module(NamedTuple):
+    """What one module is made of, and what fails on the way, (rows,).
+
+    Attributes
+    ----------
+    chips_first : Array
+        1 where the carrier is built over the dies, 0 where dies are put on a carrier that was tested. [-]
+    raw_dies : Array
+        Dies R as if none were bad. [USD]
+    die_defects : Array
+        Bad dies D that were paid for with them. [USD]
+    sort_test : Array
+        Sort T of the dies. [USD]
+    memory : Array
+        Stacks of memory M. [USD]
+    carrier : Array
+        One carrier I. [USD]
+    substrate : Array
+        Substrate S below it, with assembly. [USD]
+    final_test : Array
+        Test of one module. [USD]
+    carrier_yield : Array
+        Yield y1 of carriers. [-]
+    bonding_yield : Array
+        Yield y2 of all bonds on the carrier; has no effect with chips first. [-]
+    attach_yield : Array
+        Yield y3 of putting the carrier on the substrate. [-]
+    stack_yield : Array
+        Yield ys of stacking dies before they meet the carrier. [-]
+    final_yield : Array
+        Share yf of the modules that pass the final test. [-]
+    """
+
+    chips_first: Array
+    raw_dies: Array
+    die_defects: Array
+    sort_test: Array
+    memory: Array
+    carrier: Array
+    substrate: Array
+    final_test: Array
+    carrier_yield: Array
+    bonding_yield: Array
+    attach_yield: Array
+    stack_yield: Array
+    final_yield: Array
 
 
 class ModuleCost(NamedTuple):
@@ -87,6 +136,13 @@ def bumping_cost(die_area: Numeric, num_dies: Numeric, bump_price: Numeric) -> A
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    Four dies of 100 mm2 at 0.5 cents per mm2:
+
+    >>> float(bumping_cost(100.0, 4.0, 0.005))
+    2.0
     """
     return np.asarray(array(die_area) * array(num_dies) * array(bump_price))
 
@@ -118,6 +174,13 @@ def substrate_layer_factor(
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    Four chips on 1000 mm2, between 900 and 1600 mm2:
+
+    >>> float(substrate_layer_factor(1000.0, 4.0, 900.0, 1600.0))
+    1.75
     """
     area, chips = array(substrate_area), array(num_chips)
     medium, large = array(medium_area), array(large_area)
@@ -149,6 +212,13 @@ def substrate_cost(substrate_area: Numeric, substrate_price: Numeric, layer_fact
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    3000 mm2 at 0.5 cents, twice for its layers:
+
+    >>> float(substrate_cost(3000.0, 0.005, 2.0))
+    30.0
     """
     return np.asarray(array(substrate_area) * array(substrate_price) * array(layer_factor))
 
@@ -189,6 +259,13 @@ def carrier_cost(
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    2000 / 20 for the silicon, 1000 x 0.01 for bumps, four bridges of 5 USD:
+
+    >>> float(carrier_cost(2000.0, 20.0, 1000.0, 0.01, 4.0, 5.0))
+    130.0
     """
     silicon = array(carrier_wafer_price) / array(carriers_per_wafer)
     return np.asarray(silicon + array(carrier_area) * array(bump_price) + array(num_bridges) * array(bridge_cost))
@@ -215,28 +292,22 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
     ----------
     .. [1] D. Stow, Y. Xie, T. Siddiqua and G. H. Loh, "Cost-effective design of scalable high-performance systems using
        active and passive interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
+
+    Examples
+    --------
+    Eight bonds of 99 %: 0.99 ** 8:
+
+    >>> float(bond_yield(0.99, 8.0))
+    0.9227
     """
     return np.asarray(np.power(array(yield_per_bond), array(num_bonds)))
 
 
-def module_cost(
-    assembly_order: str,
-    raw_dies: Numeric,
-    die_defects: Numeric,
-    sort_test: Numeric,
-    memory: Numeric,
-    carrier: Numeric,
-    substrate: Numeric,
-    final_test: Numeric,
-    carrier_yield: Numeric,
-    bonding_yield: Numeric,
-    attach_yield: Numeric,
-    stack_yield: Numeric = 1.0,
-    final_yield: Numeric = 1.0,
-) -> ModuleCost:
+def module_cost(module: Module) -> ModuleCost:
     r"""Cost of a good module by part.
 
-    With :math:`Y_m = y_2 y_3 y_f` for chips last and :math:`Y_m = y_1 y_3 y_f` for chips first:
+    Carriers are paid until one is good; what was put on them is lost with a module that fails. With
+    :math:`Y_m = y_2 y_3 y_f` for chips last and :math:`Y_m = y_1 y_3 y_f` for chips first:
 
     .. math:: W_d = (R + D + T)\left(\frac{1}{y_s Y_m} - 1\right),\quad W_h = M\left(\frac{1}{Y_m} - 1\right)
 
@@ -246,32 +317,8 @@ def module_cost(
 
     Parameters
     ----------
-    assembly_order : {"chips-last", "chips-first"}
-        Whether chips are put on a carrier that was tested, or the carrier is built over them.
-    raw_dies : numeric
-        Dies R of a module as if none were bad. [USD]
-    die_defects : numeric
-        Bad dies D that were paid for with them. [USD]
-    sort_test : numeric
-        Sort T of the dies of a module. [USD]
-    memory : numeric
-        Stacks of memory M of a module. [USD]
-    carrier : numeric
-        One carrier I. [USD]
-    substrate : numeric
-        Substrate S below it, with assembly. [USD]
-    final_test : numeric
-        Test of one module. [USD]
-    carrier_yield : numeric
-        Yield y1 of carriers. [-]
-    bonding_yield : numeric
-        Yield y2 of all bonds on the carrier; has no effect with chips first, may be NaN there. [-]
-    attach_yield : numeric
-        Yield y3 of putting the carrier on the substrate. [-]
-    stack_yield : numeric, default 1.0
-        Yield ys of stacking dies before they meet the carrier. [-]
-    final_yield : numeric, default 1.0
-        Share yf of the modules that pass the final test. [-]
+    module : Module
+        What one module is made of.
 
     Returns
     -------
@@ -281,21 +328,27 @@ def module_cost(
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    Dies of 100 USD on a carrier of 50 USD: one bond in two fails, so each good module has paid both twice:
+
+    >>> one = Module(0, 100, 0, 0, 0, carrier=50, substrate=0, final_test=0, carrier_yield=1, bonding_yield=0.5,
+    ...              attach_yield=1, stack_yield=1, final_yield=1)
+    >>> float(module_cost(one).wasted_dies), float(module_cost(one).package_defects), float(module_cost(one).total)
+    (100.0, 50.0, 300.0)
     """
-    below = array(attach_yield) * array(final_yield)
-    if assembly_order == "chips-first":
-        with_carrier = array(carrier_yield) * below
-        module_yield = with_carrier
-    else:
-        module_yield = array(bonding_yield) * below
-        with_carrier = array(carrier_yield) * module_yield
-    sorting, stacks = array(sort_test), array(memory)
-    dies, defects, base = array(raw_dies), array(die_defects), array(substrate)
-    package = array(carrier) + base
-    package_defects = array(carrier) * (1.0 / with_carrier - 1.0) + base * (1.0 / below - 1.0)
-    wasted_dies = (dies + defects + sorting) * (1.0 / (array(stack_yield) * module_yield) - 1.0)
+    below = array(module.attach_yield) * array(module.final_yield)
+    carrier_yield = array(module.carrier_yield)
+    module_yield = np.where(module.chips_first, carrier_yield, module.bonding_yield) * below
+    with_carrier = np.where(module.chips_first, module_yield, carrier_yield * module_yield)
+    dies, defects, sorting = array(module.raw_dies), array(module.die_defects), array(module.sort_test)
+    stacks, carrier, base = array(module.memory), array(module.carrier), array(module.substrate)
+    package = carrier + base
+    package_defects = carrier * (1.0 / with_carrier - 1.0) + base * (1.0 / below - 1.0)
+    wasted_dies = (dies + defects + sorting) * (1.0 / (array(module.stack_yield) * module_yield) - 1.0)
     wasted_memory = stacks * (1.0 / module_yield - 1.0)
-    test = sorting + array(final_test) / array(final_yield)
+    test = sorting + array(module.final_test) / array(module.final_yield)
     total = dies + defects + package + package_defects + wasted_dies + stacks + wasted_memory + test
     parts = (dies, defects, package, package_defects, wasted_dies, stacks, wasted_memory, test, total)
     return ModuleCost(*(np.asarray(part) for part in parts))
@@ -330,6 +383,13 @@ def chip_nre(
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    Two designs of 100 x 1000 + 5000 + 20000 USD:
+
+    >>> float(chip_nre(100.0, 2.0, 1000.0, 5000.0, 20000.0))
+    250000.0
     """
     each = array(area) * array(price_per_area) + array(fixed) + array(mask_set)
     return np.asarray(array(num_designs) * each)
@@ -368,6 +428,13 @@ def package_nre(
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    1000 x 10 for the carrier, 4000 x 1 for the substrate, 6000 in any case:
+
+    >>> float(package_nre(1000.0, 10.0, 4000.0, 1.0, 6000.0))
+    20000.0
     """
     carrier = array(carrier_area) * array(carrier_price_per_area)
     return np.asarray(carrier + array(substrate_area) * array(substrate_price_per_area) + array(fixed))
@@ -396,5 +463,12 @@ def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    500,000 USD over 100,000 parts, of which the product has four:
+
+    >>> float(amortized_nre(500000.0, 4.0, 100000.0))
+    20.0
     """
     return np.asarray(array(one_time_cost) * array(num_in_product) / array(num_in_family))

@@ -16,10 +16,10 @@ __all__ = [
     "crossover_volume",
     "die_carbon",
     "facility_cost",
-    "gross_margin",
     "network_cost",
     "network_parts",
     "sale_price",
+    "system_price",
 ]
 
 
@@ -46,6 +46,8 @@ def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
 
     .. math:: p = \frac{c}{1 - m}
 
+    The definition of a gross margin, solved for the price.
+
     Parameters
     ----------
     unit_cost : numeric
@@ -58,11 +60,45 @@ def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
     price : numeric
         Price. [USD]
 
+    Examples
+    --------
+    3000 USD is 30 % of the price:
+
+    >>> float(sale_price(3000.0, 0.7))
+    10000.0
+    """
+    return np.asarray(array(unit_cost) / (1.0 - array(margin_share)))
+
+
+def system_price(accelerator_price: Numeric, system_price_ratio: Numeric, link_cost: Numeric = 0.0) -> Array:
+    r"""Purchase price of an accelerator with its share of server and network, where no list of parts is known.
+
+    .. math:: C = p_a\,r + c_l
+
+    Parameters
+    ----------
+    accelerator_price : numeric
+        Price pa of the accelerator alone. [USD]
+    system_price_ratio : numeric
+        Price r with the share of server and network over that of the accelerator. [-]
+    link_cost : numeric, default 0.0
+        Cables or optics cl of its links. [USD]
+
+    Returns
+    -------
+    price : numeric
+        Capital cost of one accelerator, without the building. [USD]
+
     References
     ----------
     .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, appendix A.
+
+    Examples
+    --------
+    >>> float(system_price(30_000.0, 2.0, 500.0))
+    60500.0
     """
-    return np.asarray(array(unit_cost) / (1.0 - array(margin_share)))
+    return np.asarray(array(accelerator_price) * array(system_price_ratio) + array(link_cost))
 
 
 def crossover_volume(
@@ -92,35 +128,18 @@ def crossover_volume(
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    40,000 USD more for the design, 40 USD less for each unit:
+
+    >>> float(crossover_volume(100.0, 50000.0, 60.0, 90000.0))
+    1000.0
     """
     volume = divide(
         array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan
     )
     return np.asarray(np.where(volume > 0.0, volume, np.nan))
-
-
-def gross_margin(unit_cost: Numeric, price: Numeric) -> Array:
-    r"""Gross margin at a price, as a share of it.
-
-    .. math:: m = 1 - \frac{c}{p}
-
-    Parameters
-    ----------
-    unit_cost : numeric
-        Cost c of making one. [USD]
-    price : numeric
-        Price p. [USD]
-
-    Returns
-    -------
-    margin : numeric
-        Gross margin. [-]
-
-    References
-    ----------
-    .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, appendix A.
-    """
-    return np.asarray(1.0 - array(unit_cost) / array(price))
 
 
 def network_parts(
@@ -134,6 +153,8 @@ def network_parts(
 
     .. math:: s = \left\lceil\frac{n(1 + 1/o)}{k}\right\rceil + (L - 2)\left\lceil\frac{2n}{ok}\right\rceil
         + \left\lceil\frac{n}{ok}\right\rceil
+
+    Heuristic, this work, after the fat tree [1]_: oversubscription thins out every level above the first.
 
     Parameters
     ----------
@@ -224,6 +245,13 @@ def network_cost(
     ----------
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 3,
        doi:10.2200/S00874ED3V01Y201809CAC046.
+
+    Examples
+    --------
+    2 x 1000 + 10 x 50 + 20 x 100 + 8 x 500:
+
+    >>> float(network_cost(2.0, 10.0, 20.0, 8.0, 1000.0, 50.0, 100.0, 500.0))
+    8500.0
     """
     passive = array(switches) * array(switch_price) + array(cables) * array(cable_price)
     active = array(transceivers) * array(transceiver_price) + array(adapters) * array(adapter_price)
@@ -257,6 +285,13 @@ def facility_cost(
     ----------
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
        doi:10.2200/S00874ED3V01Y201809CAC046.
+
+    Examples
+    --------
+    1000 W x 1.2 x 10 USD/W + 500 USD:
+
+    >>> float(facility_cost(1000.0, 1.2, 10.0, 500.0))
+    12500.0
     """
     power = array(server_power) * array(power_usage_effectiveness)
     return np.asarray(power * array(building_price) + array(rack_cost))
@@ -289,6 +324,13 @@ def accelerator_capex(
     ----------
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
        doi:10.2200/S00874ED3V01Y201809CAC046.
+
+    Examples
+    --------
+    30000 + 80000 / 8 + 5000:
+
+    >>> float(accelerator_capex(30000.0, 80000.0, 8.0, 5000.0))
+    45000.0
     """
     return np.asarray(array(accelerator_price) + array(server_price) / array(num_accelerators) + array(network_price))
 
@@ -299,6 +341,8 @@ def accelerators_for_power(
     r"""Accelerators that a power budget feeds, in whole servers.
 
     .. math:: n = g \left\lfloor\frac{P}{g\,P_s\,\mathrm{PUE}}\right\rfloor
+
+    Heuristic, this work: the grid feeds whole servers at full load.
 
     Parameters
     ----------
@@ -316,10 +360,12 @@ def accelerators_for_power(
     num_accelerators : numeric
         Accelerators. [-]
 
-    References
-    ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
+    Examples
+    --------
+    Servers of 8 draw 10 kW each: 105 kW feed ten of them:
+
+    >>> float(accelerators_for_power(105000.0, 1000.0, 1.25, 8.0))
+    80.0
     """
     group = array(group_size)
     each = array(server_power) * array(power_usage_effectiveness) * group
@@ -347,6 +393,13 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
     ----------
     .. [1] U. Gupta et al., "ACT: designing sustainable computer systems with an architectural carbon modeling tool",
        ISCA 2022, doi:10.1145/3470496.3527408.
+
+    Examples
+    --------
+    3600 J at 1 g/J:
+
+    >>> float(carbon_of_energy(3600.0, 0.001))
+    3.6
     """
     return np.asarray(array(energy) * array(carbon_intensity))
 
@@ -387,6 +440,13 @@ def die_carbon(
     ----------
     .. [1] U. Gupta et al., "ACT: designing sustainable computer systems with an architectural carbon modeling tool",
        ISCA 2022, doi:10.1145/3470496.3527408.
+
+    Examples
+    --------
+    100 mm2 x (2 x 0.01 + 0.01 + 0.02) kg/mm2, every other die good:
+
+    >>> float(die_carbon(100.0, 0.5, 2.0, 0.01, 0.01, 0.02))
+    10.0
     """
     per_area = array(energy_per_area) * array(carbon_intensity) + array(gas_per_area) + array(material_per_area)
     return np.asarray(array(die_area) * per_area / array(die_yield))

@@ -48,6 +48,13 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
     ----------
     .. [1] C. H. Stapper, "Modeling of defects in integrated circuit photolithographic patterns", IBM J. Res. Dev.
        28(4), 1984, doi:10.1147/rd.284.0461.
+
+    Examples
+    --------
+    800 mm2 x 0.001 per mm2 x 0.8:
+
+    >>> float(critical_defects(800.0, 0.001, 0.8))
+    0.64
     """
     return np.asarray(array(die_area) * array(defect_density) * array(critical_area_ratio))
 
@@ -71,6 +78,13 @@ def poisson_yield(defects: Numeric) -> Array:
     ----------
     .. [1] B. T. Murphy, "Cost-size optima of monolithic integrated circuits", Proc. IEEE 52(12), 1964,
        doi:10.1109/PROC.1964.3442.
+
+    Examples
+    --------
+    exp(-0.5):
+
+    >>> float(poisson_yield(0.5))
+    0.6065
     """
     return np.asarray(np.exp(-array(defects)))
 
@@ -94,6 +108,13 @@ def murphy_yield(defects: Numeric) -> Array:
     ----------
     .. [1] B. T. Murphy, "Cost-size optima of monolithic integrated circuits", Proc. IEEE 52(12), 1964,
        doi:10.1109/PROC.1964.3442.
+
+    Examples
+    --------
+    (1 - 0.3679) ** 2:
+
+    >>> float(murphy_yield(1.0))
+    0.3996
     """
     mean = array(defects)
     share = divide(-np.expm1(-mean), mean, where_zero=1.0)
@@ -119,6 +140,13 @@ def rectangular_yield(defects: Numeric) -> Array:
     ----------
     .. [1] B. T. Murphy, "Cost-size optima of monolithic integrated circuits", Proc. IEEE 52(12), 1964,
        doi:10.1109/PROC.1964.3442.
+
+    Examples
+    --------
+    1 - exp(-1):
+
+    >>> float(rectangular_yield(0.5))
+    0.6321
     """
     twice = 2.0 * array(defects)
     return np.asarray(divide(-np.expm1(-twice), twice, where_zero=1.0))
@@ -143,6 +171,13 @@ def seeds_yield(defects: Numeric) -> Array:
     ----------
     .. [1] R. B. Seeds, "Yield and cost analysis of bipolar LSI", Int. Electron Devices Meeting, 1967,
        doi:10.1109/IEDM.1967.187739.
+
+    Examples
+    --------
+    1 / 1.25:
+
+    >>> float(seeds_yield(0.25))
+    0.8
     """
     return np.asarray(1.0 / (1.0 + array(defects)))
 
@@ -165,6 +200,13 @@ def moore_yield(defects: Numeric) -> Array:
     References
     ----------
     .. [1] G. E. Moore, "What level of LSI is best for you?", Electronics 43(4), 1970.
+
+    Examples
+    --------
+    exp(-0.5):
+
+    >>> float(moore_yield(0.25))
+    0.6065
     """
     return np.asarray(np.exp(-np.sqrt(array(defects))))
 
@@ -190,6 +232,13 @@ def bose_einstein_yield(defects: Numeric, num_critical_layers: Numeric) -> Array
     ----------
     .. [1] J. E. Price, "A new look at yield of integrated circuits", Proc. IEEE 58(8), 1970,
        doi:10.1109/PROC.1970.7911.
+
+    Examples
+    --------
+    Ten layers: 1.1 ** -10:
+
+    >>> float(bose_einstein_yield(0.1, 10.0))
+    0.3855
     """
     return np.asarray(np.power(1.0 + array(defects), -array(num_critical_layers)))
 
@@ -215,6 +264,13 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
     ----------
     .. [1] C. H. Stapper, F. M. Armstrong and K. Saji, "Integrated circuit yield statistics", Proc. IEEE 71(4), 1983,
        doi:10.1109/PROC.1983.12619.
+
+    Examples
+    --------
+    1.25 ** -2:
+
+    >>> float(negative_binomial_yield(0.5, 2.0))
+    0.64
     """
     alpha = array(clustering)
     return np.asarray(np.power(1.0 + array(defects) / alpha, -alpha))
@@ -284,6 +340,13 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
     ----------
     .. [1] C. H. Stapper, A. N. McLaren and M. Dreckmann, "Yield model for productivity optimization of VLSI memory
        chips with redundancy and partially good product", IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
+
+    Examples
+    --------
+    Two of three units: 0.9 ** 3 + 3 x 0.9 ** 2 x 0.1 = 0.729 + 0.243:
+
+    >>> float(harvested_yield(0.9, 3.0, 2.0))
+    0.972
     """
     good, units, needed = np.broadcast_arrays(array(unit_yield), array(num_units), array(num_units_needed))
     spare = units - needed
@@ -302,6 +365,8 @@ def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
 
     .. math:: Y = y^{f - 1}
 
+    Heuristic, this work: seams fail independently of each other.
+
     Parameters
     ----------
     stitch_yield : numeric
@@ -314,10 +379,12 @@ def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
     yield : numeric
         Share without a broken seam. [-]
 
-    References
-    ----------
-    .. [1] S. Y. Hou et al., "Wafer-level integration of an advanced logic-memory system through the second-generation
-       CoWoS technology", IEEE Trans. Electron Devices 64(10), 2017, doi:10.1109/TED.2017.2737644.
+    Examples
+    --------
+    Three fields have two seams: 0.98 ** 2:
+
+    >>> float(stitching_yield(0.98, 3.0))
+    0.9604
     """
     return np.asarray(np.power(array(stitch_yield), array(num_fields) - 1.0))
 
@@ -343,5 +410,12 @@ def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> A
     ----------
     .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
        systems", 2025, arXiv:2503.15753.
+
+    Examples
+    --------
+    Of the bad fifth 95 % are found: 1 - 0.19:
+
+    >>> float(sort_pass_share(0.8, 0.95))
+    0.81
     """
     return np.asarray(1.0 - (1.0 - array(die_yield_share)) * array(test_coverage_share))

@@ -14,6 +14,8 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
 
     .. math:: v = v_0 + (1 - v_0)\,x
 
+    Heuristic, this work: near its nominal voltage a node is close to the straight line [1]_.
+
     Parameters
     ----------
     clock_share : numeric
@@ -30,6 +32,13 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
     ----------
     .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187;
        near its nominal voltage a node is close to the straight line.
+
+    Examples
+    --------
+    Half-way between 0.6 and 1:
+
+    >>> float(voltage_share(0.5, 0.6))
+    0.8
     """
     least = array(least_voltage_share)
     return np.asarray(least + (1.0 - least) * array(clock_share))
@@ -53,6 +62,13 @@ def switching_power(flop_rate: Numeric, flop_energy: Numeric, voltage_share: Num
     -------
     switching_power : numeric
         Power. [W]
+
+    Examples
+    --------
+    1000 x 0.5 W, times 0.8 squared:
+
+    >>> float(switching_power(1000.0, 0.5, 0.8))
+    320.0
     """
     share = array(voltage_share)
     return np.asarray(array(flop_rate) * array(flop_energy) * share * share)
@@ -74,6 +90,13 @@ def transfer_power(bandwidth: Numeric, energy: Numeric) -> Array:
     -------
     transfer_power : numeric
         Power. [W]
+
+    Examples
+    --------
+    100 B/s x 0.4 J/B:
+
+    >>> float(transfer_power(100.0, 0.4))
+    40.0
     """
     return np.asarray(array(bandwidth) * array(energy))
 
@@ -94,6 +117,13 @@ def static_power(area: Numeric, power_density: Numeric) -> Array:
     -------
     static_power : numeric
         Power. [W]
+
+    Examples
+    --------
+    800 mm2 x 0.05 W/mm2:
+
+    >>> float(static_power(800.0, 0.05))
+    40.0
     """
     return np.asarray(array(area) * array(power_density))
 
@@ -104,6 +134,8 @@ def clock_share(power: Numeric, full_power: Numeric, least_voltage_share: Numeri
     The largest x up to 1 with
 
     .. math:: P_1\,x\,v(x)^2 \le P, \qquad v(x) = v_0 + (1 - v_0)\,x
+
+    Found by bisection. Heuristic, this work: all switching power scales with the square of the voltage.
 
     Parameters
     ----------
@@ -118,6 +150,13 @@ def clock_share(power: Numeric, full_power: Numeric, least_voltage_share: Numeri
     -------
     clock_share : numeric
         From 0 to 1; 0 where no power is left. [-]
+
+    Examples
+    --------
+    Where the voltage follows the clock, half the clock takes an eighth of the power:
+
+    >>> float(clock_share(12.5, 100.0, 0.0))
+    0.5
     """
     target, least = array(power) / array(full_power), array(least_voltage_share)
     low = np.zeros(np.broadcast(target, least).shape)

@@ -25,6 +25,11 @@ class Gemms(NamedTuple):
     batch: Array
 
     @property
+    def columns(self) -> tuple[Array, Array, Array, Array]:
+        """Rows m, columns n and depth k of a product, and products of one call, (rows, operators) each. [-]"""
+        return self.m, self.n, self.k, self.batch
+
+    @property
     def flop(self) -> Array:
         """Operations of one call. [FLOP]"""
         return np.asarray(2.0 * self.m * self.n * self.k * self.batch)

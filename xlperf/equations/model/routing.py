@@ -18,6 +18,8 @@ def experts_hit(num_experts: Array, top_k: Array, tokens: Array, favoured_share:
 
     With a share of 1 routing is even; so it is where a token visits so many of the experts that none can be preferred.
 
+    Heuristic, this work: even routing is the occupancy of bins by balls [1]_; the preference is fitted.
+
     Parameters
     ----------
     num_experts : Array

@@ -44,6 +44,13 @@ def layer_matrix_parameters(
     .. [1] J. Ainslie et al., "GQA: Training generalized multi-query transformer models from multi-head
        checkpoints", 2023, arXiv:2305.13245.
     .. [2] N. Shazeer, "GLU variants improve transformer", 2020, arXiv:2002.05202.
+
+    Examples
+    --------
+    Llama 3.1 8B: 2 x 4096 x 128 x (32 + 8) + 3 x 4096 x 14336:
+
+    >>> float(layer_matrix_parameters(4096.0, 32.0, 8.0, 128.0, 14336.0, 1.0))
+    218103808.0
     """
     hidden = array(hidden_size)
     heads = array(num_attention_heads) + array(num_query_groups)
@@ -98,6 +105,13 @@ def layer_vector_parameters(
     References
     ----------
     .. [1] A. Radford et al., "Language models are unsupervised multitask learners", 2019 (GPT-2 layer).
+
+    Examples
+    --------
+    Llama 3.1 8B: two scales of 4096:
+
+    >>> float(layer_vector_parameters(4096.0, 32.0, 8.0, 128.0, 14336.0, 1.0, 0.0, 0.0, 0.0, 0.0))
+    8192.0
     """
     hidden, head = array(hidden_size), array(head_size)
     norms = 2.0 * (1.0 + array(layer_norm)) * hidden + 2.0 * array(query_key_norm) * head
@@ -145,6 +159,14 @@ def latent_attention_parameters(
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V2: A strong, economical, and efficient mixture-of-experts language model", 2024,
        arXiv:2405.04434, section 2.1.
+
+    Examples
+    --------
+    DeepSeek-V3: 7168 x 1536 + 1536 x 128 x 192 for queries, 7168 x 576 + 512 x 128 x 256 for keys and values,
+    128 x 128 x 7168 for the output:
+
+    >>> float(latent_attention_parameters(7168.0, 128.0, 1536.0, 512.0, 192.0, 64.0, 128.0))
+    187105280.0
     """
     hidden, heads = array(hidden_size), array(num_attention_heads)
     rank, latent = array(q_lora_rank), array(kv_lora_rank)
@@ -177,6 +199,13 @@ def expert_parameters(hidden_size: Numeric, ffn_hidden_size: Numeric, gated_mlp:
     References
     ----------
     .. [1] N. Shazeer, "GLU variants improve transformer", 2020, arXiv:2002.05202.
+
+    Examples
+    --------
+    3 x 4096 x 14336 (Llama 3.1 8B, Mixtral 8x7B):
+
+    >>> float(expert_parameters(4096.0, 14336.0, 1.0))
+    176160768.0
     """
     return np.asarray((2.0 + array(gated_mlp)) * array(hidden_size) * array(ffn_hidden_size))
 
@@ -207,6 +236,13 @@ def embedding_parameters(
     References
     ----------
     .. [1] O. Press and L. Wolf, "Using the output embedding to improve language models", 2017, arXiv:1608.05859.
+
+    Examples
+    --------
+    2 x 32000 x 4096 (Llama 2 7B):
+
+    >>> float(embedding_parameters(32000.0, 4096.0, 0.0, 0.0))
+    262144000.0
     """
     tables = (2.0 - array(tied_embeddings)) * array(vocab_size) + array(learned_positions)
     return np.asarray(tables * array(hidden_size))
@@ -241,6 +277,13 @@ def attention_flop(
     ----------
     .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
        arXiv:2205.05198, appendix A.
+
+    Examples
+    --------
+    4 x 32 x 100 x 100 x 128:
+
+    >>> float(attention_flop(1.0, 32.0, 100.0, 100.0, 128.0))
+    163840000.0
     """
     products = array(batch_size) * array(num_attention_heads) * array(query_length) * array(key_length)
     return np.asarray(4.0 * products * array(head_size))
@@ -267,45 +310,12 @@ def training_flop_per_token(matrix_parameters: Numeric, score_products: Numeric)
     ----------
     .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
        2021, arXiv:2104.04473, section 5.1 (without its recomputation).
+
+    Examples
+    --------
+    6 x (10 + 2):
+
+    >>> float(training_flop_per_token(10.0, 2.0))
+    72.0
     """
     return np.asarray(6.0 * (array(matrix_parameters) + array(score_products)))
-
-
-def kv_cache_size(
-    num_layers: Numeric,
-    num_query_groups: Numeric,
-    head_size: Numeric,
-    num_tokens: Numeric,
-    element_size: Numeric,
-    tensor_parallel: Numeric = 1.0,
-) -> Array:
-    r"""Bytes of the key-value cache on one rank.
-
-    .. math:: S = 2 L \lceil g / t \rceil d n e
-
-    Parameters
-    ----------
-    num_layers : numeric
-        Layers L that the rank holds. [-]
-    num_query_groups : numeric
-        Key and value heads g. [-]
-    head_size : numeric
-        Width d of one head. [-]
-    num_tokens : numeric
-        Tokens n kept, over all sequences. [-]
-    element_size : numeric
-        Bytes e of one element. [B]
-    tensor_parallel : numeric, default 1
-        Ranks t that share the heads; beyond g ranks heads are replicated. [-]
-
-    Returns
-    -------
-    size : numeric
-        Cache of one rank. [B]
-
-    References
-    ----------
-    .. [1] R. Pope et al., "Efficiently scaling transformer inference", 2022, arXiv:2211.05102, section 3.3.
-    """
-    groups = np.ceil(array(num_query_groups) / array(tensor_parallel))
-    return np.asarray(2.0 * array(num_layers) * groups * array(head_size) * array(num_tokens) * array(element_size))

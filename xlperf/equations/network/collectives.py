@@ -40,6 +40,13 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
     ----------
     .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
        J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Examples
+    --------
+    Three quarters of 8 B:
+
+    >>> float(ring_traffic(8.0, 4.0))
+    6.0
     """
     ranks = array(group_size)
     return np.asarray((ranks - 1.0) / ranks * array(message_size))
@@ -72,6 +79,13 @@ def ring_reduce_scatter_time(
     ----------
     .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
        J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Examples
+    --------
+    Three steps of 0.5 s, and 6 B at 2 B/s:
+
+    >>> float(ring_reduce_scatter_time(8.0, 4.0, 2.0, 0.5))
+    4.5
     """
     steps = array(group_size) - 1.0
     return np.asarray(steps * array(hop_latency) + ring_traffic(message_size, group_size) / array(link_bandwidth))
@@ -104,6 +118,13 @@ def ring_all_gather_time(
     ----------
     .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
        J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Examples
+    --------
+    Three steps of 0.5 s, and 6 B at 2 B/s:
+
+    >>> float(ring_all_gather_time(8.0, 4.0, 2.0, 0.5))
+    4.5
     """
     return ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency)
 
@@ -135,6 +156,13 @@ def ring_all_reduce_time(
     ----------
     .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
        J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Examples
+    --------
+    Six steps of 0.5 s, and 12 B at 2 B/s:
+
+    >>> float(ring_all_reduce_time(8.0, 4.0, 2.0, 0.5))
+    9.0
     """
     return np.asarray(2.0 * ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency))
 
@@ -165,6 +193,13 @@ def tree_depth(group_size: Numeric) -> Array:
     ----------
     .. [1] R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004,
        doi:10.1007/978-3-540-24685-5_1.
+
+    Examples
+    --------
+    2, 4 and then 8 ranks:
+
+    >>> float(tree_depth(5.0))
+    3.0
     """
     below = np.ceil(array(group_size)) - 1.0
     depth = np.frexp(np.maximum(below, 0.0))[1].astype(np.float64)  # frexp is exact; log2 need not be
@@ -198,6 +233,13 @@ def tree_all_reduce_time(
     ----------
     .. [1] P. Sanders, J. Speck and J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
        scan", Parallel Comput. 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
+
+    Examples
+    --------
+    Two levels up and two down of 0.5 s, and 16 B at 2 B/s:
+
+    >>> float(tree_all_reduce_time(8.0, 4.0, 2.0, 0.5))
+    10.0
     """
     ranks = array(group_size)
     sent = 2.0 * array(message_size) / array(link_bandwidth)
@@ -225,6 +267,13 @@ def in_network_traffic(message_size: Numeric, group_size: Numeric) -> Array:
     ----------
     .. [1] B. Klenk et al., "An in-network architecture for accelerating shared-memory multiprocessor collectives",
        ISCA 2020, doi:10.1109/ISCA45697.2020.00085.
+
+    Examples
+    --------
+    8 B, and a quarter of them:
+
+    >>> float(in_network_traffic(8.0, 4.0))
+    10.0
     """
     return np.asarray((1.0 + 1.0 / array(group_size)) * array(message_size))
 
@@ -253,6 +302,8 @@ def collective_time(
     at the same time, each in its group: groups that lie between each other share links.
 
     .. math:: t = \min_{algorithm} \left(t_0 + \sum_t h_t \alpha_t + \frac{T}{\eta B}\right)
+
+    Algorithms after [1]_; how tiers combine is a heuristic, this work.
 
     Parameters
     ----------
@@ -462,6 +513,8 @@ def quick_all_reduce_time(
 
     .. math:: t = \min\left(t_0 + \frac{(n - 1) S}{\eta B},\ 2 t_0 + \frac{2 (n - 1) S}{n \eta B}\right)
 
+    Heuristic, this work, after the one-shot and two-shot kernels of TensorRT-LLM and vLLM.
+
     Parameters
     ----------
     message_size : numeric
@@ -477,11 +530,6 @@ def quick_all_reduce_time(
     -------
     time : numeric
         From the first rank's call to the last one's end, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
-       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
     """
     size, group = np.broadcast_arrays(array(message_size), array(group_size))
     bandwidth = constants["bandwidth_efficiency"] * _tier(network.link_bandwidth, 0)

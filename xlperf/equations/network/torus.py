@@ -153,6 +153,13 @@ def torus_steps(
     ----------
     .. [1] E. Chan et al., "Collective communication: theory, practice, and experience", Concurrency Comput. 19(13),
        2007, doi:10.1002/cpe.1206.
+
+    Examples
+    --------
+    A ring of four on each of two axes, two hops half-way round each:
+
+    >>> float(torus_steps(16.0, 1.0, 4.0, 4.0, 1.0, 2.0))
+    4.0
     """
     lengths = (first_length, second_length, third_length)
     steps = array(0.0)
@@ -206,6 +213,13 @@ def torus_gather_load(
     ----------
     .. [1] N. Jain and Y. Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus interconnects",
        ICS 2010, doi:10.1145/1810085.1810093.
+
+    Examples
+    --------
+    A ring of four with two links each: three quarters of the message, half each way, on half the bandwidth:
+
+    >>> float(torus_gather_load(4.0, 1.0, 4.0, 1.0, 1.0, 1.0, 2.0))
+    0.75
     """
     lengths = (first_length, second_length, third_length)
     axes = _axes(group_size, distance, lengths, num_rings)
@@ -284,6 +298,13 @@ def torus_exchange_load(
     ----------
     .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", Morgan Kaufmann, 2004,
        chapter 5, ISBN 0-12-200751-4.
+
+    Examples
+    --------
+    A ring of four with two links each: 2 x 4 / (2 x 4):
+
+    >>> float(torus_exchange_load(4.0, 1.0, 4.0, 1.0, 1.0, 1.0, 2.0))
+    1.0
     """
     lengths = (first_length, second_length, third_length)
     load = array(0.0)
@@ -325,6 +346,13 @@ def torus_distances(
     ----------
     .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", Morgan Kaufmann, 2004,
        chapter 5, ISBN 0-12-200751-4.
+
+    Examples
+    --------
+    Rank 5 of a torus of 4 x 4 is one hop away on each axis:
+
+    >>> tuple(map(float, torus_distances(5.0, 4.0, 4.0, 1.0, 2.0)))
+    (2.0, 1.0)
     """
     lengths = (first_length, second_length, third_length)
     left, rings = np.floor(array(distance)), array(num_rings)

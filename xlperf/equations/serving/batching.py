@@ -76,7 +76,7 @@ def batching_of(plan: InferencePlan) -> Batching:
     return Batching(plan.num_micro_batches, rounds, prompts, own, passes * halves, sequences, halves, parts)
 
 
-def serving_shape(plan: InferencePlan, batching: Batching) -> ServingShape:
+def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array) -> ServingShape:
     """Tokens of a pass of the prefill and of a step of decoding on one rank.
 
     Parameters
@@ -84,7 +84,9 @@ def serving_shape(plan: InferencePlan, batching: Batching) -> ServingShape:
     plan : InferencePlan
         Degrees and lengths, (rows,).
     batching : Batching
-        How its batch is cut, (rows,). [-]
+        How its batch is split, (rows,). [-]
+    favoured_share : Array
+        Share of the experts that routers prefer, (rows,). [-]
 
     Returns
     -------
@@ -104,5 +106,5 @@ def serving_shape(plan: InferencePlan, batching: Batching) -> ServingShape:
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel,
         prefill_context=prompts * plan.chunks / batching.passes * plan.chunk_context,
-        favoured_share=np.ones_like(prompts),
+        favoured_share=favoured_share,
     )

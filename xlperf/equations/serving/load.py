@@ -1,318 +1,329 @@
-"""Serving under load: requests that come and go while others are decoded, and how long they wait.
-
-A replica alternates prefills of new prompts with steps of decoding. The time of a step is taken as linear in the
-requests that it decodes, between two of them that were computed operator by operator.
-"""
+"""Per-request workload of a serving replica: decode steps, prompts of a prefill pass, batches that are timed."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, side_by_side
+from xlperf.base.arrays import Array, array, divide
+from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.deployment import Stream
+from xlperf.equations.serving.queueing import Service, step_line
 
-QUANTILES = (0.5, 0.9, 0.99)
-_NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
-_HALF, _ALL = np.full(1, 0.5), np.full(1, np.nan)
+UNBOUNDED = 65536.0
+"""Requests in flight at most where requests arrive and the memory has room for none: numbers are kept. [-]"""
+_RARE = 0.05
+"""Prompts that come with another one and are left out. [-]"""
+_MANY_ROWS = 32768.0
+"""Rows of a product from which on the padding of a tile is a small part. [-]"""
 
 
-class Service(NamedTuple):
-    """What a replica needs for a request; every field has shape (rows,).
+class RequestLoad(NamedTuple):
+    """Per-request workload of a serving replica, independent of its batch size, (rows,).
 
     Attributes
     ----------
-    prefill_time : Array
-        Time of a pass of the prefill, all its prompts together. [s]
-    prefill_share : Array
-        Time of the replica per prompt. [s]
-    step_base : Array
-        Time of a step of decoding without requests. [s]
-    step_slope : Array
-        Time that a request adds to it. [s]
-    steps : Array
-        Steps of decoding that a request takes. [-]
-    waiting_share : Array
-        Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
-    turn_steps : Array, default a half
-        Steps of decoding that pass before a request is taken up. [-]
-    interval : Array, default the whole pass
-        Time from the start of one pass of the prefill to that of the next one. [s]
+    decode_steps : Array
+        Decode steps per request. [-]
+    tokens_per_step : Array
+        Tokens generated per decode step; above 1 with speculative decoding. [-]
+    max_prefill_prompts : Array
+        Largest number of prompts batched into one prefill pass, 1 or more. [-]
+    pipeline_stages : Array
+        Pipeline stages of the prefill replica. [-]
+    burst_fraction : Array
+        Fraction of the in-flight requests that arrive at the same moment. [-]
+    attention_replicas : Array
+        Data-parallel replicas of the attention layers. [-]
+    polling_steps : Array
+        Decode steps between two scheduler polls for new requests. [-]
+    gathering_steps : Array
+        Most decode steps that a prompt waits for prompts of the other attention replicas. [-]
+    decode_stages : Array
+        Pipeline stages of the decode replica. [-]
+    tokens_checked : Array
+        Tokens of a sequence in one decode step: 1 plus the drafted ones. [-]
     """
 
-    prefill_time: Array
-    prefill_share: Array
-    step_base: Array
-    step_slope: Array
-    steps: Array
-    waiting_share: Array
-    turn_steps: Array = _HALF
-    interval: Array = _ALL
+    decode_steps: Array
+    tokens_per_step: Array
+    max_prefill_prompts: Array
+    pipeline_stages: Array
+    burst_fraction: Array
+    attention_replicas: Array
+    polling_steps: Array
+    gathering_steps: Array
+    decode_stages: Array
+    tokens_checked: Array
 
-    def step_time(self, running: Array) -> Array:
-        """Time of a step with a number of requests. [s]"""
-        return np.asarray(self.step_base + self.step_slope * running)
+    def take(self, rows: np.ndarray) -> RequestLoad:
+        """That of some of the plans."""
+        return RequestLoad(*(values[rows] for values in self))
 
-    def open_state(self, rate: Array, prompt_variation: Array, running: Array, least_share: Array) -> Steady:
-        r"""Steady state with requests that arrive independently of each other.
+    def prompts(self, requests: Array) -> Array:
+        r"""Prompts batched into a prefill pass, mean: those that come until they are taken up, or in a burst. [-]
 
-        A request that finds a pass of the prefill in progress waits for the rest of it. As the load rises the prompts
-        that wait are batched, so that the wait grows without bound only near the rate at which passes are full, with a
-        time s of the replica per prompt. With passes of one prompt this is the formula of Pollaczek and Khinchin.
+        Heuristic, this work: x prompts arrive at random between two scheduler polls; a poll that finds any finds m on
+        average, the mean of a Poisson count that is not zero. A second prompt found in fewer than one poll in 20 is
+        neglected.
 
-        .. math:: w = \frac{1 + v^2}{2} \left(\min(\lambda t_p, 1)\,t_p +
-            \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} = \frac{N\,t(b)}{1 - \lambda s_p}
+        .. math:: m = \max\left(\frac{x}{1 - e^{-x}}, \sigma r\right), \qquad x = r \min\left(\frac{w}{N}, 1\right)
+        """
+        window, _ = self._turn(requests)
+        coming = requests * np.minimum(window / np.maximum(self.decode_steps, 1.0), 1.0)
+        found = divide(coming, -np.expm1(-coming), 1.0)
+        found = np.where(found < 2.0, 1.0 + np.maximum(found - 1.0 - _RARE, 0.0) / (1.0 - _RARE), found)
+        found = np.minimum(np.maximum(found, self.burst_fraction * requests), requests)
+        return np.asarray(np.clip(found, 1.0, self.max_prefill_prompts))
+
+    def _turn(self, requests: Array) -> tuple[Array, Array]:
+        return turn(self.attention_replicas, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
+
+    def service(self, requests: Array, cycle: Cycle, half: Array) -> Service:
+        """What a replica needs for a request, from its times with a number of them.
 
         Parameters
         ----------
-        rate : Array
-            Requests lambda that arrive per second, (rows,). [request/s]
-        prompt_variation : Array
-            Coefficient of variation v of the prompts, (rows,). [-]
-        running : Array
-            Requests b in flight that the rate leads to, infinite where it exceeds the capacity, (rows,). [-]
-        least_share : Array
-            Time per prompt of a full pass of the prefill, (rows,). [s]
+        requests : Array
+            Requests in flight. [-]
+        cycle : Cycle
+            Times with them.
+        half : Array
+            Time of a step with half of them, as :func:`half_of` has it. [s]
 
         Returns
         -------
-        Steady
-            Of a replica, (rows,); infinite where it cannot keep up, in time or in room.
-
-        References
-        ----------
-        .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+        Service
+            Its times: a step is linear in the requests that it decodes.
         """
-        keeps = np.isfinite(running)
-        interval = np.where(np.isnan(self.interval), self.prefill_time, self.interval)
-        spread = 1.0 + prompt_variation * prompt_variation
-        full = np.where(keeps, rate * least_share, 0.0)
-        wait = np.minimum(rate * interval, 1.0) * interval + full * full / (1.0 - full) * least_share
-        wait = np.where(keeps, 0.5 * spread * wait, np.inf)
-        step = self.step_time(np.where(keeps, running, 1.0))
-        # One output token: nothing is decoded, also where prefills take all of the time.
-        left = np.where(keeps & (self.steps > 0.0), 1.0 - rate * self.prefill_share, 1.0)
-        decode = np.where(keeps, self.steps * step / left, np.inf)
-        begun = np.where(
-            self.steps > 0.0, np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.steps) * step, 0.0
-        )
-        first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
-        return Steady(running, first, wait, decode, 0.0 * rate, rate + 0.0 * step)
+        line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._turn(requests)
+        share = cycle.prefills / requests
+        return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait)
+
+    def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
+        """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""
+        passes = np.maximum(np.minimum(self.pipeline_stages, batch / prompts), 1.0)
+        return np.asarray(prefill / (prompts * passes))
+
+    def whole_batches(self, requests: Array, most: Array) -> tuple[Array, Array]:
+        """Batches on both sides of a number of requests that are computed operator by operator. [-]
+
+        They are the powers of two and the most that there is room for. Products of batches in between pad whole tiles
+        by turns more and less; the time of a step is taken as linear there. For the most requests alone the smaller
+        batch is asked for only where a tile is much of it.
+        """
+        lower, upper = octave(requests, most)
+        rows = np.ceil(most / (self.attention_replicas * self.decode_stages)) * self.tokens_checked
+        alone = (requests == most) & (rows > _MANY_ROWS)
+        return np.where(alone, upper, lower), upper
 
 
-class Steady(NamedTuple):
-    """Steady state of one replica; every field has shape (rows,).
+class Cycle(NamedTuple):
+    """Times of a replica with a number of requests in flight.
 
     Attributes
     ----------
-    running : Array
-        Requests that are decoded together, mean. [-]
-    first_token : Array
-        From the start of the prefill's turn to the first token, waiting for other prefills included. [s]
-    prefill_wait : Array
-        Of that, the wait for other prefills. [s]
-    decode_time : Array
-        From the first token to the last. [s]
-    queue_time : Array
-        Wait for a free place before that. [s]
-    rate : Array
-        Requests that are finished per second. [request/s]
+    step : Array
+        Time of a step that decodes all of them. [s]
+    prefill : Array
+        Time of a pass of the prefill. [s]
+    prompts : Array
+        Prompts of a pass, mean. [-]
+    prefills : Array
+        Time of the passes that prefill all of them. [s]
     """
 
-    running: Array
-    first_token: Array
-    prefill_wait: Array
-    decode_time: Array
-    queue_time: Array
-    rate: Array
+    step: Array
+    prefill: Array
+    prompts: Array
+    prefills: Array
 
 
-def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) -> tuple[Array, Array]:
-    r"""Line through the times of a step with two batches.
-
-    .. math:: t(b) = t_1 + \frac{t_1 - t_2}{b_1 - b_2} (b - b_1)
-
-    Parameters
-    ----------
-    batch : Array
-        Requests b1. [-]
-    time : Array
-        Time with them. [s]
-    other_batch : Array
-        Fewer requests b2. [-]
-    other_time : Array
-        Time with those. [s]
-
-    Returns
-    -------
-    base : Array
-        Time at no request. [s]
-    slope : Array
-        Time of one more, 0 or more. [s]
-
-    References
-    ----------
-    .. [1] R. Pope et al., "Efficiently scaling transformer inference", 2022, arXiv:2211.05102, section 2.
-    """
-    more, fewer = array(batch), array(other_batch)
-    slope = np.maximum(divide(array(time) - array(other_time), more - fewer), 0.0)
-    return np.asarray(array(time) - slope * more), np.asarray(slope)
-
-
-def closed_state(service: Service, requests: Array, places: Array) -> Steady:
-    r"""Steady state with a constant number of requests in flight: each that ends is followed by a new one.
-
-    In the time of one request every other request of the replica is prefilled once, and the request is decoded. A
-    request that finds others running waits w steps until it is taken up; with a full cache one is always waiting.
-
-    .. math:: T = r\,s + (N + w)\,t(r), \qquad X = \frac{r}{T}, \qquad r = \min(c, c_{max})
-
-    Parameters
-    ----------
-    service : Service
-        Times of a replica with so many requests, (rows,).
-    requests : Array
-        Requests c in flight, (rows,). [-]
-    places : Array
-        Requests that the cache has room for, (rows,). [-]
-
-    Returns
-    -------
-    Steady
-        Of a replica, (rows,).
-
-    References
-    ----------
-    .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
-       doi:10.1287/opre.9.3.383.
-    """
-    active = np.maximum(np.minimum(requests, places), 1.0)
-    burst = service.waiting_share
-    prefills, step = active * service.prefill_share, service.step_time(active)
-    # Where nothing is decoded, a prompt waits for all others.
-    others = np.maximum(prefills - service.prefill_time, 0.0)
-    wait = np.where(service.steps > 0.0, 0.5 * burst, 1.0) * others
-    decodes = (service.steps > 0.0) & (requests <= places)
-    # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
-    turn = np.minimum(service.turn_steps, service.steps) * np.minimum(active - 1.0, 1.0)
-    held = np.where(decodes, (1.0 - burst) * turn, 0.0) * step
-    cycle = prefills + service.steps * step + held
-    first = service.prefill_time + wait + held
-    running = np.maximum(active * (1.0 - (1.0 - burst) * np.minimum(first / cycle, 1.0)), 1.0)
-    queue = np.maximum(requests - active, 0.0) * (cycle / active)
-    return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)
-
-
-def spread_quantiles(
-    service: Service,
-    steady: Steady,
-    tokens: Array,
-    prompt_variation: Array,
-    output_variation: Array,
-    arrivals: bool,
-    prefill_replicas: Array,
-    interrupting: Array,
+def turn(
+    copies: Array, requests: Array, steps: Array, polling_steps: Array, gathering_steps: Array
 ) -> tuple[Array, Array]:
-    r"""Quantiles of the time to the first token and of the time per token over requests.
+    r"""Steps of decoding in which requests come that are taken up together, and how many one of them waits.
 
-    Waits are exponential where requests arrive by themselves, else spread evenly from none to twice the mean. Prefills
-    that interrupt the steps of a request come at random: their number has the variance of its mean. Requests with few
-    tokens spread them over fewer. Where requests arrive by themselves, a rush of them also makes every step longer: the
-    number b that runs has the variance of its mean, and more as longer steps keep requests longer.
+    An engine looks at what has come every p steps. One with copies of the attention layers may hold prompts back until
+    each of the d copies has one, g steps at most; the first waits for all that time, others come meanwhile.
 
-    .. math:: \sigma_t = \frac{t_p}{N} \sqrt{\lambda T (1 + v^2)} +
-        \frac{t_1}{1 - \rho} \sqrt{\frac{b}{1 - g}}, \qquad g = \frac{t_1 b}{t_0 + t_1 b}
+    .. math:: w = \frac{p}{2} + T\,\frac{1 + \lambda T / 2}{1 + \lambda T}, \qquad
+        T = \min\left(g, \frac{d}{\lambda}\right), \qquad \lambda = \frac{r}{N}
 
     Parameters
     ----------
-    service : Service
-        Times of a replica, (rows,).
-    steady : Steady
-        Its steady state, (rows,).
-    tokens : Array
-        Tokens after the first, (rows,). [-]
-    prompt_variation : Array
-        Coefficient of variation of the prompts, (rows,). [-]
-    output_variation : Array
-        Coefficient of variation of the outputs, (rows,). [-]
-    arrivals : bool
-        Whether requests arrive by themselves.
-    prefill_replicas : Array
-        Replicas that share the prefills of the rate, (rows,). [-]
-    interrupting : Array
-        1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
+    copies : Array
+        Copies d of the attention layers, (rows,). [-]
+    requests : Array
+        Requests r in flight on a replica, (rows,) or (number, rows). [-]
+    steps : Array
+        Steps N of decoding that a request takes, (rows,). [-]
+    polling_steps : Array
+        Steps p from one look at the requests that have come to the next, (rows,). [-]
+    gathering_steps : Array
+        Steps g that a prompt waits at most for prompts for the other copies, (rows,). [-]
 
     Returns
     -------
-    first_token : Array
-        Time to the first token, (rows, quantiles). [s]
-    per_token : Array
-        Time per token, (rows, quantiles). [s]
+    window : Array
+        Steps that go by, in the shape of the requests. [-]
+    wait : Array
+        Mean wait in steps, in the shape of the requests. [-]
 
     References
     ----------
-    .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.12.
+    .. [1] SGLang documentation, server arguments: scheduler-recv-interval.
+    .. [2] NVIDIA, TensorRT-LLM API reference, AttentionDpConfig: enable_balance, timeout_iters.
     """
-    fixed = steady.first_token - steady.prefill_wait + steady.queue_time
-    spread = prompt_variation * service.prefill_share
-    busy = steady.rate * service.prefill_share / prefill_replicas
-    shares = np.maximum(tokens, 1.0)
-    interrupts = interrupting * steady.rate * steady.decode_time * (1.0 + prompt_variation * prompt_variation)
-    interrupts = interrupts * (1.0 + output_variation * output_variation)
-    jitter = service.prefill_share * np.sqrt(np.maximum(interrupts, 0.0)) / shares
-    if arrivals:
-        # With g = t1 b / t, b / (1 - g) is b t / t0.
-        step = service.step_time(steady.running)
-        rush = np.sqrt(np.maximum(divide(steady.running * step, service.step_base), 0.0))
-        jitter = jitter + service.step_slope * rush / (1.0 - np.minimum(interrupting * busy, 0.99))
-    middle = steady.decode_time / shares
-    first, each = [], []
-    for quantile, normal in zip(QUANTILES, _NORMAL, strict=True):
-        if arrivals:
-            tail = divide(steady.prefill_wait, busy)
-            late = np.maximum(np.log(np.maximum(busy, 1e-12) / (1.0 - quantile)), 0.0) * tail
-        else:
-            late = 2.0 * quantile * steady.prefill_wait
-        first.append(fixed + late + normal * spread)
-        each.append(middle + normal * jitter)
-    return side_by_side(*first), side_by_side(*each)
+    polling, gathering = array(polling_steps), array(gathering_steps)
+    flowing = array(requests) / np.maximum(array(steps), 1.0)
+    many = array(copies)
+    held = np.where(many > 1.0, np.minimum(gathering, many / flowing), 0.0 * many)
+    come = flowing * held
+    wait = held * (1.0 + 0.5 * come) / (1.0 + come)
+    return np.asarray(np.maximum(polling, held)), np.asarray(0.5 * polling + wait)
 
 
-def largest_within(service: Service, places: Array, tokens: Array, first_target: Array, token_target: Array) -> Array:
-    """Most requests in flight whose mean times stay within targets.
+def octave(number: Array, most: Array) -> tuple[Array, Array]:
+    r"""The powers of two on both sides of a number, the larger at the most ``most``; the same for one of them.
+
+    .. math:: n_1 = 2^{\lfloor \log_2 n \rfloor}, \qquad n_2 = \min(2 n_1, n_{max})
+
+    >>> [side.tolist() for side in octave(np.array([1.0, 2.5, 5.0]), np.array([6.0, 6.0, 6.0]))]
+    [[1.0, 2.0, 4.0], [1.0, 4.0, 6.0]]
 
     Parameters
     ----------
-    service : Service
-        Times of a replica, (rows,).
-    places : Array
-        Requests that the cache has room for, (rows,). [-]
-    tokens : Array
-        Tokens after the first, (rows,). [-]
-    first_target : Array
-        Largest time to the first token, (rows,). [s]
-    token_target : Array
-        Largest time per token, (rows,). [s]
+    number : Array
+        Number n, 1 or more, up to the largest. [-]
+    most : Array
+        Largest number. [-]
+
+    Returns
+    -------
+    tuple of Array
+        The smaller and the larger. [-]
+    """
+    between = array(number)
+    lower = np.exp2(np.floor(np.log2(np.maximum(between, 1.0)))) + 0.0 * array(most)
+    return np.asarray(lower), np.where(between > lower, np.minimum(2.0 * lower, most), lower)
+
+
+def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> Array:
+    r"""Time with the larger of two batches: not below that of the smaller one, nor more in proportion.
+
+    With a batch just above whole tiles products compute almost a tile of padding. Requests are then served as fast
+    where each step decodes only as many as the smaller batch, in turn.
+
+    .. math:: t = \min\left(\max(t_2, t_1), \frac{b_2}{b_1} t_1\right)
+
+    Parameters
+    ----------
+    lower : Array
+        Smaller batch b1. [-]
+    upper : Array
+        Larger batch b2. [-]
+    time : Array
+        Time t1 with the former. [s]
+    upper_time : Array
+        Time t2 with the latter. [s]
 
     Returns
     -------
     Array
-        Whole number; 0 where a single request misses a target or does not fit, (rows,). [-]
-
-    References
-    ----------
-    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
-       serving", OSDI 2024, arXiv:2401.09670.
+        Time with the latter. [s]
     """
-    low, high = 0.0 * places, np.maximum(places, 0.0) + 1.0
-    for _ in range(math.ceil(math.log2(1e7))):
-        if not (high - low > 1.0).any():
-            break
-        middle = np.floor(0.5 * (low + high))
-        steady = closed_state(service, middle, middle)
-        per_token = steady.decode_time / np.maximum(tokens, 1.0)
-        good = (steady.first_token <= first_target) & (per_token <= token_target) & (middle <= places)
-        low, high = np.where(good, middle, low), np.where(good, high, middle)
-    known = places + tokens + first_target + token_target + service.prefill_time + service.step_base
-    return np.asarray(np.where(np.isnan(known), np.nan, low))
+    least = array(time)
+    return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
+
+
+def split_passes(prompts: Array) -> tuple[Array, Array]:
+    r"""Prompts of the passes of a prefill that takes a mean number: some take one more than the others.
+
+    .. math:: k_1 = \lfloor m \rfloor, \qquad k_2 = \lceil m \rceil
+
+    Parameters
+    ----------
+    prompts : Array
+        Mean number m of prompts of a pass. [-]
+
+    Returns
+    -------
+    tuple of Array
+        Prompts of the smaller and of the larger passes. [-]
+    """
+    return np.asarray(np.floor(prompts)), np.asarray(np.ceil(prompts))
+
+
+def mean_pass(prompts: Array, smaller: Array, larger: Array) -> Array:
+    r"""Mean time of passes of the prefill, some with a prompt more than the others.
+
+    .. math:: t = (1 - f)\,t_1 + f\,t_2, \qquad f = m - \lfloor m \rfloor
+
+    Parameters
+    ----------
+    prompts : Array
+        Mean number m of prompts of a pass. [-]
+    smaller : Array
+        Time t1 of a pass with as many, rounded down. [s]
+    larger : Array
+        Time t2 of a pass with one more. [s]
+
+    Returns
+    -------
+    Array
+        Between both. [s]
+    """
+    share = array(prompts) - np.floor(prompts)
+    return np.asarray((1.0 - share) * array(smaller) + share * array(larger))
+
+
+def request_load(plan: InferencePlan, prefilling: InferencePlan, stream: Stream) -> RequestLoad:
+    """What requests ask of the replicas of plans.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Of the replicas that decode, (rows,).
+    prefilling : InferencePlan
+        Of those that prefill, (rows,).
+    stream : Stream
+        Requests, (rows,).
+
+    Returns
+    -------
+    RequestLoad
+        Steps, prompts and stages, (rows,).
+    """
+    taken = np.maximum(np.floor(prefilling.prefill_tokens / prefilling.own_tokens), 1.0)
+    return RequestLoad(
+        np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step,
+        plan.tokens_per_step,
+        prefilling.attention_replicas * taken,
+        prefilling.pipeline_parallel,
+        stream.burst_fraction,
+        plan.attention_replicas,
+        stream.polling_steps,
+        stream.gathering_steps,
+        plan.pipeline_parallel,
+        1.0 + plan.draft_tokens,
+    )
+
+
+def half_of(batch: Array) -> Array:
+    r"""The smaller batch that the time of a step with one more request is found from.
+
+    .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
+
+    Parameters
+    ----------
+    batch : Array
+        Requests, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Half of them, whole, 1 or more, (rows,). [-]
+    """
+    return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))

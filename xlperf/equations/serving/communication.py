@@ -1,0 +1,241 @@
+"""Communication of a serving replica: all-reduces, logits, stage transfers, expert and context exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, beside, side_by_side
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
+from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
+from xlperf.equations.network.topologies import Network
+from xlperf.equations.serving.batching import Batching
+from xlperf.equations.serving.deployment import Deployment
+
+ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
+_SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits
+
+
+def _distinct_ranks(model: Model, ranks: Array) -> Array:
+    """Ranks that the experts of one token are on, expected under even routing, (rows,)."""
+    chosen = np.power(1.0 - 1.0 / ranks, np.minimum(model.top_k, model.num_experts))
+    return np.asarray(ranks * (1.0 - chosen))
+
+
+def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
+    """Bytes sent and time of sending tokens to experts and back, (rows, 2): the faster of two ways.
+
+    Each token goes to the ranks of its experts; or all tokens go to all ranks and the results are added up.
+    """
+    model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
+    group = plan.tensor_parallel[:, None]
+    hidden = model.hidden_size[:, None]
+    there = np.minimum(plan.input_size, plan.activation_size)[:, None]
+    back = plan.activation_size[:, None]
+    reached = _distinct_ranks(model, plan.expert_parallel)[:, None] * plan.expert_tensor_parallel[:, None]
+    # A rank of several that share the heads sends its share of their tokens.
+    own = tokens / plan.attention_parallel[:, None] * hidden
+    sent = own * reached
+    ways = beside(sent * there, sent * back)
+    directly = collective_time("all_to_all", ways, group, 1.0, network, kernels["all_to_all"])
+    direct = directly[:, : sent.shape[1]] + directly[:, sent.shape[1] :]
+    spread = own * group
+    shared = collective_time("all_gather", spread * there, group, 1.0, network, kernels["all_gather"])
+    shared = shared + collective_time("reduce_scatter", spread * back, group, 1.0, network, kernels["reduce_scatter"])
+    fastest = np.minimum(direct, shared)
+    if np.any(plan.by_node > 0.0):
+        crossing = [_by_node(deployment, own * size, sent * size) for size in (there, back)]
+        crossed = crossing[0] + crossing[1]
+        fastest = np.where(plan.by_node[:, None] > 0.0, np.minimum(fastest, crossed), fastest)
+    return sent * (there + back), fastest
+
+
+def _by_node(deployment: Deployment, own: Array, sent: Array) -> Array:
+    """Time of one way of an exchange in which a token goes to each node of its experts once, then to their ranks.
+
+    A rank sends to the one of its own place in every other node; both ways are used at the same time.
+    """
+    model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
+    group, inside = plan.tensor_parallel[:, None], np.minimum(network.size[:, :1], plan.tensor_parallel[:, None])
+    nodes = np.maximum(np.ceil(group / inside), 1.0)
+    visited = _distinct_ranks(model, nodes[:, 0])[:, None]
+    across = collective_time("all_to_all", own * visited, nodes, inside, network, kernels["all_to_all"])
+    within = collective_time("all_to_all", sent, inside, 1.0, network, kernels["all_to_all"])
+    return np.asarray(np.maximum(across, within))
+
+
+def _context_messages(deployment: Deployment, decoded: Array, batching: Batching) -> tuple[Array, Array]:
+    """What context-parallel ranks exchange in one layer, (rows, 2): bytes, and time without overlap.
+
+    In a pass of the prefill keys and values that its chunks of prompts attend to, own ones and those of the cache,
+    visit every rank.
+    In a step of decoding each rank has attended to its part of the caches; outputs are added up, weighted by the
+    sums of their softmaxes.
+    """
+    model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
+    latent = deployment.architecture.latent_attention
+    group, apart = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
+    seen = plan.chunk_context
+    near = np.minimum(seen, model.window) if np.any(model.num_local_layers > 0.0) else seen
+    local = model.num_local_layers / model.num_layers
+    elements = cache_elements(model, plan.attention_parallel, latent)
+    chunks = batching.own_prompts * plan.chunks / batching.passes
+    held = (chunks * elements * plan.attention_size * ((1.0 - local) * seen + local * near))[:, None]
+    block = held / group
+    turn = collective_time("point_to_point", block, group, apart, network, kernels["point_to_point"])
+    gathered = collective_time("all_gather", held, group, apart, network, kernels["all_gather"])
+    prefill = np.where(plan.ring[:, None] > 0.0, (group - 1.0) * turn, gathered)
+    heads = np.ceil(model.num_attention_heads / plan.attention_parallel)
+    width = model.kv_lora_rank if latent else model.head_size
+    outputs = (decoded * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
+    decode = collective_time("all_reduce", outputs, group, apart, network, kernels["all_reduce"])
+    return beside(held, outputs), beside(prefill, decode)
+
+
+def engine_all_reduce_time(
+    message_size: Numeric,
+    group_size: Numeric,
+    stride: Numeric,
+    network: Network,
+    kernels: Mapping[str, Mapping[str, Array]],
+) -> Array:
+    r"""Time of an all-reduce of a serving engine: of its library or, inside the innermost tier, its own if faster.
+
+    .. math:: t = \min(t_{library}, t_{engine})
+
+    Parameters
+    ----------
+    message_size : numeric
+        Bytes of the buffer that each rank holds, (rows, operators). [B]
+    group_size : numeric
+        Ranks of the group; with 1 the time is 0, (rows, operators). [-]
+    stride : numeric
+        Distance of neighbouring ranks; an engine has kernels of its own for neighbours, (rows, operators). [-]
+    network : Network
+        Tiers, innermost first, (rows, tiers).
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants of the families all_reduce and engine_all_reduce, (rows, 1).
+
+    Returns
+    -------
+    time : numeric
+        From the first rank's call to the last one's end, (rows, operators). [s]
+
+    References
+    ----------
+    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+    """
+    found = collective_time("all_reduce", message_size, group_size, stride, network, kernels["all_reduce"])
+    quick = quick_all_reduce_time(message_size, group_size, network, kernels["engine_all_reduce"])
+    inside = (array(group_size) <= network.size[:, :1]) & (array(stride) == 1.0)
+    return np.where(inside, np.minimum(found, quick), found)
+
+
+def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel: Array) -> Array:
+    r"""Time of the exchange of keys and values that attention does not hide.
+
+    In a ring the next block of keys is on its way while attention works on the last; the last has nothing behind it.
+
+    .. math:: t = \max\left(t_x - r\,\frac{c - 1}{c}\,t_a,\ 0\right)
+
+    Parameters
+    ----------
+    time : Array
+        Time t_x of the exchange alone. [s]
+    attention : Array
+        Time t_a of the attention of the same layer. [s]
+    ring : Array
+        Ring r: 1 where blocks go round a ring, 0 where all are gathered before. [-]
+    context_parallel : Array
+        Ranks c. [-]
+
+    Returns
+    -------
+    Array
+        0 where all is hidden. [s]
+
+    References
+    ----------
+    .. [1] H. Liu, M. Zaharia and P. Abbeel, "Ring attention with blockwise transformers for near-infinite context",
+       2023, arXiv:2310.01889.
+    """
+    behind = array(ring) * (1.0 - 1.0 / array(context_parallel)) * array(attention)
+    return np.asarray(np.maximum(array(time) - behind, 0.0))
+
+
+class Messages(NamedTuple):
+    """What a rank sends and receives in each phase: the last axis is all-reduce, logits, stage, experts, context.
+
+    Attributes
+    ----------
+    size : Array
+        Bytes of one message, (rows, phases, 5). [B]
+    time : Array
+        Its time by itself, (rows, phases, 5). [s]
+    calls : Array
+        All-reduces, exchanges with experts and exchanges between context-parallel ranks of a layer, (rows, 3). [-]
+    """
+
+    size: Array
+    time: Array
+    calls: Array
+
+
+def serving_messages(
+    deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...] = BOTH_PHASES
+) -> Messages:
+    """Messages of a layer, of a pass of the prefill and of a decode step.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, network, degrees, calibration, (rows,).
+    shape : ServingShape
+        Tokens of both phases. [-]
+    batching : Batching
+        How the batch is split, (rows,). [-]
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
+
+    Returns
+    -------
+    Messages
+        Sizes and times before anything overlaps with them.
+    """
+    model, network, plan = deployment.model, deployment.network, deployment.plan
+    kernels, architecture = deployment.kernels, deployment.architecture
+    ranks, stages = plan.attention_parallel[:, None], plan.pipeline_parallel[:, None]
+    tokens, _, sampled = (side_by_side(*values) for values in zip(*map(shape.of, phases), strict=True))
+    hidden = tokens * (model.hidden_size * plan.activation_size)[:, None]
+    logits = sampled * (model.vocab_size * plan.activation_size)[:, None]
+    sizes = side_by_side(hidden, logits, hidden, 0.0 * hidden, 0.0 * hidden)
+    times = 0.0 * sizes
+    group = ranks
+    reduces = np.full_like(plan.tensor_parallel, 2.0)
+    if architecture.linear_attention:
+        reduces = reduces * (0.5 * model.num_blocks)
+    exchanges = np.zeros_like(reduces)
+    if np.any(ranks != 1.0):
+        times[..., ALL_REDUCE] = engine_all_reduce_time(hidden, group, 1.0, network, kernels)
+        times[..., GATHERING] = collective_time("all_gather", logits, ranks, 1.0, network, kernels["all_gather"])
+    if np.any(stages != 1.0):
+        times[..., TRANSFER] = collective_time(
+            "point_to_point", hidden, stages, plan.stage_ranks[:, None], network, kernels["point_to_point"]
+        )
+    if architecture.experts and np.any(plan.attention_replicas != 1.0):
+        size, time = _exchange(deployment, tokens)
+        sizes[..., EXCHANGE] = size
+        apart = plan.attention_replicas > 1.0
+        times[..., EXCHANGE] = np.where(apart[:, None], time, 0.0)
+        exchanges = np.where(apart, model.num_moe_layers / model.num_layers, 0.0)
+        reduces = reduces - exchanges
+    split = plan.context_parallel > 1.0
+    if split.any():
+        shared = _context_messages(deployment, shape.decode_tokens, batching)
+        for values, own in zip((sizes, times), shared, strict=True):
+            values[..., CONTEXT] = np.where(split[:, None], own[:, list(phases)], 0.0)
+    return Messages(sizes, times, side_by_side(reduces, exchanges, np.where(split, 1.0, 0.0)))

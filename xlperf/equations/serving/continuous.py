@@ -1,0 +1,346 @@
+"""Results of replicas that serve a stream of requests: continuous batching."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, divide
+from xlperf.equations.serving.batch_times import BatchTimes
+from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.load import (
+    UNBOUNDED,
+    Cycle,
+    RequestLoad,
+    bounded_rise,
+    half_of,
+    mean_pass,
+    octave,
+    request_load,
+    split_passes,
+)
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of
+from xlperf.equations.serving.queueing import (
+    Service,
+    Steady,
+    closed_state,
+    first_of_run,
+    run_rate,
+    run_state,
+    staying_together,
+)
+from xlperf.equations.serving.results import batch_results, streamed
+
+_MOST_TRIES = 60
+_GRID = np.array([1.0, 8.0])
+"""Requests in flight that are tried first where they arrive at a rate. [-]"""
+
+
+class OpenState(NamedTuple):
+    """Replicas whose requests arrive at a rate, (rows,).
+
+    Attributes
+    ----------
+    running : Array
+        Requests in flight, infinite where the rate exceeds the capacity. [-]
+    step : Array
+        Time of a step with them. [s]
+    prefill : Array
+        Time of a pass of the prefill. [s]
+    prompts : Array
+        Prompts of a pass. [-]
+    share : Array
+        Time of the replica per prompt. [s]
+    step_slope : Array
+        Time that a request adds to a step. [s]
+    least_share : Array
+        Time of the replica per prompt with a full cache. [s]
+    capacity : Array
+        Requests per second that a replica serves with a full cache. [request/s]
+    """
+
+    running: Array
+    step: Array
+    prefill: Array
+    prompts: Array
+    share: Array
+    step_slope: Array
+    least_share: Array
+    capacity: Array
+
+    def placed(self, rows: np.ndarray, number: int) -> OpenState:
+        """These rows among so many, NaN for the others."""
+        every = np.full((len(self), number), np.nan)
+        every[:, rows] = np.stack(self)
+        return OpenState(*every)
+
+    def service(self, service: Service) -> Service:
+        """Times of replicas in this state; the line of a step goes through the time that it has there.
+
+        Where the rate exceeds the capacity, and where there is none, they stay as they are.
+        """
+        line = self.step - self.step_slope * self.running, self.step_slope
+        found = Service(self.prefill, self.share, *line, *service.per_request)
+        known = np.isfinite(self.running)
+        return Service(*(np.where(known, *pair) for pair in zip(found, service, strict=True)))
+
+
+class Found(NamedTuple):
+    """Times of replicas with some numbers of requests in flight, and others that were asked for with them.
+
+    Attributes
+    ----------
+    cycle : Cycle
+        Of the numbers of requests, (number, rows).
+    steps : Array
+        Of other steps, (other number, rows). [s]
+    prefills : Array
+        Of other passes of the prefill, (other number, rows). [s]
+    """
+
+    cycle: Cycle
+    steps: Array
+    prefills: Array
+
+
+class Replicas(NamedTuple):
+    """Replicas that prefill and decode in turn, (rows,), and the requests that they have room for."""
+
+    times: BatchTimes
+    workload: RequestLoad
+    places: Array
+
+    def take(self, rows: np.ndarray) -> Replicas:
+        """Those of some of the plans."""
+        return Replicas(self.times.take(rows), self.workload.take(rows), self.places[rows])
+
+    def cycles(
+        self, requests: Array, batches: Sequence[Array] = (), prompts: Sequence[Array] = (), detailed: bool = False
+    ) -> Found:
+        """Times with some numbers of requests in flight.
+
+        Parameters
+        ----------
+        requests : Array
+            Requests in flight, 1 or more, up to the places, (number, rows). [-]
+        batches : sequence of Array
+            Other batches, (rows,), whose steps are asked for in the same call. [-]
+        prompts : sequence of Array
+            Other prompts, (rows,), whose passes are. [-]
+        detailed : bool, default False
+            Whether the step of the first of ``batches`` will be asked for in detail.
+
+        Returns
+        -------
+        Found
+            Linear between two whole batches, as :meth:`RequestLoad.whole_batches` has them.
+        """
+        workload, number = self.workload, len(requests)
+        lower, upper = workload.whole_batches(requests, self.places)
+        sides = np.concatenate([lower, upper])
+        # Of a whole batch only the step of the smaller one is asked for.
+        mean = workload.prompts(np.concatenate([np.where(requests == upper, upper, lower), upper]))
+        steps, passes = self.times.at(
+            np.concatenate([*(each[None] for each in batches), sides]),
+            np.concatenate([*(each[None] for each in prompts), *split_passes(mean)]),
+            detailed,
+        )
+        low, high = steps[len(batches) :][:number], steps[len(batches) :][number:]
+        step = np.concatenate([low, bounded_rise(lower, upper, low, high)])
+        smaller, larger = passes[len(prompts) :][: 2 * number], passes[len(prompts) :][2 * number :]
+        prefill = mean_pass(mean, smaller, larger)
+        ends = np.stack([step, prefill, mean, sides * workload.shared(sides, mean, prefill)])
+        share = divide(requests - lower, upper - lower, 1.0)
+        cycle = ends[:, :number] + (ends[:, number:] - ends[:, :number]) * share
+        return Found(Cycle(*cycle), steps[: len(batches)], passes[: len(prompts)])
+
+    def at_rate(self, rate: Array) -> OpenState:
+        r"""State with requests that arrive at a rate: requests b in flight for which a cycle carries that rate.
+
+        .. math:: b = \lambda\,\left(N\,t(b) + b\,s(b)\right)
+
+        The cycle is linear between whole batches; those on both sides are searched for.
+
+        Parameters
+        ----------
+        rate : Array
+            Requests that arrive per second at a replica, (rows,). [request/s]
+
+        Returns
+        -------
+        OpenState
+            (rows,).
+        """
+        grid = np.minimum(_GRID[:, None], self.places)
+        grid = np.concatenate([grid, self.places[None]])
+        cycles = np.stack(self.cycles(grid).cycle)
+        work = self.workload.decode_steps * cycles[0] + cycles[3]
+        found = np.full((6, len(rate)), np.nan)
+        found[0] = np.where(np.isnan(work[-1] + rate), np.nan, np.inf)
+        rows = np.flatnonzero(rate * work[-1] < self.places)
+        first = np.argmax(rate * work < grid, axis=0)[rows]
+        search, rate, high = self.take(rows), rate[rows], grid[first, rows]
+        above, before = cycles[:, first, rows], np.maximum(first - 1, 0)
+        single = cycles[:, 0, rows] * np.array([1.0, 1.0, 1.0, 0.0])[:, None]
+        low = np.where(first > 0, grid[before, rows], 0.0)
+        below = np.where(first > 0, cycles[:, before, rows], single)
+        for turn in range(_MOST_TRIES):
+            if not len(rows):
+                break
+            before, after = (search.workload.decode_steps * each[0] + each[3] for each in (below, above))
+            slope = (after - before) / (high - low)
+            running = rate * (before - low * slope) / np.maximum(1.0 - rate * slope, 1e-12)
+            running = np.minimum(np.maximum(running, low), high)
+            done = high <= np.maximum(2.0 * low, 1.0)
+            rise = (above - below) / (high - low)
+            state = below + rise * (running - low)
+            share = np.where(running > 0.0, state[3] / np.where(running > 0.0, running, 1.0), rise[3])
+            found[:, rows[done]] = np.stack([running, *state[:3], share, rise[0]])[:, done]
+            left = np.flatnonzero(~done)
+            rows, search, rate, low, high = rows[left], search.take(left), rate[left], low[left], high[left]
+            below, above, guess = below[:, left], above[:, left], np.maximum(running[left], 1.0)
+            if not len(rows):
+                break
+            if turn % 3 == 2:
+                guess = np.sqrt(np.maximum(low, 1.0) * high)
+            first, second = octave(guess, high)
+            tried = np.stack([first, np.where(second > first, second, np.minimum(2.0 * first, high))])
+            for number, at in zip(tried, np.stack(search.cycles(tried).cycle).transpose(1, 0, 2), strict=True):
+                enough = rate * (search.workload.decode_steps * at[0] + at[3]) < number
+                lower, higher = ~enough & (number > low), enough & (number < high)
+                low, high = np.where(lower, number, low), np.where(higher, number, high)
+                below, above = np.where(lower, at, below), np.where(higher, at, above)
+        return OpenState._make([*found, cycles[3, -1] / self.places, self.places / work[-1]])
+
+
+class Operation(NamedTuple):
+    """Replicas in steady state, (rows,).
+
+    Attributes
+    ----------
+    service : Service
+        Times of a replica with the batch that it decodes.
+    steady : Steady
+        Its state.
+    results : dict of str to Array
+        Of that batch as a static one.
+    places : Array
+        Requests that the cache has room for, 1 or more. [-]
+    capacity : Array
+        Requests per second that a replica serves with a full cache. [request/s]
+    running : Deployment
+        The plan at the batch that it decodes.
+    memory : ReplicaMemory
+        Memory of a replica.
+    times : BatchTimes
+        Times that are known of it.
+    """
+
+    service: Service
+    steady: Steady
+    results: dict[str, Array]
+    places: Array
+    capacity: Array
+    running: Deployment
+    memory: ReplicaMemory
+    times: BatchTimes
+
+
+def operating(deployment: Deployment, stream: Stream) -> Operation:
+    """The batch that replicas decode and the prompts that they prefill together under a stream of requests.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+
+    Returns
+    -------
+    Operation
+        Times and state of a replica.
+    """
+    plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
+    workload = request_load(plan, plan, stream)
+    replicas = np.maximum(plan.num_replicas, 1.0)
+    arriving = ~np.isnan(stream.request_rate)
+    # A plan that has room for no request keeps its numbers.
+    places = np.maximum(memory.max_batch_size, 1.0)
+    requests = np.maximum(plan.num_requests / replicas, 1.0)
+    active, ends = np.minimum(requests, places), ~np.isnan(stream.run_requests)
+    rate, state = stream.request_rate / replicas, None
+    if arriving.any():
+        rows, most = np.flatnonzero(arriving), np.where(memory.max_batch_size >= 1.0, places, UNBOUNDED)
+        every = Replicas(times, workload, most)
+        state = (every if len(rows) == len(rate) else every.take(rows)).at_rate(rate[rows]).placed(rows, len(rate))
+        active = np.where(
+            arriving, np.clip(np.ceil(np.where(np.isinf(state.running), 1.0, state.running)), 1.0, most), active
+        )
+    batch, prompts = np.ceil(active), np.floor(workload.prompts(active))
+    # Only a run that ends needs a step with another batch.
+    burst = np.maximum(np.minimum(batch, workload.max_prefill_prompts), 1.0)
+    asked = [prompts, *([burst] if ends.any() else [])]
+    # Capacity and times at a rate are known already.
+    most = np.where(arriving, active, places)
+    cycles, steps, passes = Replicas(times, workload, most).cycles(
+        np.stack([active, most]), [batch, np.where(ends, half_of(active), batch)], asked, True
+    )
+    cycle, full = (Cycle(*(values[at] for values in cycles)) for at in (0, 1))
+    service = workload.service(active, cycle, np.where(ends, steps[1], cycle.step))
+    steady, capacity = (
+        closed_state(service, requests, places),
+        places / (workload.decode_steps * full.step + full.prefills),
+    )
+    if ends.any():
+        share, one = workload.shared(active, burst, passes[1]), np.ones_like(burst)
+        line = service.step_base, service.step_slope
+        early = Service(passes[1], share, *line, service.decode_steps, one, service.turn_steps)
+        first = first_of_run(stream.run_requests / replicas, requests)
+        together = staying_together(service.decode_steps, stream.prefill_first, plan.output_variation)
+        steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
+    if state is not None:
+        service, capacity = (
+            state.service(service),
+            np.where(arriving, state.capacity, capacity),
+        )
+        interval = state.prefill / workload.pipeline_stages
+        opened = service.open_state(rate, stream.prompt_variation, state.running, state.least_share, interval)
+        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
+    running = times.step(batch)
+    loaded = deployment.with_batch(batch, prompts)
+    results = batch_results(loaded.plan, memory, passes[0], running.parts, running.bound)
+    return Operation(service, steady, results, places, capacity, loaded, memory, times)
+
+
+def loaded_results(deployment: Deployment, stream: Stream, operation: Operation) -> dict[str, Array]:
+    """Results of continuous batching, as :func:`xlperf.equations.serving.serving_results` has them for a static batch.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    operation : Operation
+        Their steady state, as :func:`operating` has it.
+
+    Returns
+    -------
+    dict of str to Array
+        Columns of inference_results, (rows,), with quantiles, queueing and running requests.
+    """
+    service, steady, places = operation.service, operation.steady, operation.places
+    replicas, arriving = np.maximum(deployment.plan.num_replicas, 1.0), ~np.isnan(stream.request_rate)
+    best = np.where(arriving, operation.capacity, np.maximum(operation.capacity, steady.rate)) * replicas
+    rate = steady.rate
+    if not np.isnan(stream.run_requests).all():
+        offered = np.maximum(deployment.plan.num_requests / replicas, 1.0)
+        of_run = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
+        rate = np.where(arriving, rate, of_run)
+    # With fewer requests than replicas the others are idle.
+    busy = np.where(arriving, replicas, np.minimum(replicas, deployment.plan.num_requests))
+    one = np.ones_like(replicas)
+    return streamed(deployment.plan, stream, service, steady, operation.results, best, rate * busy, one, one)

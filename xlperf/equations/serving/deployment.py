@@ -1,0 +1,180 @@
+"""A block of served plans with all that their equations need: model, accelerators, network, plan, calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import islice
+from operator import attrgetter
+from typing import TypeVar
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.network.topologies import Network
+from xlperf.equations.plan.serving_plan import InferencePlan
+
+Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan)
+Rows = np.ndarray | slice
+_NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Device, Network, InferencePlan)}
+_READ = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
+_MANY = 256
+"""Rows from which on arrays are packed to take some of them. [-]"""
+
+
+class _Packed:
+    """Arrays of plans in one, so that some rows are taken at once: each by itself would cost as much as a kernel.
+
+    Arrays are (rows,) or (rows, columns); others, and those of whole numbers, are kept as they are.
+    """
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self.first: dict[int, int] = {}
+        columns: list[Array] = []
+        for values in arrays:
+            if id(values) not in self.first and values.ndim and values.dtype == np.float64:
+                self.first[id(values)] = len(columns)
+                columns += [values] if values.ndim == 1 else list(values.T)
+        self.arrays, self.matrix = arrays, np.concatenate(columns).reshape(len(columns), -1)
+
+    def take(self, rows: np.ndarray) -> list[Array]:
+        """Some rows of the arrays, in their order."""
+        taken = self.matrix.take(rows, axis=1)
+        found = []
+        for values in self.arrays:
+            first = self.first.get(id(values))
+            if first is None:
+                found.append(_some(values, rows))
+            elif values.ndim == 1:
+                found.append(taken[first])
+            else:
+                found.append(taken[first : first + values.shape[1]].T)
+        return found
+
+
+def _some(values: Array, rows: Rows) -> Array:
+    """Rows of an array that has one for each plan; others as they are."""
+    return values[rows] if values.ndim else values
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Served plans with all that their equations need, (rows,).
+
+    Attributes
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    device : Device
+        Accelerators with the peak of the precision of the matrix products, (rows, 1).
+    attention_device : Device
+        The same with the peak of the precision of attention, (rows, 1).
+    wide_device : Device
+        The same with the peak of the precision of the products that a narrow precision leaves out, (rows, 1): logits,
+        router, and attention beside experts in 4 bits.
+    network : Network
+        Tiers, (rows, tiers).
+    plan : InferencePlan
+        Degrees, lengths, batch, (rows,).
+    kernels : mapping of str to mapping of str to Array
+        Calibration constants (rows, 1) by family: gemm, gemm_wide of those other products, attention,
+        attention_decode, attention_latent, vector, serving_experts, linear_attention and the collectives.
+    software : mapping of str to Array
+        Calibration constants (rows, 1) of the families serving_software and serving_memory.
+    reserved_memory : Array
+        Memory that the driver keeps from the engine, (rows,). [B]
+    architecture : Architecture
+        Structure that the models share.
+    """
+
+    model: Model
+    device: Device
+    attention_device: Device
+    wide_device: Device
+    network: Network
+    plan: InferencePlan
+    kernels: Mapping[str, Mapping[str, Array]]
+    software: Mapping[str, Array]
+    reserved_memory: Array
+    architecture: Architecture
+
+    def with_batch(self, batch: Array, prompts: Array) -> Deployment:
+        """The same with other numbers of requests per decode step and of prompts per prefill."""
+        return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
+
+    def take(self, rows: Rows) -> Deployment:
+        """Some of the plans; a plan may be taken several times."""
+        if isinstance(rows, slice) or len(rows) < _MANY:
+            return self._with_arrays([_some(values, rows) for values in self._arrays])
+        return self._with_arrays(self._packed.take(rows))
+
+    @cached_property
+    def _arrays(self) -> list[Array]:
+        """Every array, in an order of its own."""
+        bundles = self.model, self.device, self.attention_device, self.wide_device, self.network, self.plan
+        found = [values for bundle in bundles for values in _READ[type(bundle)](bundle)]
+        for constants in (*self.kernels.values(), self.software):
+            found += constants.values()
+        return [*found, self.reserved_memory]
+
+    @cached_property
+    def _packed(self) -> _Packed:
+        return _Packed(self._arrays)
+
+    def _with_arrays(self, arrays: list[Array]) -> Deployment:
+        """The same with other arrays in the order of ``_arrays``."""
+        left = iter(arrays)
+
+        def bundle(like: Bundle) -> Bundle:
+            return type(like)(*islice(left, len(_NAMES[type(like)])))
+
+        return Deployment(
+            bundle(self.model),
+            bundle(self.device),
+            bundle(self.attention_device),
+            bundle(self.wide_device),
+            bundle(self.network),
+            bundle(self.plan),
+            {name: dict(zip(constants, left, strict=False)) for name, constants in self.kernels.items()},
+            dict(zip(self.software, left, strict=False)),
+            next(left),
+            self.architecture,
+        )
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Requests, (rows,).
+
+    Attributes
+    ----------
+    request_rate : Array
+        Requests that arrive per second over the deployment; NaN: a constant number is in flight. [request/s]
+    prompt_variation : Array
+        Coefficient of variation of the prompts. [-]
+    first_target, token_target : Array
+        Largest times to the first token and per token; NaN: any. [s]
+    burst_fraction : Array
+        Fraction of the requests in flight that arrive at the same moment. [-]
+    run_requests : Array
+        Requests of a run; NaN: without end. [-]
+    polling_steps : Array
+        Decode steps between two scheduler polls for new requests. [-]
+    gathering_steps : Array
+        Most decode steps that a prompt waits for prompts of the other attention replicas. [-]
+    prefill_first : Array
+        1 where prompts go before all decoding, 0 where both share a step. [-]
+    """
+
+    request_rate: Array
+    prompt_variation: Array
+    first_target: Array
+    token_target: Array
+    burst_fraction: Array
+    run_requests: Array
+    polling_steps: Array
+    gathering_steps: Array
+    prefill_first: Array

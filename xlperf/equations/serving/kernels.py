@@ -1,0 +1,373 @@
+"""Kernels of a served layer: matrix products, attention and linear attention with their FLOP, traffic and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, beside, ceil_div, total
+from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
+from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import linear_attention_time, serving_gemm_time, vector_time
+from xlperf.equations.model.linear import (
+    CHUNK,
+    STATE_SPACE_CHUNK,
+    chunk_scan_flop,
+    chunk_scan_traffic,
+    convolution_state_size,
+    recurrent_state_size,
+    recurrent_step_flop,
+    recurrent_step_traffic,
+    state_space_scan_flop,
+    state_space_scan_traffic,
+)
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.serving import (
+    BOTH_PHASES,
+    DECODING,
+    PREFILL,
+    ServingGemms,
+    attention_calls,
+    cache_elements,
+    linear_widths,
+)
+from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.batching import Batching
+from xlperf.equations.serving.deployment import Deployment
+
+
+class KernelTimes(NamedTuple):
+    """Kernels of one kind in each phase: those of a layer, then those that run once per pass.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Kernels of a phase.
+    once : int
+        How many of them, the last ones, run once per pass.
+    traffic : Array
+        Bytes that one call reads and writes, (rows, phases, kernels). [B]
+    time : Array
+        Time of one call, (rows, phases, kernels). [s]
+    calls : Array
+        Calls per layer, or per pass for those that run once, (rows, phases, kernels). [-]
+    """
+
+    names: tuple[str, ...]
+    once: int
+    traffic: Array
+    time: Array
+    calls: Array
+
+    def layer_calls(self) -> Array:
+        """Calls in a layer, (rows, phases). [-]"""
+        return total(self.calls[..., : len(self.names) - self.once])
+
+    def layer_time(self) -> Array:
+        """Time of a layer, (rows, phases). [s]"""
+        own = len(self.names) - self.once
+        return total(self.time[..., :own] * self.calls[..., :own])
+
+    def pass_time(self) -> Array:
+        """Time of what runs once per pass, (rows, phases). [s]"""
+        own = len(self.names) - self.once
+        return total(self.time[..., own:] * self.calls[..., own:])
+
+
+def by_phase(values: Array, num_phases: int) -> Array:
+    """Operators of the phases one after the other, (rows, phases x operators), on an axis of the phases.
+
+    Parameters
+    ----------
+    values : Array
+        (rows, phases x operators). [-]
+    num_phases : int
+        Phases.
+
+    Returns
+    -------
+    Array
+        (rows, phases, operators). [-]
+
+    >>> by_phase(np.array([[1.0, 2.0, 3.0, 4.0]]), 2).tolist()
+    [[[1.0, 2.0], [3.0, 4.0]]]
+    """
+    return values.reshape(len(values), num_phases, values.shape[1] // num_phases)
+
+
+def wide_attention(plan: InferencePlan, architecture: Architecture) -> np.ndarray:
+    """Plans whose attention layers stay in 16 bits: published mixtures in 4 bits narrow the feed-forward layers only.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Precision, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+
+    Returns
+    -------
+    np.ndarray
+        Mask, (rows,).
+
+    References
+    ----------
+    .. [1] NVIDIA, "Pushing latency boundaries: optimizing DeepSeek-R1 performance on B200 GPUs", TensorRT-LLM
+       technical blog 1, 2025, table of the precision of each component.
+    .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
+    """
+    return np.asarray((plan.four_bits > 0.0) & bool(architecture.experts))
+
+
+def _columns(flags: np.ndarray, num_rows: int) -> np.ndarray:
+    """Flags of the operators for every row, one column after the other in memory."""
+    return np.repeat(flags, num_rows).reshape(num_rows, len(flags), order="F")
+
+
+def _narrow(products: ServingGemms, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
+    """Products in the precision of the plan, (rows, operators)."""
+    narrow = _columns(products.narrow, len(plan.weight_size))
+    if not architecture.experts:
+        return narrow
+    attention = _columns(products.attention, len(narrow))
+    return np.asarray(narrow & ~(attention & wide_attention(plan, architecture)[:, None]))
+
+
+def _gemm_kernels(
+    deployment: Deployment, products: ServingGemms, narrow: np.ndarray
+) -> tuple[Device, Mapping[str, Array]]:
+    """Accelerator and constants of each product: of the precision that it is computed in, and of grouped experts."""
+    device, kernels, plan = deployment.device, deployment.kernels, deployment.plan
+    constants = kernels["gemm"]
+    if np.any(plan.weight_size != plan.activation_size):
+        wide = kernels["gemm_wide"]
+        peak = np.where(narrow, device.peak_flop_rate, deployment.wide_device.peak_flop_rate)
+        constants = {
+            name: values if np.array_equal(values, wide[name]) else np.where(narrow, values, wide[name])
+            for name, values in constants.items()
+        }
+        device = replace(device, peak_flop_rate=peak)
+    if products.grouped.any():
+        experts = kernels["serving_experts"]
+        slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
+        grouped = _columns(products.grouped, len(narrow))
+        changed = {name: constants[name] / np.where(grouped, experts[factor], 1.0) for name, factor in slower.items()}
+        constants = {**constants, **changed}
+    return device, constants
+
+
+def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray) -> tuple[Array, Array]:
+    """Mean bytes of an input element, the two inputs keeping their own size, and traffic of one call."""
+    gemms = products.gemms
+    activation = plan.activation_size[:, None]
+    rows_size = np.where(narrow, plan.input_size[:, None], activation)
+    weight_size = np.where(narrow, plan.weight_size[:, None], activation)
+    inputs = rows_size * gemms.m + weight_size * gemms.n
+    traffic = gemms.k * inputs + activation * gemms.m * gemms.n
+    return inputs / (gemms.m + gemms.n), gemms.batch * traffic
+
+
+def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array, Array]:
+    """Traffic and time of matrix products with weights.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Accelerators, bytes of weights and inputs, calibration, (rows,).
+    products : ServingGemms
+        Shapes, (rows, operators). [-]
+
+    Returns
+    -------
+    traffic : Array
+        Bytes of one product, (rows, operators). [B]
+    time : Array
+        Its time, (rows, operators). [s]
+    """
+    plan, gemms = deployment.plan, products.gemms
+    narrow = _narrow(products, plan, deployment.architecture)
+    element_size, traffic = _gemm_bytes(products, plan, narrow)
+    unit, constants = _gemm_kernels(deployment, products, narrow)
+    output_size = plan.activation_size[:, None]
+    time = serving_gemm_time(unit, constants, gemms.m, gemms.n, gemms.k, gemms.batch, element_size, output_size)
+    return traffic, time
+
+
+def state_size(model: Model, plan: InferencePlan) -> Array:
+    """Bytes that a sequence keeps in one layer of linear attention on one rank, whatever its length.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : InferencePlan
+        Degrees, bytes of an activation, tokens drafted, (rows,).
+
+    Returns
+    -------
+    Array
+        State of the heads of the rank and last inputs of its convolution, once more for each drafted token. [B]
+
+    References
+    ----------
+    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+       arXiv:2412.06464, section 3.4.
+    """
+    keys, values, heads = linear_widths(model, plan.attention_parallel)
+    state = recurrent_state_size(heads, model.linear_key_size, model.linear_value_size, model.linear_state_size)
+    window = convolution_state_size(keys, values, model.linear_convolution, plan.activation_size)
+    return np.asarray((1.0 + plan.draft_tokens) * (state + window))
+
+
+def _prefill_scan(deployment: Deployment, batching: Batching) -> tuple[Array, Array, Array]:
+    """FLOP, traffic and time (rows, 1) of one layer of linear attention in a pass of the prefill. [FLOP, B, s]"""
+    model, plan = deployment.model, deployment.plan
+    prompts, passes = batching.own_prompts / batching.rounds, batching.passes / batching.rounds
+    tokens = prompts * plan.own_tokens / passes
+    together = np.maximum(prompts / passes, 1.0)
+    heads = ceil_div(model.linear_value_heads, plan.attention_parallel)
+    sizes = (model.linear_key_size, model.linear_value_size)
+    flop = chunk_scan_flop(tokens, heads, *sizes)
+    bytes_of = (plan.activation_size, model.linear_state_size)
+    traffic = chunk_scan_traffic(tokens, together, heads, *sizes, *bytes_of)
+    chunk = np.full_like(tokens, CHUNK)
+    space = model.state_space > 0.0
+    if np.any(space):
+        groups = ceil_div(model.linear_key_heads, plan.attention_parallel)
+        flop = np.where(space, state_space_scan_flop(tokens, heads, groups, *sizes), flop)
+        other = state_space_scan_traffic(tokens, together, heads, groups, *sizes, *bytes_of)
+        traffic, chunk = np.where(space, other, traffic), np.where(space, STATE_SPACE_CHUNK, chunk)
+    chunks = ceil_div(np.minimum(plan.own_tokens, tokens), chunk)
+    work = traffic[:, None], flop[:, None], chunks[:, None]
+    time = linear_attention_time(deployment.attention_device, deployment.kernels["linear_attention"], *work)
+    return flop[:, None], traffic[:, None], time
+
+
+def _decode_recurrence(deployment: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
+    """FLOP, traffic and time (rows, 1) of one layer of linear attention in a decode step: it moves states."""
+    model, plan = deployment.model, deployment.plan
+    each = 1.0 + plan.draft_tokens
+    ranks = plan.attention_parallel
+    heads, key_heads = ceil_div(model.linear_value_heads, ranks), ceil_div(model.linear_key_heads, ranks)
+    sizes = (model.linear_key_size, model.linear_value_size)
+    flop = recurrent_step_flop(sequences * each, heads, *sizes)
+    bytes_of = (plan.activation_size, model.linear_state_size)
+    traffic = recurrent_step_traffic(sequences, each, heads, key_heads, *sizes, *bytes_of)
+    time = vector_time(deployment.attention_device, deployment.kernels["vector"], traffic[:, None], flop[:, None])
+    return flop[:, None], traffic[:, None], time
+
+
+def _prefill_attention(deployment: Deployment, batching: Batching) -> list[tuple[Array, Array, Array]]:
+    """FLOP, traffic and time (rows, 1) of global, then of local attention of a layer in a pass of the prefill."""
+    model, plan = deployment.model, deployment.plan
+    ranks, latent = plan.attention_parallel, deployment.architecture.latent_attention
+    heads = np.ceil(model.num_attention_heads / ranks)[:, None]
+    groups = heads if latent else np.ceil(model.num_query_groups / ranks)[:, None]
+    head_size = (0.5 * (model.qk_head_size + model.v_head_size) if latent else model.head_size)[:, None]
+    # Kernels of one part after the other, each over all its prompts.
+    prompts, passes = ((values / batching.rounds)[:, None] for values in (batching.own_prompts, batching.passes))
+    prompt, new, size = plan.prompt_length[:, None], plan.new_tokens[:, None], plan.attention_size[:, None]
+    # Of a prompt that ranks share each computes an early and a late part: queries see the mean of its keys.
+    own = plan.own_tokens[:, None]
+    seen = np.where(plan.context_parallel[:, None] > 1.0, prompt - 0.5 * (new - own), prompt)
+    # Global attention grows with the square of a prompt: its mean is that of the mean and more.
+    longer = 1.0 + (plan.prompt_variation * plan.prompt_variation)[:, None]
+    shapes = [(prompts, own, seen, np.ones_like(prompt), longer)]
+    if deployment.architecture.local_attention:
+        window = np.minimum(model.window[:, None], prompt)
+        chunked = model.chunked[:, None]
+        keys = np.where(chunked > 0.0, window, window * (1.0 - window / (2.0 * prompt)))
+        cut = prompts * np.maximum(own / window, 1.0)
+        shapes.append((cut, np.minimum(own, window), keys, chunked, np.ones_like(prompt)))
+    found = []
+    for batch, queries, keys, causal, more in shapes:
+        shape = batch, heads, groups, queries, keys, head_size, causal, size
+        time = attention_time(deployment.attention_device, deployment.kernels["attention"], *shape)
+        flop = 4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes) * more
+        traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
+        found.append((flop, traffic, time / passes * more))
+    return found
+
+
+def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Array, Array, Array]]:
+    """FLOP, traffic and mean time (rows, 1) of global, then of local attention of a layer in a decode step.
+
+    The contexts of the steps grow by one token. Their mean is taken at two contexts, the mean less and plus the
+    standard deviation, which is exact for a time that is a cubic polynomial of the context.
+    """
+    model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
+    ranks = plan.attention_parallel
+    heads = np.ceil(model.num_attention_heads / ranks)[:, None]
+    family, drafted = "attention_decode", (1.0 + plan.draft_tokens)[:, None]
+    read_heads, read_size = np.ceil(model.num_query_groups / ranks)[:, None], model.head_size[:, None]
+    multiplied = drafted * heads
+    if deployment.architecture.latent_attention:
+        # One compressed vector is key and value of all heads: half a key and value pair of its width.
+        family, read_heads = "attention_latent", np.full_like(heads, 0.5)
+        read_size = cache_elements(model, ranks, True)[:, None]
+        # A tile of the matrix units holds so many query rows, be they there or not.
+        multiplied = np.maximum(multiplied, kernels[family]["tile_rows"])
+        multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
+    # A step meets requests with long outputs more often than short ones, as often as they have steps.
+    steps = np.maximum(plan.output_length - 1.0, 1.0) * (1.0 + plan.output_variation * plan.output_variation)
+    mean = (plan.prompt_length + 0.5 * (steps + 1.0))[:, None]
+    spread = np.sqrt((steps * steps - 1.0) / 12.0)[:, None]
+    contexts = [beside(mean - spread, mean + spread)]
+    if deployment.architecture.local_attention:
+        # Beyond its first chunk a token sees half of one on average.
+        reach = np.where(model.chunked[:, None] > 0.0, 0.5, 1.0) * model.window[:, None]
+        contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
+    size, found = plan.kv_size[:, None], []
+    for context in contexts:
+        context = context / plan.context_parallel[:, None]
+        shape = sequences[:, None], multiplied, read_heads, context, read_size, size
+        time = decode_attention_time(deployment.attention_device, kernels[family], *shape)
+        middle = 0.5 * (context[:, :1] + context[:, 1:])
+        flop = 4.0 * (sequences[:, None] * read_size) * multiplied * middle
+        traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)
+        found.append((flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])))
+    return found
+
+
+def attention_kernels(
+    deployment: Deployment, batching: Batching, phases: tuple[int, ...] = BOTH_PHASES
+) -> tuple[KernelTimes, Array]:
+    """Attention of a layer, global, local and linear, in a pass of the prefill and in a decode step.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, accelerators, plan, calibration, (rows,).
+    batching : Batching
+        How the batch is split, (rows,). [-]
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order.
+
+    Returns
+    -------
+    kernels : KernelTimes
+        One kernel for each kind of attention; decoding at the mean context.
+    flop : Array
+        Operations of one call, (rows, phases, kinds). [FLOP]
+    """
+    architecture = deployment.architecture
+    sequences = np.ceil(batching.sequences / deployment.plan.attention_replicas)
+    found: list[tuple[Array, Array, Array]] = []
+    if PREFILL in phases:
+        found += _prefill_attention(deployment, batching)
+        if architecture.linear_attention:
+            found.append(_prefill_scan(deployment, batching))
+    if DECODING in phases:
+        found += _decode_attention(deployment, sequences)
+        if architecture.linear_attention:
+            found.append(_decode_recurrence(deployment, sequences))
+    local = ("local attention",) if architecture.local_attention else ()
+    linear = ("linear attention",) if architecture.linear_attention else ()
+    calls = attention_calls(deployment.model, architecture, phases)
+    flop, traffic, time, calls = (
+        by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*found, strict=True)), calls)
+    )
+    return KernelTimes(("attention", *local, *linear), 0, traffic, time, calls), flop

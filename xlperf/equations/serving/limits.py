@@ -1,0 +1,195 @@
+"""The largest throughput under targets: most requests in flight whose mean times stay within them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.equations.serving.batch_times import BatchTimes
+from xlperf.equations.serving.continuous import Replicas
+from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.load import RequestLoad, half_of, request_load
+from xlperf.equations.serving.pools import PoolLoad, Pools, pool_state
+from xlperf.equations.serving.queueing import Steady, closed_state, largest_within
+
+_MOST_TRIES = 40
+_START = 64.0
+
+
+class _Trial(NamedTuple):
+    """What numbers of requests give, (number, rows): whether they pass, rate, running requests, what to try next."""
+
+    good: np.ndarray
+    rate: Array
+    running: Array
+    guess: Array
+
+
+class _Targets(NamedTuple):
+    """Targets of plans, (rows,), infinite where there is none, and the tokens after the first. [s, s, -]"""
+
+    first: Array
+    token: Array
+    tokens: Array
+
+    def take(self, rows: np.ndarray) -> _Targets:
+        """Those of some of the plans."""
+        return _Targets(*(values[rows] for values in self))
+
+    def kept(self, steady: Steady) -> np.ndarray:
+        """Whether mean times are within them."""
+        first = steady.first_token + steady.queue_time
+        each = np.where(self.tokens > 0.0, steady.decode_time / np.maximum(self.tokens, 1.0), 0.0)
+        return np.asarray((first <= self.first) & (each <= self.token))
+
+
+class _Search(Protocol):
+    """Plans for which numbers of requests are tried."""
+
+    def take(self, rows: np.ndarray) -> Self:
+        """Some of the plans."""
+
+    def attempt(self, requests: Array) -> _Trial:
+        """What numbers of requests give, (number, rows)."""
+
+
+class _Replicas(NamedTuple):
+    """Replicas that prefill and decode: the number is that of requests on one of them."""
+
+    times: BatchTimes
+    workload: RequestLoad
+    targets: _Targets
+    places: Array
+
+    def take(self, rows: np.ndarray) -> _Replicas:
+        return _Replicas(self.times.take(rows), self.workload.take(rows), self.targets.take(rows), self.places[rows])
+
+    def attempt(self, requests: Array) -> _Trial:
+        workload = self.workload
+        found = Replicas(self.times, workload, self.places).cycles(requests, list(half_of(requests)))
+        service = workload.service(requests, found.cycle, found.steps)
+        steady = closed_state(service, requests, requests)
+        first, token, tokens = self.targets
+        guess = largest_within(service, self.places, tokens, first, token)
+        return _Trial(self.targets.kept(steady), steady.rate, requests, guess)
+
+
+class _Pools(NamedTuple):
+    """Separate pools: the number is that of requests in flight over both."""
+
+    load: PoolLoad
+    targets: _Targets
+
+    def take(self, rows: np.ndarray) -> _Pools:
+        return _Pools(self.load.take(rows), self.targets.take(rows))
+
+    def attempt(self, requests: Array) -> _Trial:
+        steady = pool_state(self.load, requests).steady
+        return _Trial(self.targets.kept(steady), steady.rate, np.ceil(steady.running), np.nan * requests)
+
+
+def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
+    """Largest whole number that passes, with its rate and running requests; all below one that passes pass too.
+
+    A try follows the guess of the one before, or halves the logarithm of what is left; from the third on the numbers
+    beside it are tried with it, and those that halve the logarithms of what lies below and above.
+    """
+    low, high = 0.0 * most, np.floor(most) + 1.0
+    rate, running = 0.0 * most, 0.0 * most
+    rows = np.flatnonzero(high - low > 1.0)
+    search = search.take(rows)
+    tried = np.clip(np.minimum(most, _START), 1.0, np.maximum(high - 1.0, 1.0))[None, rows]
+    for turn in range(_MOST_TRIES):
+        if not len(rows):
+            break
+        good, rates, runs, guesses = search.attempt(tried)
+        at = np.argmax(np.where(good, tried, 0.0), axis=0), np.arange(len(rows))
+        passes = good[at]
+        low[rows] = np.where(passes, tried[at], low[rows])
+        rate[rows], running[rows] = np.where(passes, rates[at], rate[rows]), np.where(passes, runs[at], running[rows])
+        high[rows] = np.minimum(high[rows], np.where(good | (tried <= low[rows]), np.inf, tried).min(axis=0))
+        left = np.flatnonzero(high[rows] - low[rows] > 1.0)
+        rows, guess, search = rows[left], guesses[0, left], search.take(left)
+        first, last = low[rows], high[rows]
+        guess = np.where(np.isnan(guess), np.floor(np.sqrt(np.maximum(first, 1.0) * last)), guess)
+        guess = np.clip(guess, first + 1.0, last - 1.0)
+        beside = [guess]
+        if turn > 0:
+            below = np.floor(np.sqrt(np.maximum(first, 1.0) * guess))
+            above = np.ceil(np.sqrt(guess * last))
+            beside = [guess, guess - 1.0, guess + 1.0, below, above]
+        tried = np.clip(np.stack(beside), first + 1.0, last - 1.0)
+    return low, rate, running
+
+
+def _targets_of(stream: Stream, tokens: Array) -> tuple[np.ndarray, _Targets]:
+    """Which plans have targets, and those."""
+    first, token = stream.first_target, stream.token_target
+    asked = ~(np.isnan(first) & np.isnan(token))
+    return asked, _Targets(np.where(np.isnan(first), np.inf, first), np.where(np.isnan(token), np.inf, token), tokens)
+
+
+def target_results(deployment: Deployment, stream: Stream, places: Array, times: BatchTimes) -> dict[str, Array]:
+    """Largest batch of a replica under the targets, and the throughput of all replicas with it.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, accelerators, plan, calibration, (rows,).
+    stream : Stream
+        With the targets, (rows,).
+    places : Array
+        Requests that a replica has memory for, whole, (rows,). [-]
+    times : BatchTimes
+        Times of the plans, (rows,).
+
+    Returns
+    -------
+    dict of str to Array
+        batch_at_targets, 0 where one request misses a target or does not fit, and tokens_per_second_at_targets,
+        (rows,); NaN without a target.
+    """
+    plan = deployment.plan
+    tokens = np.maximum(plan.output_length - 1.0, 0.0)
+    asked, targets = _targets_of(stream, tokens)
+    search = _Replicas(times, request_load(plan, plan, stream), targets, places)
+    batch, rate, _ = _largest_good(np.where(asked, places, 0.0), search)
+    known = places + tokens + plan.prompt_length
+    return {
+        "batch_at_targets": np.where(asked & ~np.isnan(known), batch, np.nan),
+        "tokens_per_second_at_targets": np.where(asked, rate * plan.num_replicas * plan.output_length, np.nan),
+    }
+
+
+def pooled_target_results(pools: Pools, stream: Stream) -> dict[str, Array]:
+    """Largest throughput of two pools under the targets, and the requests that a decoding replica then decodes.
+
+    Parameters
+    ----------
+    pools : Pools
+        As :func:`xlperf.equations.serving.pools_of` has them, (rows,).
+    stream : Stream
+        With the targets, (rows,).
+
+    Returns
+    -------
+    dict of str to Array
+        batch_at_targets, 0 where one request misses a target or does not fit, and tokens_per_second_at_targets,
+        (rows,); NaN without a target.
+    """
+    plan, other = pools.decoding.plan, pools.prefilling.plan
+    tokens = np.maximum(plan.output_length - 1.0, 0.0)
+    asked, targets = _targets_of(stream, tokens)
+    most = np.maximum(pools.memory.max_batch_size, 0.0) * plan.num_replicas
+    # Requests that are being prefilled stand beside those that are decoded.
+    most = most + np.where(
+        most > 0.0, np.maximum(other.prefill_tokens / other.own_tokens, 1.0) * other.num_replicas, 0.0
+    )
+    _, rate, running = _largest_good(np.where(asked, most, 0.0), _Pools(pools.load, targets))
+    known = most + tokens + plan.prompt_length
+    return {
+        "batch_at_targets": np.where(asked & ~np.isnan(known), running, np.nan),
+        "tokens_per_second_at_targets": np.where(asked, rate * plan.output_length, np.nan),
+    }

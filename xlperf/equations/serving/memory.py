@@ -1,0 +1,400 @@
+"""Memory of a serving rank: weights, key-value cache, activations of a prefill, and the largest batch that fits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, divide
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.serving import cache_elements, linear_share, linear_widths
+from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.kernels import state_size
+from xlperf.equations.serving.weights import rank_weights_size
+
+_LOGIT_SIZE = 4.0
+
+
+_OF_ENGINE = (
+    "memory_fraction",
+    "of_free_memory",
+    "activations_included",
+    "driver_memory",
+    "reserve",
+    "reserve_per_token",
+    "reserve_per_rank",
+)
+
+
+def cache_budget(
+    shown_memory: Numeric,
+    free_memory: Numeric,
+    weights_size: Numeric,
+    memory_fraction: Numeric,
+    of_free_memory: Numeric,
+) -> Array:
+    r"""Bytes that an engine leaves for the cache and for the activations that its share covers.
+
+    An engine takes a share of the whole memory, weights included, or of what weights leave.
+
+    .. math:: B = f M - S_w \quad \text{or} \quad B = f \left(M_0 - S_w\right)
+
+    Parameters
+    ----------
+    shown_memory : numeric
+        Memory M of the accelerator that the driver shows. [B]
+    free_memory : numeric
+        Memory M_0 that is free before weights are loaded. [B]
+    weights_size : numeric
+        Weights S_w of one rank. [B]
+    memory_fraction : numeric
+        Share f that the engine takes. [-]
+    of_free_memory : numeric
+        1 where it is a share of what weights leave, 0 where it is one of the whole memory. [-]
+
+    Returns
+    -------
+    size : numeric
+        Cache and covered activations together may take this; below 0 where weights alone are too large. [B]
+
+    References
+    ----------
+    .. [1] vLLM documentation, CacheConfig, gpu_memory_utilization.
+    .. [2] NVIDIA, TensorRT-LLM documentation, KvCacheConfig, free_gpu_memory_fraction.
+
+    >>> cache_budget(80.0, 79.0, 70.0, 0.9, [0.0, 1.0]).tolist()
+    [2.0, 8.1]
+    """
+    weights, share = array(weights_size), array(memory_fraction)
+    whole, free = share * array(shown_memory) - weights, share * (array(free_memory) - weights)
+    return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole) + 0.0 * (free + whole + array(of_free_memory)))
+
+
+def usable_memory(
+    memory_capacity: Numeric,
+    reserved_memory: Numeric,
+    weights_size: Numeric,
+    activations_size: Numeric,
+    cache_budget: Numeric,
+    activation_share: Numeric,
+) -> Array:
+    r"""Bytes that weights, cache and activations together may take.
+
+    .. math:: M = \min\left(S_w + S_a + B - s S_a,\ C - R\right)
+
+    Parameters
+    ----------
+    memory_capacity : numeric
+        Memory C of the accelerator. [B]
+    reserved_memory : numeric
+        Memory R that the driver keeps. [B]
+    weights_size : numeric
+        Weights S_w of one rank. [B]
+    activations_size : numeric
+        Activations S_a of a pass of the prefill. [B]
+    cache_budget : numeric
+        Bytes B that the engine leaves for the cache, as :func:`cache_budget` has them. [B]
+    activation_share : numeric
+        Share s of the activations that is taken off them. [-]
+
+    Returns
+    -------
+    size : numeric
+        Weights, cache and activations together may take this. [B]
+
+    References
+    ----------
+    .. [1] NVIDIA, TensorRT-LLM documentation, "Memory usage of TensorRT-LLM".
+
+    >>> float(usable_memory(80.0, 1.0, 20.0, 4.0, 50.0, 1.0)), float(usable_memory(80.0, 1.0, 20.0, 4.0, 70.0, 0.0))
+    (70.0, 79.0)
+    """
+    activations = array(activations_size)
+    covered = array(weights_size) + activations + array(cache_budget) - array(activation_share) * activations
+    return np.asarray(np.minimum(covered, array(memory_capacity) - array(reserved_memory)))
+
+
+def prefill_working_set(
+    hidden_size: Numeric,
+    projected_size: Numeric,
+    attention_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+    vocab_size: Numeric,
+    prompt_length: Numeric,
+    prefill_tokens: Numeric,
+    tensor_parallel: Numeric,
+    element_size: Numeric,
+    logit_size: Numeric,
+) -> Array:
+    r"""Bytes of activations that one sequence adds to a pass of the prefill, nothing kept from layer to layer.
+
+    The residual stream and its norm live through the layer; beside them either the projections with the output of
+    the attention, or the feed-forward layer, whichever is larger; then the logits of the last token.
+
+    .. math:: S = e \min(n, n_p) \left(2 h + \frac{\max(w + o, (2 + \gamma) f)}{t}\right) + \frac{e_l V}{t}
+
+    Parameters
+    ----------
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    projected_size : numeric
+        Width w of queries, keys and values together. [-]
+    attention_size : numeric
+        Width o of the output of the attention. [-]
+    ffn_hidden_size : numeric
+        Width f of the feed-forward layer. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix. [-]
+    vocab_size : numeric
+        Vocabulary V. [-]
+    prompt_length : numeric
+        Tokens n of a prompt. [-]
+    prefill_tokens : numeric
+        Tokens of one pass at most. [-]
+    tensor_parallel : numeric
+        Ranks t that share each matrix. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    logit_size : numeric
+        Bytes of a logit. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one sequence. [B]
+
+    References
+    ----------
+    .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
+       arXiv:2309.06180, section 2.
+
+    Four tokens of 2 (16 + 96 / 2) B and the 100 / 2 logits of 4 B:
+
+    >>> float(prefill_working_set(8.0, 12.0, 8.0, 32.0, 1.0, 100.0, 10.0, 4.0, 2.0, 2.0, 4.0))
+    712.0
+    """
+    split = array(tensor_parallel)
+    attention = array(projected_size) + array(attention_size)
+    widest = np.maximum(attention, (2.0 + array(gated_mlp)) * array(ffn_hidden_size))
+    tokens = np.minimum(array(prompt_length), array(prefill_tokens))
+    layer = array(element_size) * tokens * (2.0 * array(hidden_size) + widest / split)
+    return np.asarray(layer + array(logit_size) * array(vocab_size) / split)
+
+
+def largest_batch(
+    free_memory: Numeric,
+    kv_cache_size: Numeric,
+    working_set_size: Numeric,
+    most_sequences: Numeric,
+    pipeline_parallel: Numeric,
+) -> Array:
+    r"""Largest batch whose cache and working set fit beside the weights.
+
+    A batch of b runs as p micro-batches of m = ceil(b / p) sequences. Its memory is the smaller of a line that
+    grows with m and one that does not, so the larger of the two solutions is the answer.
+
+    .. math:: \max b : \quad b\,S_{kv} + \min(m, m_{max})\,S_w \le M
+
+    Parameters
+    ----------
+    free_memory : numeric
+        Memory M beside the weights. [B]
+    kv_cache_size : numeric
+        Cache of one sequence at its longest, above 0. [B]
+    working_set_size : numeric
+        Activations of one sequence in a pass of the prefill, above 0. [B]
+    most_sequences : numeric
+        Sequences of one pass at most, 1 or more. [-]
+    pipeline_parallel : numeric
+        Stages p. [-]
+
+    Returns
+    -------
+    batch_size : numeric
+        Whole number; 0 where not one sequence fits. [-]
+
+    References
+    ----------
+    .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
+       arXiv:2309.06180, section 2.
+
+    >>> largest_batch(100.0, [10.0, 10.0], 5.0, [2.0, 100.0], 1.0).tolist()  # 100 >= 9 x 10 + 2 x 5; 100 >= 6 (10 + 5)
+    [9.0, 6.0]
+    """
+    free, cache, work = array(free_memory), array(kv_cache_size), array(working_set_size)
+    stages = array(pipeline_parallel)
+    capped = np.floor(divide(free - array(most_sequences) * work, cache))
+    rounds = np.floor(divide(free, stages * cache + work))
+    more = np.floor(divide(free - (rounds + 1.0) * work, cache))
+    growing = np.maximum(rounds * stages, more)
+    return np.asarray(np.maximum(np.maximum(capped, growing), 0.0))
+
+
+def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array) -> Array:
+    """Tokens of a context that one of the ranks that share it keeps, mean over the layers."""
+    if not architecture.local_attention and architecture.linear_attention:
+        return np.asarray(model.num_attention_layers / model.num_layers * np.ceil(context / plan.context_parallel))
+    if not architecture.local_attention:
+        return np.asarray(np.ceil(context / plan.context_parallel))
+    near = model.num_local_layers * np.ceil(np.minimum(context, model.window) / plan.context_parallel)
+    context = np.ceil(context / plan.context_parallel)
+    return np.asarray((near + model.num_global_layers * context) / model.num_layers)
+
+
+class BatchMemory(NamedTuple):
+    """Memory of the fullest rank of a replica with its batch, (rows,).
+
+    Attributes
+    ----------
+    weights : Array
+        Weights of the rank. [B]
+    kv_cache : Array
+        Key-value cache of the batch. [B]
+    activations : Array
+        Activations of a pass of the prefill. [B]
+    usable : Array
+        What the three may take together. [B]
+    """
+
+    weights: Array
+    kv_cache: Array
+    activations: Array
+    usable: Array
+
+    @property
+    def used(self) -> Array:
+        """Weights, cache and activations together. [B]"""
+        return np.asarray(self.weights + self.kv_cache + self.activations)
+
+
+class ReplicaMemory(NamedTuple):
+    """Memory of the fullest rank of a replica, whatever its batch, (rows,).
+
+    Attributes
+    ----------
+    weights : Array
+        Weights of the rank. [B]
+    kv_cache_size : Array
+        Cache of one sequence at its longest, without the prefix that all share. [B]
+    prefix_cache_size : Array
+        Cache of that prefix, once for each replica of the attention layers. [B]
+    state_size : Array
+        State of linear attention in the cache of a sequence. [B]
+    working_set_size : Array
+        Activations of one sequence in a pass of the prefill. [B]
+    max_prefill_sequences : Array
+        Sequences in one pass of the prefill at most. [-]
+    capacity : Array
+        Memory of an accelerator. [B]
+    reserved : Array
+        Of that, what the driver keeps. [B]
+    budget : Array
+        What the engine leaves for the cache, as :func:`cache_budget` has it. [B]
+    activation_share : Array
+        Share of the activations that is taken off it. [-]
+    max_batch_size : Array
+        Largest batch that fits, whole; 0 where not one sequence does. [-]
+    """
+
+    weights: Array
+    kv_cache_size: Array
+    prefix_cache_size: Array
+    state_size: Array
+    working_set_size: Array
+    max_prefill_sequences: Array
+    capacity: Array
+    reserved: Array
+    budget: Array
+    activation_share: Array
+    max_batch_size: Array
+
+    def with_batch(self, plan: InferencePlan) -> BatchMemory:
+        """Memory with the batch of a plan that is otherwise the same."""
+        own = np.ceil(plan.batch_size / plan.attention_replicas)
+        prefilled = np.ceil(plan.micro_batch_size / plan.attention_replicas)
+        activations = np.minimum(prefilled, self.max_prefill_sequences) * self.working_set_size
+        usable = usable_memory(
+            self.capacity, self.reserved, self.weights, activations, self.budget, self.activation_share
+        )
+        return BatchMemory(self.weights, own * self.kv_cache_size + self.prefix_cache_size, activations, usable)
+
+
+def _cache_sizes(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array, Array]:
+    """Cache of one sequence, of the prefix that all share, and the state of linear attention in the former. [B]"""
+    layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
+    token_size = layers * cache_elements(model, plan.attention_parallel, architecture.latent_attention)
+    own_context = plan.new_tokens + plan.running_output
+    cache = token_size * _cache_tokens(model, plan, architecture, own_context) * plan.kv_size
+    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens) * plan.kv_size
+    if not architecture.linear_attention:
+        return cache, prefix, 0.0 * cache
+    state = layers * linear_share(model) * state_size(model, plan)
+    return cache + state, prefix + np.where(plan.prefix_tokens > 0.0, state, 0.0), state
+
+
+def _sequence_activations(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
+    """Activations that a sequence adds to a pass of the prefill. [B]"""
+    ranks = plan.attention_parallel
+    projected = (model.num_attention_heads + 2.0 * model.num_query_groups) * model.head_size
+    attended = model.num_attention_heads * model.head_size
+    if architecture.latent_attention:
+        projected = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
+        attended = model.num_attention_heads * model.v_head_size
+    if architecture.linear_attention:
+        # Queries with their gate; or all projections of linear attention and its output.
+        projected = projected + model.attention_gate * attended
+        keys, values, _ = linear_widths(model, np.ones_like(ranks))
+        linear = np.where(model.num_linear_layers > 0.0, 2.0 * keys + 2.0 * values, 0.0)
+        projected, attended = np.maximum(projected + attended, linear + values), 0.0 * attended
+    widest = model.ffn_hidden_size
+    if architecture.experts:
+        copies = model.top_k * model.expert_ffn_hidden_size * ranks / plan.expert_tensor_parallel
+        copies = copies * plan.attention_replicas / plan.expert_parallel + model.shared_ffn_hidden_size
+        widest = np.where(model.num_dense_layers > 0.0, np.maximum(widest, copies), copies)
+    widths = model.hidden_size, projected, attended, widest, model.gated_mlp, model.vocab_size
+    tokens = plan.own_tokens, plan.prefill_tokens
+    working_set = prefill_working_set(*widths, *tokens, ranks, plan.activation_size, _LOGIT_SIZE)
+    # Beside their own keys and values, the ranks of a prompt hold those they work on and those on their way.
+    elements = cache_elements(model, ranks, architecture.latent_attention)
+    passing = np.where(plan.context_parallel > 1.0, 2.0 * elements * plan.attention_size, 0.0)
+    return np.asarray(working_set + passing * np.minimum(*tokens))
+
+
+def memory_of(deployment: Deployment) -> ReplicaMemory:
+    """Memory of the replicas of plans, what their engine takes of it, and the largest batch that fits.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, accelerators, plan, calibration, (rows,).
+
+    Returns
+    -------
+    ReplicaMemory
+        Of the fullest rank, (rows,).
+    """
+    model, plan, architecture = deployment.model, deployment.plan, deployment.architecture
+    engine = {name: values[:, 0] for name, values in deployment.software.items() if name in _OF_ENGINE}
+    capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
+    weights = rank_weights_size(model, plan, architecture)
+    cache, prefix, state = _cache_sizes(model, plan, architecture)
+    working_set = _sequence_activations(model, plan, architecture)
+    most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
+    outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens
+    outside = outside + engine["reserve_per_rank"] * plan.replica_ranks
+    shown = capacity - engine["driver_memory"]
+    default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
+    share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
+    budget = cache_budget(shown, capacity - reserved, weights, share, engine["of_free_memory"])
+    covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
+    # The batch fits what the engine takes, and the memory of the accelerator.
+    largest = [
+        largest_batch(free - prefix, cache, activations * working_set, most, plan.pipeline_parallel)
+        for free, activations in ((budget, covered), (capacity - reserved - weights, 1.0))
+    ]
+    batch = np.asarray(np.minimum(*largest) * plan.attention_replicas)
+    sequence = cache, prefix, state, working_set, most
+    return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch)

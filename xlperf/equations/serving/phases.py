@@ -1,0 +1,341 @@
+"""A pass of the prefill and a decode step: kernels, communication and host time, critical path and bound."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, beside, divide, side_by_side, total
+from xlperf.equations.hardware.kernels import vector_time
+from xlperf.equations.hardware.roofline import relaxed_savings
+from xlperf.equations.model.operators import Gemms
+from xlperf.equations.model.serving import (
+    BOTH_PHASES,
+    DECODING,
+    ONCE_GEMMS,
+    ONCE_VECTORS,
+    PREFILL,
+    ServingShape,
+    linear_share,
+    serving_gemms,
+    serving_vectors,
+)
+from xlperf.equations.serving.batching import Batching, batching_of, serving_shape
+from xlperf.equations.serving.communication import (
+    ALL_REDUCE,
+    CONTEXT,
+    EXCHANGE,
+    GATHERING,
+    TRANSFER,
+    Messages,
+    hidden_exchange,
+    serving_messages,
+)
+from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, product_times
+
+MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
+BOUNDS = ("compute", "memory", "network", "overhead")
+
+VECTOR_FLOP = 2.0
+_LOGIT_SIZE = 4.0
+
+
+class _Kernels(NamedTuple):
+    """Kernels of a layer and of a pass."""
+
+    gemms: KernelTimes
+    attention: KernelTimes
+    vectors: KernelTimes
+    attention_flop: Array
+    shapes: Gemms
+
+
+class ServingWork(NamedTuple):
+    """A pass of the prefill and a decode step: the time of each kernel and message, and how often it runs.
+
+    Attributes
+    ----------
+    gemms, attention, vectors : KernelTimes
+        Matrix products, attention by kind, other kernels.
+    attention_flop : Array
+        Operations of the attention of a layer by kind, decoding at the mean context, (rows, phases, kinds). [FLOP]
+    shapes : Gemms
+        Shapes of the matrix products, (rows, phases x products). [-]
+    messages : Messages
+        Communication before anything overlaps with it.
+    exposed_time : Array
+        Time of the messages that is not overlapped, (rows, phases, 5). [s]
+    pass_overhead : Array
+        Fixed cost of the software per pass or step, (rows, phases). [s]
+    parts : Array
+        Time of a layer and of what runs once per pass, by part, (rows, phases, 2, 5). [s]
+    layers, passes, transfers : Array
+        Layers, passes and transfers between stages on the critical path, (rows, phases). [-]
+    """
+
+    gemms: KernelTimes
+    attention: KernelTimes
+    vectors: KernelTimes
+    attention_flop: Array
+    shapes: Gemms
+    messages: Messages
+    exposed_time: Array
+    pass_overhead: Array
+    parts: Array
+    layers: Array
+    passes: Array
+    transfers: Array
+
+
+def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...]) -> _Kernels:
+    model, plan, architecture, number = deployment.model, deployment.plan, deployment.architecture, len(phases)
+    products = serving_gemms(model, shape, architecture, phases)
+    traffic, time = product_times(deployment, products)
+    names = products.gemms.names[: len(products.gemms.names) // number]
+    gemms = (by_phase(values, number) for values in (traffic, time, products.calls))
+    logit_size = np.full_like(plan.activation_size, _LOGIT_SIZE)
+    vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size, phases)
+    work = vectors.traffic * (VECTOR_FLOP / plan.activation_size[:, None])
+    moved = vector_time(deployment.device, deployment.kernels["vector"], vectors.traffic, work)
+    attention, flop = attention_kernels(deployment, batching, phases)
+    others = (by_phase(values, number) for values in (vectors.traffic, moved, vectors.calls))
+    return _Kernels(
+        KernelTimes(names, ONCE_GEMMS, *gemms),
+        attention,
+        KernelTimes(vectors.names[: len(vectors.names) // number], ONCE_VECTORS, *others),
+        flop,
+        products.gemms,
+    )
+
+
+class _Host(NamedTuple):
+    """Time of the software per layer and per pass, and of the launches that the kernels of a layer wait for. [s]"""
+
+    layer_overhead: Array
+    layer_launches: Array
+    pass_overhead: Array
+
+
+def _host(
+    deployment: Deployment, shape: ServingShape, batching: Batching, launched: Array, phases: tuple[int, ...]
+) -> _Host:
+    """Time of the host; ``launched`` are kernels and messages of a layer, (rows, phases)."""
+    model, plan, software, kernels = deployment.model, deployment.plan, deployment.software, deployment.kernels
+    architecture = deployment.architecture
+    sequences = np.ceil(batching.sequences / plan.attention_replicas)
+    served = side_by_side(shape.prefill_sampled * plan.attention_replicas, sequences)[:, list(phases)]
+    prefill = np.array([1.0, 0.0])[list(phases)]
+    each_served = prefill * software["request_overhead_time"] + (1.0 - prefill) * software["token_overhead_time"]
+    blocks = (0.5 * model.num_blocks)[:, None] if architecture.linear_attention else 1.0
+    layer_overhead = blocks * software["layer_overhead_time"] + 0.0 * served
+    if architecture.experts:
+        mixed = (model.num_moe_layers / model.num_layers)[:, None]
+        layer_overhead = layer_overhead + mixed * kernels["serving_experts"]["layer_overhead_time"]
+    more = launched
+    if architecture.latent_attention:
+        more = more + kernels["attention_latent"]["prefill_kernels"]
+    if architecture.linear_attention:
+        more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
+    launches = prefill * software["kernel_overhead_time"] * more
+    if np.any(plan.graphs == 0.0):
+        # The gaps between the kernels of a graph are part of what the host takes without one.
+        waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
+        launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
+    return _Host(layer_overhead, launches, prefill * software["prefill_overhead_time"] + served * each_served)
+
+
+def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
+    """Kernels, communication and host time of a pass of the prefill, of a decode step, or of both.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Model, accelerators, network, plan, calibration, (rows,).
+    phases : tuple of int, default both
+        PREFILL, DECODING or both, in that order: axes of phases have no other.
+
+    Returns
+    -------
+    ServingWork
+        Times of one call each, and how often each is called.
+    """
+    plan, architecture = deployment.plan, deployment.architecture
+    batching = batching_of(plan)
+    favoured = np.ones_like(plan.batch_size)
+    if architecture.experts:
+        favoured = deployment.kernels["serving_experts"]["favoured_share"][:, 0]
+    shape = serving_shape(plan, batching, favoured)
+    kernels = _kernels(deployment, shape, batching, phases)
+    messages = serving_messages(deployment, shape, batching, phases)
+    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
+    host = _host(deployment, shape, batching, launched + total(messages.calls)[:, None], phases)
+    exposed = messages.time
+    if PREFILL in phases and np.any(plan.context_parallel > 1.0):
+        hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
+        exposed = exposed.copy()
+        exposed[:, 0, CONTEXT] = hidden_exchange(exposed[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel)
+    parts = _parts(kernels, messages, exposed, host)
+    if architecture.experts and np.any(plan.two_batches > 0.0):
+        halves = side_by_side(batching.prefill_halves, batching.decode_halves)[:, list(phases)]
+        share = deployment.kernels["serving_experts"]["exchange_share"] * (np.array(phases) == PREFILL)
+        exposed = _overlapped(messages, exposed, parts, halves, share)
+        # What a pass costs once is not paid for each half.
+        host = _Host(host.layer_overhead, host.layer_launches, host.pass_overhead / halves)
+        parts = _parts(kernels, messages, exposed, host)
+    path = _critical_path(deployment, batching, exposed, parts, phases)
+    return ServingWork(*kernels, messages, exposed, host.pass_overhead, parts, *path)
+
+
+def _overlapped(messages: Messages, exposed: Array, parts: Array, halves: Array, share: Array) -> Array:
+    """Exposed time of messages where one half of a batch computes while the other is sent to its experts.
+
+    In the prefill the exchange takes a share of the multiprocessors from what is computed meanwhile; in decoding the
+    network's adapters send by themselves.
+    """
+    exchanges, time = messages.calls[:, 1, None], exposed.copy()
+    whole = time[..., EXCHANGE]
+    computed = total(parts[:, :, 0]) - exchanges * whole
+    behind = divide(computed, exchanges + 0.0 * computed)
+    seen = np.maximum(whole - behind, 0.0) + share * np.minimum(whole, behind)
+    time[..., EXCHANGE] = np.where(halves > 1.0, seen, whole)
+    return time
+
+
+def _parts(kernels: _Kernels, messages: Messages, exposed: Array, host: _Host) -> Array:
+    """Times (rows, phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
+    parts = np.zeros((*exposed.shape[:2], 2, 5), order="F")
+    for part, group in ((MATRIX, kernels.gemms), (ATTENTION, kernels.attention), (VECTOR, kernels.vectors)):
+        parts[:, :, 0, part] = group.layer_time()
+        if group.once:
+            parts[:, :, 1, part] = group.pass_time()
+    reduces, exchanges, contexts = (messages.calls[:, index, None] for index in range(3))
+    parts[:, :, 0, COMMUNICATION] = reduces * exposed[..., ALL_REDUCE] + exchanges * exposed[..., EXCHANGE]
+    parts[:, :, 0, COMMUNICATION] += contexts * exposed[..., CONTEXT]
+    parts[:, :, 1, COMMUNICATION] = exposed[..., ALL_REDUCE] + exposed[..., GATHERING]
+    # Without graphs the host launches every kernel: what it takes beyond the kernels of a layer is waited for.
+    launching = np.maximum(host.layer_launches - total(parts[:, :, 0]), 0.0)
+    parts[:, :, 0, FIXED] = host.layer_overhead + launching
+    parts[:, :, 1, FIXED] = host.pass_overhead
+    return parts
+
+
+def _critical_path(
+    deployment: Deployment, batching: Batching, exposed: Array, parts: Array, phases: tuple[int, ...]
+) -> list[Array]:
+    """Layers, passes and transfers (rows, phases) on the critical path of the prefill and of a decode step."""
+    plan = deployment.plan
+    stages, layers, turns = plan.pipeline_parallel, deployment.model.num_layers, batching.micro_batches
+    fullest = np.ceil(layers / stages)
+    linked = np.minimum(stages - 1.0, 1.0)
+    found = []
+    if PREFILL in phases:
+        more = batching.passes - 1.0
+        found.append((layers + more * fullest, 1.0 + more, stages - 1.0 + more * linked))
+    if DECODING in phases:
+        each = total(parts[:, -1])
+        layer, once, transfer = each[:, 0], each[:, 1], exposed[:, -1, TRANSFER]
+        walk = layers * layer + once + (stages - 1.0) * transfer
+        turn = turns * (fullest * layer + once + linked * transfer)
+        turning = turn > walk
+        # Drafted tokens pass a share of the layers one after the other before the step that checks them.
+        drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
+        halves = batching.decode_halves
+        found.append(
+            (
+                halves * np.where(turning, turns * fullest, layers) * drafting,
+                halves * np.where(turning, turns, 1.0) * (1.0 + plan.draft_tokens),
+                halves * np.where(turning, turns * linked, stages - 1.0),
+            )
+        )
+    return [side_by_side(*values) for values in zip(*found, strict=True)]
+
+
+def phase_times(work: ServingWork) -> Array:
+    """Times of the whole prefill and of one step of decoding on the critical path, by part.
+
+    Parameters
+    ----------
+    work : ServingWork
+        Operators and times.
+
+    Returns
+    -------
+    Array
+        (rows, phases, 5): matrix products, attention, other kernels, communication, fixed costs. [s]
+    """
+    parts = work.parts
+    found = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
+    found[..., COMMUNICATION] += work.transfers * work.exposed_time[..., TRANSFER]
+    return found
+
+
+def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
+    """Times of two activities that overlap fully, estimated apart, such that the longer one is the time of both."""
+    longer = np.maximum(first, second)
+    scale = np.divide(busy, longer, out=np.zeros(np.broadcast(busy, longer).shape), where=longer > 0.0)
+    return np.where(first >= second, busy, np.minimum(first * scale, first)), np.where(
+        first >= second, np.minimum(second, busy), busy
+    )
+
+
+def _split(busy: Array, memory: Array, serial_share: Array) -> tuple[Array, Array]:
+    """Arithmetic and traffic of a kernel whose time is the longer of both and a share of the shorter one."""
+    memory = np.minimum(memory, busy)
+    longer = busy - serial_share * memory
+    shorter = np.divide(busy - memory, serial_share, out=np.zeros(busy.shape), where=serial_share > 0.0)
+    return np.where(longer >= memory, longer, np.minimum(shorter, memory)), memory
+
+
+def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
+    """Code of what bounds a decode step, a position in :data:`BOUNDS`: what shortens it most at twice the speed.
+
+    Compute is the rate of the accelerator's units, memory the bandwidth of its main memory, network all time of
+    messages, overhead launches and the fixed costs of the software. Arithmetic and traffic of a product follow from
+    its time and its bytes.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        Accelerators and calibration, (rows,).
+    work : ServingWork
+        Kernels and times, (rows,); the last phase is decoding.
+
+    Returns
+    -------
+    code : Array
+        Position in BOUNDS, NaN where the time is NaN. [-]
+    """
+    kernels, step = deployment.kernels, phase_times(work)[:, -1]
+    family = "attention_latent" if deployment.architecture.latent_attention else "attention_decode"
+    constants, attend, bandwidth = kernels["gemm"], kernels[family], deployment.device.memory_bandwidth
+    groups = ((work.gemms, constants), (work.attention, attend), (work.vectors, kernels["vector"]))
+    times = [group.time[:, -1] for group, _ in groups]
+    starts = [np.minimum(own["launch_time"], time) for time, (_, own) in zip(times, groups, strict=True)]
+    calls = []
+    for group, _ in groups:
+        own, each = len(group.names) - group.once, group.calls[:, -1]
+        calls += [work.layers[:, -1:] * each[:, :own], work.passes[:, -1:] * each[:, own:]]
+    moving = work.gemms.traffic[:, -1] / (constants["memory_efficiency"] * bandwidth)
+    if "serving_experts" in kernels:
+        grouped = np.array([name.startswith("experts") for name in work.gemms.names])
+        moving = np.where(grouped, kernels["serving_experts"]["memory_slowdown"], 1.0) * moving
+    gemm = times[0] - starts[0]
+    product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
+    attended = _fitted(
+        work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.attention_device.peak_flop_rate),
+        work.attention.traffic[:, -1] / (attend["memory_efficiency"] * bandwidth),
+        times[1] - starts[1],
+    )
+    moved = times[2] - starts[2]
+    savings = (
+        relaxed_savings(*product, constants["serial_share"]),
+        relaxed_savings(*attended),
+        (0.0 * moved, 0.5 * moved),
+    )
+    every = beside(*calls)
+    compute, memory = (total(every * beside(*found)) for found in zip(*savings, strict=True))
+    overhead = 0.5 * (total(every * beside(*starts)) + step[:, FIXED])
+    saved = side_by_side(compute, memory, 0.5 * step[:, COMMUNICATION], overhead)
+    return np.where(np.isnan(total(step)), np.nan, np.argmax(np.nan_to_num(saved), axis=-1))

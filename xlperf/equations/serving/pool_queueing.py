@@ -1,0 +1,315 @@
+"""Two pools under load, one for prefill and one for decoding: the rate that a number of requests in flight gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, divide
+from xlperf.equations.serving.queueing import Steady
+
+_MOST_TURNS, _HALVING = 80, 5
+_SAME = 1e-12
+_PROPORTIONAL = 0.999
+"""Of a rise in proportion to the batch: with all of it any number of requests would do at the same rate. [-]"""
+
+
+class Curve(NamedTuple):
+    """Time by batch: two lines that meet at a batch; no batch is slower per request than a smaller one.
+
+    Attributes
+    ----------
+    upper : Array
+        Batch from which on the second line holds. [-]
+    base : Array
+        First line at no request. [s]
+    slope : Array
+        Time that a request adds to it. [s]
+    last_base : Array
+        Second line at no request. [s]
+    last_slope : Array
+        Time that a request adds to it. [s]
+    """
+
+    upper: Array
+    base: Array
+    slope: Array
+    last_base: Array
+    last_slope: Array
+
+    def time(self, batch: Array) -> Array:
+        """Time with a batch. [s]"""
+        beyond = batch > self.upper
+        return np.where(beyond, self.last_base, self.base) + np.where(beyond, self.last_slope, self.slope) * batch
+
+    def batch(self, rate: Array) -> Array:
+        """Batch that comes at a rate in the time that it takes, infinite beyond the capacity. [-]"""
+        found = _fixed(rate, self.base, self.slope)
+        above = np.maximum(_fixed(rate, self.last_base, self.last_slope), self.upper)
+        return np.where(found > self.upper, above, found)
+
+    @staticmethod
+    def through(batches: Array, times: Array) -> Curve:
+        """Curve through the times of three batches in rising order, some of which may be the same, (3, ...).
+
+        Its lines never fall, and rise less than in proportion to the batch.
+        """
+        low, start = batches[:-1], times[:-1]
+        slope = divide(times[1:] - start, batches[1:] - low)
+        slope = np.minimum(np.maximum(slope, 0.0), _PROPORTIONAL * start / low)
+        base = start - slope * low
+        return Curve(batches[1], base[0], slope[0], base[1], slope[1])
+
+
+def _fixed(rate: Array, base: Array, slope: Array) -> Array:
+    """Where a rate times a line of x is x. [-]"""
+    left = np.asarray(1.0 - rate * slope)
+    return np.divide(rate * base, left, out=np.full_like(left, np.inf), where=left > 0.0)
+
+
+class PoolTimes(NamedTuple):
+    """Times of two pools, (rows,).
+
+    Attributes
+    ----------
+    pass_times : Curve
+        Time of a pass of the prefill by its prompts.
+    one_prefill : Array
+        Time of a pass with one prompt. [s]
+    full_prefill : Array
+        Time of a pass with as many as it takes. [s]
+    max_prefill_prompts : Array
+        Prompts that a pass takes, 1 or more. [-]
+    stages : Array
+        Stages that passes follow each other through. [-]
+    burst : Array
+        Share of the requests in flight that come together. [-]
+    prefill_replicas : Array
+        Replicas that prefill. [-]
+    step_times : Curve
+        Time of a step of decoding by its requests.
+    decode_steps : Array
+        Decode steps per request. [-]
+    decode_replicas : Array
+        Replicas that decode. [-]
+    places : Array
+        Requests that the cache of one of them has room for. [-]
+    decode_capacity : Array
+        Requests per second that they decode with full caches. [request/s]
+    transfer : Array
+        Time to send the cache of a prompt. [s]
+    """
+
+    pass_times: Curve
+    one_prefill: Array
+    full_prefill: Array
+    max_prefill_prompts: Array
+    stages: Array
+    burst: Array
+    prefill_replicas: Array
+    step_times: Curve
+    decode_steps: Array
+    decode_replicas: Array
+    places: Array
+    decode_capacity: Array
+    transfer: Array
+
+    @property
+    def prefill_capacity(self) -> Array:
+        """Requests per second that the first pool prefills with full passes. [request/s]"""
+        return np.asarray(self.prefill_replicas * self.max_prefill_prompts * self.stages / self.full_prefill)
+
+    @property
+    def capacity(self) -> Array:
+        """Requests per second that both pools can take. [request/s]"""
+        return np.asarray(np.minimum(self.prefill_capacity, self.decode_capacity))
+
+    def burst_prompts(self, requests: Array) -> Array:
+        """Prompts of a burst that a pass takes. [-]"""
+        return np.asarray(np.clip(self.burst * requests / self.prefill_replicas, 1.0, self.max_prefill_prompts))
+
+    def burst_wait(self, requests: Array) -> Array:
+        """Mean wait for the other passes of a burst. [s]"""
+        prompts = self.burst_prompts(requests)
+        slope = divide(self.full_prefill - self.one_prefill, self.max_prefill_prompts - 1.0)
+        interval = (self.one_prefill + slope * (prompts - 1.0)) / self.stages
+        passes = requests / (self.prefill_replicas * prompts)
+        return np.asarray(0.5 * self.burst * interval * np.maximum(passes - 1.0, 0.0))
+
+    def prompts(self, rate: Array, least: Array) -> Array:
+        """Prompts batched into a pass: those that come while the one before is prefilled. [-]"""
+        found = self.pass_times.batch(rate / (self.prefill_replicas * self.stages))
+        return np.asarray(np.minimum(np.maximum(found, least), self.max_prefill_prompts))
+
+    def longest_wait(self, requests: Array) -> Array:
+        """Time of the prompts of all other requests of a replica, one after the other. [s]"""
+        others = np.maximum(requests / self.prefill_replicas - self.burst_prompts(requests), 0.0)
+        return np.asarray(others * self.one_prefill / self.stages)
+
+    def prefill_wait(self, rate: Array, prefill: Array) -> Array:
+        """Mean wait for a replica to end the pass that it is at. [s]"""
+        interval = prefill / self.stages
+        busy = np.minimum(rate * interval / self.prefill_replicas, 1.0)
+        return np.asarray(0.5 * interval * busy / self.prefill_replicas)
+
+    def overflow(self, rate: Array) -> Array:
+        """What the mean wait for full passes is beyond that, times the share of the capacity that is free. [s]"""
+        load = rate / self.prefill_capacity
+        return np.asarray(0.5 * load * load / self.prefill_capacity)
+
+    def decoding(self, rate: Array) -> tuple[Array, Array]:
+        """Requests that a replica decodes, and how long one takes. [-, s]"""
+        flow = rate * self.decode_steps / self.decode_replicas
+        running = np.minimum(np.maximum(self.step_times.batch(flow), 1.0), self.places)
+        step = self.step_times.time(running)
+        return np.asarray(np.where(running > 1.0, running, flow * step)), np.asarray(self.decode_steps * step)
+
+
+def _columns(times: PoolTimes, requests: Array, least: Array, burst_wait: Array) -> list[Array]:
+    """What :func:`_reached` needs, whatever the rate."""
+    flow, capacity = times.prefill_replicas * times.stages, times.prefill_capacity
+    both = np.minimum(capacity, times.decode_capacity)
+    others, alone = 1.0 - 1.0 / np.maximum(requests, 1.0), times.longest_wait(requests)
+    first = *times.pass_times, flow, least, times.max_prefill_prompts, times.stages, times.prefill_replicas
+    second = *times.step_times, times.decode_steps, times.decode_replicas, times.places
+    return [*first, *second, times.transfer, burst_wait, requests, others, alone, capacity, both]
+
+
+def _reached(rate: Array, columns: Array) -> Array:
+    """Rate at which the requests in flight fill both pools, while passes and steps take what they do at another rate.
+
+    The wait for a prefill grows with the rate X as C / (C - X): a quadratic equation.
+    """
+    pass_times, (flow, least, most, stages, prefillers) = Curve(*columns[:5]), columns[5:10]
+    step_times, (steps, decoders, places) = Curve(*columns[10:15]), columns[15:18]
+    transfer, burst_wait, requests, others, alone, capacity, both = columns[18:]
+    prefill = pass_times.time(np.minimum(np.maximum(pass_times.batch(rate / flow), least), most))
+    running = np.minimum(np.maximum(step_times.batch(rate * steps / decoders), 1.0), places)
+    unqueued = prefill + transfer + steps * step_times.time(running)
+    interval, load = prefill / stages, rate / capacity
+    waited = 0.5 * interval * np.minimum(rate * interval / prefillers, 1.0) / prefillers
+    known = unqueued + burst_wait + waited * others
+    total = capacity * (known + 0.5 * load * load / capacity * others) + requests
+    under = np.maximum(total * total - 4.0 * known * requests * capacity, 0.0)
+    root = 2.0 * requests * capacity / (total + np.sqrt(under))
+    return np.asarray(np.minimum(np.maximum(root, requests / (unqueued + alone)), both))
+
+
+def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
+    """Where a falling function of x is x, between 0 and ``most``: by false position, at times by times.
+
+    The end of the range that stays counts for less each time (Illinois), so that both ends move. Each plan ends by
+    itself, so that its number does not depend on the others.
+    """
+    found = equation(most, columns)
+    rows = np.flatnonzero(found < most)
+    columns, high, low = columns.take(rows, axis=1), most[rows], found[rows]
+    over, under = equation(low, columns) - low, low - high
+    searched, rose = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
+    for turn in range(_MOST_TURNS):
+        tried = low + (high - low) * (over / np.where(over > under, over - under, 1.0))
+        if turn % _HALVING == _HALVING - 1:
+            tried = 0.5 * (low + high)
+        gap = equation(tried, columns) - tried
+        above = gap > 0.0
+        low, over = np.where(above, tried, low), np.where(above, gap, np.where(rose < 0.0, 0.5 * over, over))
+        high, under = np.where(above, high, tried), np.where(above, np.where(rose > 0.0, 0.5 * under, under), gap)
+        rose = np.where(above, 1.0, -1.0)
+        done = searched & (~(np.abs(gap) > _SAME * tried) | (high - low <= _SAME * tried))
+        found[rows[done]] = tried[done]
+        searched &= ~done
+        left = np.flatnonzero(searched)
+        if not len(left):
+            break
+        if 2 * len(left) < len(rows):
+            rows, columns, searched, rose = rows[left], columns.take(left, axis=1), searched[left], rose[left]
+            low, high, over, under, tried = low[left], high[left], over[left], under[left], tried[left]
+    else:
+        found[rows[searched]] = tried[searched]
+    return found
+
+
+def pooled_state(times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
+    r"""Steady state of two pools: prompts are prefilled in one, their caches sent to the other and decoded there.
+
+    The rate X is the one at which the requests in flight fill both pools. Every time on the right grows with the rate,
+    so that more requests in flight never give a lower rate or a shorter wait, nor twice as many more than twice the
+    rate.
+
+    .. math:: c = X \left(t_p(m) + w(X) + t_{send} + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d}, \qquad
+        m = \frac{X}{n_p} t_p(m)
+
+    Parameters
+    ----------
+    times : PoolTimes
+        Of both pools, (rows,).
+    requests : Array
+        Requests c in flight, (rows,). [-]
+
+    Returns
+    -------
+    Steady
+        Running requests of a decoding replica; the rate of all together, (rows,).
+    Array
+        Prompts of a pass of the prefill, (rows,). [-]
+
+    References
+    ----------
+    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
+       serving", OSDI 2024, arXiv:2401.09670.
+    """
+    least, burst = times.burst_prompts(requests), times.burst_wait(requests)
+    most = np.asarray(times.capacity + 0.0 * requests)
+    columns = np.stack(np.broadcast_arrays(*_columns(times, requests, least, burst)))
+    flat = columns.reshape(len(columns), -1)
+    rate = _root(flat, _reached, most.ravel()).reshape(most.shape)
+    prompts = times.prompts(rate, least)
+    prefill, capacity = times.pass_times.time(prompts), times.prefill_capacity
+    queueing = times.overflow(rate) * divide(capacity, capacity - rate, np.inf) + times.prefill_wait(rate, prefill)
+    queueing = queueing * (1.0 - 1.0 / np.maximum(requests, 1.0))
+    running, decode = times.decoding(rate)
+    first = prefill + times.transfer
+    # With the first pool at its capacity what is left of the cycle is the wait for it.
+    left = np.maximum(requests / rate - first - decode, 0.0)
+    wait = np.minimum(burst + queueing, left)
+    return Steady(running, first + wait, wait, decode, left - wait, rate), prompts
+
+
+def pooled_open_state(times: PoolTimes, rate: Array, prompt_variation: Array) -> tuple[Steady, Array]:
+    r"""Steady state of two pools with requests that arrive independently of each other.
+
+    .. math:: w = \frac{1 + v^2}{2} \left(\min\left(\frac{\lambda t_p}{n_p}, 1\right) \frac{t_p}{n_p} +
+        \frac{(\lambda / C)^2}{1 - \lambda / C} \frac{1}{C}\right), \qquad b = \frac{\lambda N t(b)}{n_d}
+
+    Parameters
+    ----------
+    times : PoolTimes
+        Of both pools, (rows,).
+    rate : Array
+        Requests lambda that arrive per second, (rows,). [request/s]
+    prompt_variation : Array
+        Coefficient of variation v of the prompts, (rows,). [-]
+
+    Returns
+    -------
+    Steady
+        Running requests of a decoding replica; the rate of all together, (rows,); infinite where a pool cannot keep up.
+    Array
+        Prompts of a pass of the prefill, (rows,). [-]
+
+    References
+    ----------
+    .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+    """
+    keeps = rate < times.capacity
+    rate_kept = np.where(keeps, rate, 0.0)
+    prompts = times.prompts(rate_kept, np.ones_like(rate))
+    prefill = times.pass_times.time(prompts)
+    wait = times.prefill_wait(rate_kept, prefill)
+    wait = wait + times.overflow(rate_kept) / (1.0 - rate_kept / times.prefill_capacity)
+    wait = np.where(keeps, wait * (1.0 + prompt_variation * prompt_variation), np.inf)
+    running, decode = times.decoding(rate_kept)
+    decode, running = np.where(keeps, decode, np.inf), np.where(keeps, running, np.inf)
+    return Steady(running, prefill + wait + times.transfer, wait, decode, 0.0 * rate, rate + 0.0 * prefill), prompts

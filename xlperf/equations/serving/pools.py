@@ -1,0 +1,316 @@
+"""Results of separate pools: prompts are prefilled in one, their caches sent to the other and decoded there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, divide
+from xlperf.equations.network.collectives import collective_time
+from xlperf.equations.serving.batch_times import BatchTimes, Times
+from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.load import UNBOUNDED, RequestLoad, bounded_rise, half_of, octave, request_load
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of
+from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
+from xlperf.equations.serving.queueing import Service, Steady, step_line
+from xlperf.equations.serving.results import batch_results, streamed
+
+_MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
+"""Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
+_SAME = 1e-12
+"""Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding. [-]"""
+_FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
+"""First guess: requests that a replica decodes where they arrive at a rate, else a share of those in flight. [-]"""
+
+
+class PoolLoad(NamedTuple):
+    """What the state of two pools follows from, (rows,).
+
+    Attributes
+    ----------
+    times : BatchTimes
+        Times of a replica of each.
+    workload : RequestLoad
+        What requests ask of them.
+    prefillers : Array
+        Replicas that prefill. [-]
+    decoders : Array
+        Replicas that decode. [-]
+    places : Array
+        Requests that the cache of a decoding replica has room for, 1 or more. [-]
+    transfer : Array
+        Time to send the cache of a prompt. [s]
+    request_rate : Array
+        Requests that arrive; NaN: the number in flight is constant. [request/s]
+    prompt_variation : Array
+        Coefficient of variation of the prompts. [-]
+    """
+
+    times: BatchTimes
+    workload: RequestLoad
+    prefillers: Array
+    decoders: Array
+    places: Array
+    transfer: Array
+    request_rate: Array
+    prompt_variation: Array
+
+    def take(self, rows: np.ndarray) -> PoolLoad:
+        """That of some of the plans."""
+        return PoolLoad(self.times.take(rows), self.workload.take(rows), *(values[rows] for values in self[2:]))
+
+    def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
+        """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
+        closed = pooled_state(times, requests)
+        arriving = ~np.isnan(self.request_rate)
+        if not arriving.any():
+            return closed
+        rate = np.where(arriving, self.request_rate, 0.0) + 0.0 * requests
+        opened = pooled_open_state(times, rate, self.prompt_variation)
+        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened[0], closed[0], strict=True)))
+        return steady, np.where(arriving, opened[1], closed[1])
+
+
+class Pools(NamedTuple):
+    """Two pools of the same plans, (rows,).
+
+    Attributes
+    ----------
+    decoding : Deployment
+        The pool that decodes; its plan counts its own accelerators.
+    prefilling : Deployment
+        The pool that prefills; its plan counts its own accelerators.
+    memory : ReplicaMemory
+        Memory of a decoding replica.
+    load : PoolLoad
+        What their state follows from.
+    """
+
+    decoding: Deployment
+    prefilling: Deployment
+    memory: ReplicaMemory
+    load: PoolLoad
+
+
+class PoolState(NamedTuple):
+    """Two pools in steady state, (rows,) or (number, rows).
+
+    Attributes
+    ----------
+    service : Service
+        Times of a replica of each.
+    steady : Steady
+        Both together.
+    batch : Array
+        Requests that a replica decodes together. [-]
+    prompts : Array
+        Prompts of a pass of the prefill, rounded down. [-]
+    prefill : Array
+        Time of a pass with as many. [s]
+    best : Array
+        Requests per second that both pools can take. [request/s]
+    """
+
+    service: Service
+    steady: Steady
+    batch: Array
+    prompts: Array
+    prefill: Array
+    best: Array
+
+
+def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, stream: Stream) -> Pools:
+    """Two pools of the same plans.
+
+    Parameters
+    ----------
+    both : Deployment
+        The pools that decode, then, in the same order, those that prefill, (2 x rows,).
+    decoding : Deployment
+        The former alone; its plan counts its own accelerators, (rows,).
+    prefilling : Deployment
+        The latter alone; its plan counts its own accelerators, (rows,).
+    stream : Stream
+        Requests, (rows,).
+
+    Returns
+    -------
+    Pools
+        Each by itself and what their state follows from, (rows,).
+    """
+    plan, other, memory = decoding.plan, prefilling.plan, memory_of(decoding)
+    # A plan that has room for no request keeps its numbers.
+    places = np.maximum(memory.max_batch_size, 1.0)
+    load = PoolLoad(
+        BatchTimes.of(both, pools=True),
+        request_load(plan, other, stream),
+        np.maximum(other.num_replicas, 1.0),
+        np.maximum(plan.num_replicas, 1.0),
+        np.where(~np.isnan(stream.request_rate) & ~(memory.max_batch_size >= 1.0), UNBOUNDED, places),
+        _transfer_time(prefilling, decoding, memory),
+        stream.request_rate,
+        stream.prompt_variation,
+    )
+    return Pools(decoding, prefilling, memory, load)
+
+
+def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: ReplicaMemory) -> Array:
+    """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it, (rows,). [s]
+
+    The prefix that all prompts have in common is there already.
+    """
+    plan, other = prefilling.plan, decoding.plan
+    context = other.new_tokens + other.running_output
+    one = memory.kv_cache_size
+    if decoding.architecture.linear_attention:
+        # The state of linear attention is sent whole, however long the prompt, and without those of drafts.
+        state = memory.state_size
+        one = one - state + state * (context / other.new_tokens) / (1.0 + other.draft_tokens)
+    one = one * (other.new_tokens / context) * other.pipeline_parallel
+    # Each rank of a copy of the attention sends or receives its part at the same time.
+    mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
+    size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
+    apart, pair = plan.replica_ranks[:, None], np.full_like(size, 2.0)
+    constants = prefilling.kernels["point_to_point"]
+    return collective_time("point_to_point", size, pair, apart, prefilling.network, constants)[:, 0]
+
+
+class _Ends(NamedTuple):
+    """Times of two pools with the smallest and the largest batches, (rows,), and requests and capacity of a replica."""
+
+    alone: Array
+    filled: Array
+    last: Array
+    places: Array
+    decoded: Array
+
+
+def _sides(load: PoolLoad, running: Array, prompts: Array, places: Array) -> Array:
+    """Batches and prompts on both sides of a state, (4, number, rows): powers of two, up to what there is room for."""
+    return np.stack([*octave(running, places), *octave(prompts, load.workload.max_prefill_prompts)])
+
+
+def _between(value: Array, low: Array, high: Array) -> np.ndarray:
+    """Whether a value lies between two others, or on one of them but for its rounding."""
+    return np.asarray((value >= low * (1.0 - _SAME)) & (value <= high * (1.0 + _SAME)))
+
+
+def _settled(
+    load: PoolLoad, ends: _Ends, requests: Array, sides: Array, times: Times, turn: int
+) -> tuple[Array, Array, Array, Array]:
+    """State (6, number, rows), prompts of a pass, and times of a step and of a pass, (number, rows).
+
+    Times are linear between powers of two. Where the state is not between those that were taken they are moved.
+    """
+    workload, number = load.workload, len(requests)
+    step, prefill = times.steps[:number], times.prefills[:number]
+    most, same = workload.max_prefill_prompts, 0.0 * requests
+    steps = np.stack([step, bounded_rise(sides[0], sides[1], step, times.steps[number:]), ends.last + same])
+    passes = np.stack([prefill, bounded_rise(sides[2], sides[3], prefill, times.prefills[number:]), ends.filled + same])
+    found = PoolTimes(
+        pass_times=Curve.through(np.stack([*sides[2:], most + same]), passes),
+        one_prefill=ends.alone,
+        full_prefill=ends.filled,
+        max_prefill_prompts=most,
+        stages=workload.pipeline_stages,
+        burst=workload.burst_fraction,
+        prefill_replicas=load.prefillers,
+        step_times=Curve.through(np.stack([*sides[:2], ends.places + same]), steps),
+        decode_steps=workload.decode_steps,
+        decode_replicas=load.decoders,
+        places=ends.places,
+        decode_capacity=ends.decoded,
+        transfer=load.transfer,
+    )
+    steady, prompts = load.state(found, requests)
+    running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
+    # Below its batches the line is only a guess: a state far below is approached in steps.
+    near = np.maximum(running, _DOWN_RUNNING * sides[0]), np.maximum(prompts, _DOWN_PROMPTS * sides[2])
+    settled = _between(near[0], sides[0], sides[1]) & _between(near[1], sides[2], sides[3])
+    results = np.stack(steady), prompts, found.step_times.time(running), found.pass_times.time(prompts)
+    rows = np.flatnonzero(~settled.all(axis=0) & ~np.isnan(near[0] + near[1]).any(axis=0))
+    if not len(rows) or not turn:
+        return results
+    some, (running, prompts) = load.take(rows), (np.maximum(each[:, rows], 1.0) for each in near)
+    moved = _sides(some, running, prompts, ends.places[rows])
+    times = some.times.at(np.concatenate(moved[:2]), np.concatenate(moved[2:]))
+    ends = _Ends(*(values[rows] for values in ends))
+    for whole, part in zip(results, _settled(some, ends, requests[:, rows], moved, times, turn - 1), strict=True):
+        whole[..., rows] = part
+    return results
+
+
+def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolState:
+    """Two pools with some numbers of requests in flight.
+
+    Parameters
+    ----------
+    load : PoolLoad
+        What their state follows from, (rows,).
+    requests : Array
+        Requests in flight over both pools, (rows,) or (number, rows). [-]
+    detailed : bool, default False
+        Whether the step of the first number will be asked for in detail.
+
+    Returns
+    -------
+    PoolState
+        Times, state and capacity, in the shape of the requests.
+    """
+    workload, arriving, shape = load.workload, ~np.isnan(load.request_rate), requests.shape
+    requests = requests.reshape(-1, shape[-1])
+    number, places = len(requests), load.places
+    most, one = workload.max_prefill_prompts, np.ones_like(places)
+    knot, _ = workload.whole_batches(places, places)
+    guess = np.where(arriving, _FIRST_OPEN, _SHARE_RUNNING * requests / load.decoders)
+    burst = np.clip(np.where(arriving, 0.0, workload.burst_fraction * requests / load.prefillers), 1.0, most)
+    sides = _sides(load, np.clip(guess, 1.0, places), burst, places)
+    known = load.times.at(np.stack([*sides[0], *sides[1], knot, places]), np.stack([*sides[2], *sides[3], one, most]))
+    alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
+    last = bounded_rise(knot, places, *known.steps[-2:])
+    decoded = divide(load.decoders * places, workload.decode_steps * last, np.inf)
+    ends, times = _Ends(alone, filled, last, places, decoded), Times(known.steps[:-2], known.prefills[:-2])
+    values, prompts, step, prefill = _settled(load, ends, requests, sides, times, _MOST_MOVES)
+    running = np.clip(np.where(np.isinf(values[0]), 1.0, values[0]), 1.0, places)
+    batch, fewer = np.ceil(running), np.floor(prompts)
+    half = np.where(arriving, half_of(batch), batch)
+    steps, passes = load.times.at(np.concatenate([batch, half]), fewer, detailed)
+    line = step, 0.0 * step
+    if arriving.any():
+        line = step_line(running, step, half, np.where(arriving, np.minimum(steps[number:], step), step))
+    share = prefill / (prompts * workload.pipeline_stages)
+    capacity = np.minimum(load.prefillers * most * workload.pipeline_stages / filled, decoded) + 0.0 * share
+    fixed = (value + 0.0 * share for value in (workload.decode_steps, workload.burst_fraction))
+    service = Service(*(value.reshape(shape) for value in (prefill, share, *line, *fixed)))
+    steady = Steady(*(value.reshape(shape) for value in values))
+    return PoolState(service, steady, *(value.reshape(shape) for value in (batch, fewer, passes, capacity)))
+
+
+def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, Array]:
+    """Results of separate pools for prefill and decoding.
+
+    Parameters
+    ----------
+    pools : Pools
+        As :func:`pools_of` has them, (rows,).
+    stream : Stream
+        Requests, (rows,).
+    requests : Array
+        Requests in flight over both pools, (rows,). [-]
+
+    Returns
+    -------
+    dict of str to Array
+        Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool.
+    """
+    plan, other = pools.decoding.plan, pools.prefilling.plan
+    service, steady, batch, _, prefill, best = pool_state(pools.load, requests, detailed=True)
+    running = pools.load.times.step(batch)
+    loaded = replace(plan, batch_size=running.batch)
+    results = batch_results(loaded, pools.memory, prefill, running.parts, running.bound)
+    whole = replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators)
+    prefillers = pools.load.prefillers
+    found = streamed(whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
+    return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}

@@ -1,0 +1,447 @@
+"""Deployment under load: requests that come and go while others are decoded, and how long they wait.
+
+A replica alternates prefills of new prompts with steps of decoding. The time of a step is taken as linear in the
+requests that it decodes, between two of them that were computed operator by operator.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, array, divide, side_by_side
+
+QUANTILES = (0.5, 0.9, 0.99)
+_NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
+_ROOT_OF_THREE = 1.7320508075688772
+_HALF = np.full(1, 0.5)
+
+
+class Service(NamedTuple):
+    """What a replica needs for a request; every field has shape (rows,).
+
+    Attributes
+    ----------
+    prefill_time : Array
+        Time of a pass of the prefill, all its prompts together. [s]
+    prefill_share : Array
+        Time of the replica per prompt. [s]
+    step_base : Array
+        Time of a step of decoding without requests. [s]
+    step_slope : Array
+        Time that a request adds to it. [s]
+    decode_steps : Array
+        Decode steps per request. [-]
+    burst_fraction : Array
+        Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
+    turn_steps : Array, default a half
+        Steps of decoding that pass before a request is taken up. [-]
+    """
+
+    prefill_time: Array
+    prefill_share: Array
+    step_base: Array
+    step_slope: Array
+    decode_steps: Array
+    burst_fraction: Array
+    turn_steps: Array = _HALF
+
+    @property
+    def per_request(self) -> tuple[Array, Array, Array]:
+        """Decode steps, burst fraction and steps before a request is taken up, whatever the times. [-]"""
+        return self.decode_steps, self.burst_fraction, self.turn_steps
+
+    def step_time(self, running: Array) -> Array:
+        """Time of a step with a number of requests. [s]"""
+        return np.asarray(self.step_base + self.step_slope * running)
+
+    def open_state(
+        self, rate: Array, prompt_variation: Array, running: Array, least_share: Array, interval: Array
+    ) -> Steady:
+        r"""Steady state with requests that arrive independently of each other.
+
+        A request that finds a pass of the prefill in progress waits for the rest of it. As the load rises the prompts
+        that wait are batched, so that the wait grows without bound only near the rate at which passes are full, with a
+        time s of the replica per prompt. With passes of one prompt this is the formula of Pollaczek and Khinchin.
+
+        .. math:: w = \frac{1 + v^2}{2} \left(\min(\lambda t_p, 1)\,t_p +
+            \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} = \frac{N\,t(b)}{1 - \lambda s_p}
+
+        Parameters
+        ----------
+        rate : Array
+            Requests lambda that arrive per second, (rows,). [request/s]
+        prompt_variation : Array
+            Coefficient of variation v of the prompts, (rows,). [-]
+        running : Array
+            Requests b in flight that the rate leads to, infinite where it exceeds the capacity, (rows,). [-]
+        least_share : Array
+            Time per prompt of a full pass of the prefill, (rows,). [s]
+        interval : Array
+            Time from the start of one pass of the prefill to that of the next one, (rows,). [s]
+
+        Returns
+        -------
+        Steady
+            Of a replica, (rows,); infinite where it cannot keep up, in time or in room.
+
+        References
+        ----------
+        .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+        """
+        keeps = np.isfinite(running)
+        spread = 1.0 + prompt_variation * prompt_variation
+        full = np.where(keeps, rate * least_share, 0.0)
+        wait = np.minimum(rate * interval, 1.0) * interval + full * full / (1.0 - full) * least_share
+        wait = np.where(keeps, 0.5 * spread * wait, np.inf)
+        step = self.step_time(np.where(keeps, running, 1.0))
+        # One output token: nothing is decoded, also where prefills take all of the time.
+        left = np.where(keeps & (self.decode_steps > 0.0), 1.0 - rate * self.prefill_share, 1.0)
+        decode = np.where(keeps, self.decode_steps * step / left, np.inf)
+        begun = np.where(
+            self.decode_steps > 0.0,
+            np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.decode_steps) * step,
+            0.0,
+        )
+        first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
+        return Steady(running, first, wait, decode, 0.0 * rate, rate + 0.0 * step)
+
+
+class Steady(NamedTuple):
+    """Steady state of one replica; every field has shape (rows,).
+
+    Attributes
+    ----------
+    running : Array
+        Requests that are decoded together, mean. [-]
+    first_token : Array
+        From the start of the prefill's turn to the first token, waiting for other prefills included. [s]
+    prefill_wait : Array
+        Of that, the wait for other prefills. [s]
+    decode_time : Array
+        From the first token to the last. [s]
+    queue_time : Array
+        Wait for a free place before that. [s]
+    rate : Array
+        Requests that are finished per second. [request/s]
+    """
+
+    running: Array
+    first_token: Array
+    prefill_wait: Array
+    decode_time: Array
+    queue_time: Array
+    rate: Array
+
+
+def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) -> tuple[Array, Array]:
+    r"""Line through the times of a step with two batches.
+
+    .. math:: t(b) = t_1 + \frac{t_1 - t_2}{b_1 - b_2} (b - b_1)
+
+    Parameters
+    ----------
+    batch : Array
+        Requests b1. [-]
+    time : Array
+        Time with them. [s]
+    other_batch : Array
+        Fewer requests b2. [-]
+    other_time : Array
+        Time with those. [s]
+
+    Returns
+    -------
+    base : Array
+        Time at no request. [s]
+    slope : Array
+        Time of one more, 0 or more. [s]
+
+    References
+    ----------
+    .. [1] R. Pope et al., "Efficiently scaling transformer inference", 2022, arXiv:2211.05102, section 2.
+    """
+    more, fewer = array(batch), array(other_batch)
+    slope = np.maximum(divide(array(time) - array(other_time), more - fewer), 0.0)
+    return np.asarray(array(time) - slope * more), np.asarray(slope)
+
+
+def closed_state(service: Service, requests: Array, places: Array) -> Steady:
+    r"""Steady state with a constant number of requests in flight: each that ends is followed by a new one.
+
+    In the time of one request every other request of the replica is prefilled once, and the request is decoded. A
+    request that finds others running waits w steps until it is taken up; with a full cache one is always waiting.
+
+    .. math:: T = r\,s + (N + w)\,t(r), \qquad X = \frac{r}{T}, \qquad r = \min(c, c_{max})
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica with so many requests, (rows,).
+    requests : Array
+        Requests c in flight, (rows,). [-]
+    places : Array
+        Requests that the cache has room for, (rows,). [-]
+
+    Returns
+    -------
+    Steady
+        Of a replica, (rows,).
+
+    References
+    ----------
+    .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+       doi:10.1287/opre.9.3.383.
+    """
+    active = np.maximum(np.minimum(requests, places), 1.0)
+    burst = service.burst_fraction
+    prefills, step = active * service.prefill_share, service.step_time(active)
+    # Where nothing is decoded, a prompt waits for all others.
+    others = np.maximum(prefills - service.prefill_time, 0.0)
+    wait = np.where(service.decode_steps > 0.0, 0.5 * burst, 1.0) * others
+    decodes = (service.decode_steps > 0.0) & (requests <= places)
+    # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
+    turn = np.minimum(service.turn_steps, service.decode_steps) * np.minimum(active - 1.0, 1.0)
+    held = np.where(decodes, (1.0 - burst) * turn, 0.0) * step
+    cycle = prefills + service.decode_steps * step + held
+    first = service.prefill_time + wait + held
+    running = np.maximum(active * (1.0 - (1.0 - burst) * np.minimum(first / cycle, 1.0)), 1.0)
+    queue = np.maximum(requests - active, 0.0) * (cycle / active)
+    return Steady(running, first, wait, np.maximum(cycle - first, 0.0), queue, active / cycle)
+
+
+def spread_quantiles(
+    service: Service,
+    steady: Steady,
+    tokens: Array,
+    prompt_variation: Array,
+    output_variation: Array,
+    arrivals: bool,
+    prefill_replicas: Array,
+    interrupting: Array,
+) -> tuple[Array, Array]:
+    r"""Quantiles of the time to the first token and of the time per token over requests.
+
+    Waits are exponential where requests arrive by themselves, else spread evenly from none to twice the mean. Prefills
+    that interrupt the steps of a request come at random: their number has the variance of its mean. Requests with few
+    tokens spread them over fewer. Where requests arrive by themselves, a rush of them also makes every step longer: the
+    number b that runs has the variance of its mean, and more as longer steps keep requests longer.
+
+    .. math:: \sigma_t = \frac{t_p}{N} \sqrt{\lambda T (1 + v^2)} +
+        \frac{t_1}{1 - \rho} \sqrt{\frac{b}{1 - g}}, \qquad g = \frac{t_1 b}{t_0 + t_1 b}
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    steady : Steady
+        Its steady state, (rows,).
+    tokens : Array
+        Tokens after the first, (rows,). [-]
+    prompt_variation : Array
+        Coefficient of variation of the prompts, (rows,). [-]
+    output_variation : Array
+        Coefficient of variation of the outputs, (rows,). [-]
+    arrivals : bool
+        Whether requests arrive by themselves.
+    prefill_replicas : Array
+        Replicas that share the prefills of the rate, (rows,). [-]
+    interrupting : Array
+        1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
+
+    Returns
+    -------
+    first_token : Array
+        Time to the first token, (rows, quantiles). [s]
+    per_token : Array
+        Time per token, (rows, quantiles). [s]
+
+    References
+    ----------
+    .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.12.
+    """
+    fixed = steady.first_token - steady.prefill_wait + steady.queue_time
+    spread = prompt_variation * service.prefill_share
+    busy = steady.rate * service.prefill_share / prefill_replicas
+    shares = np.maximum(tokens, 1.0)
+    interrupts = interrupting * steady.rate * steady.decode_time * (1.0 + prompt_variation * prompt_variation)
+    interrupts = interrupts * (1.0 + output_variation * output_variation)
+    jitter = service.prefill_share * np.sqrt(np.maximum(interrupts, 0.0)) / shares
+    if arrivals:
+        # With g = t1 b / t, b / (1 - g) is b t / t0.
+        step = service.step_time(steady.running)
+        rush = np.sqrt(np.maximum(divide(steady.running * step, service.step_base), 0.0))
+        jitter = jitter + service.step_slope * rush / (1.0 - np.minimum(interrupting * busy, 0.99))
+    middle = steady.decode_time / shares
+    first, each = [], []
+    for quantile, normal in zip(QUANTILES, _NORMAL, strict=True):
+        if arrivals:
+            tail = divide(steady.prefill_wait, busy)
+            late = np.maximum(np.log(np.maximum(busy, 1e-12) / (1.0 - quantile)), 0.0) * tail
+        else:
+            late = 2.0 * quantile * steady.prefill_wait
+        first.append(fixed + late + normal * spread)
+        each.append(middle + normal * jitter)
+    return side_by_side(*first), side_by_side(*each)
+
+
+def largest_within(service: Service, places: Array, tokens: Array, first_target: Array, token_target: Array) -> Array:
+    """Most requests in flight whose mean times stay within targets.
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    places : Array
+        Requests that the cache has room for, (rows,). [-]
+    tokens : Array
+        Tokens after the first, (rows,). [-]
+    first_target : Array
+        Largest time to the first token, (rows,). [s]
+    token_target : Array
+        Largest time per token, (rows,). [s]
+
+    Returns
+    -------
+    Array
+        Whole number; 0 where a single request misses a target or does not fit, (rows,). [-]
+
+    References
+    ----------
+    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
+       serving", OSDI 2024, arXiv:2401.09670.
+    """
+    low, high = 0.0 * places, np.maximum(places, 0.0) + 1.0
+    for _ in range(math.ceil(math.log2(1e7))):
+        if not (high - low > 1.0).any():
+            break
+        middle = np.floor(0.5 * (low + high))
+        steady = closed_state(service, middle, middle)
+        per_token = steady.decode_time / np.maximum(tokens, 1.0)
+        good = (steady.first_token <= first_target) & (per_token <= token_target) & (middle <= places)
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    known = places + tokens + first_target + token_target + service.prefill_time + service.step_base
+    return np.asarray(np.where(np.isnan(known), np.nan, low))
+
+
+def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) -> Array:
+    r"""Requests per second over a run that ends with its last request: whole waves, then a smaller one.
+
+    .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r)}
+
+    Parameters
+    ----------
+    service : Service
+        Times of a replica, (rows,).
+    active : Array
+        Requests r that a replica decodes together, (rows,). [-]
+    run_requests : Array
+        Requests N of the run on a replica, (rows,); NaN: the steady state. [-]
+    rate : Array
+        Rate in the steady state, (rows,). [request/s]
+
+    Returns
+    -------
+    Array
+        (rows,). [request/s]
+
+    References
+    ----------
+    .. [1] NVIDIA, TensorRT-LLM documentation, "Overview" of performance: throughput of a fixed number of requests.
+    """
+    total = np.maximum(np.where(np.isnan(run_requests), 1.0, run_requests), 1.0)
+    together = np.minimum(active, total)
+    waves = np.floor(total / together)
+    rest = total - waves * together
+    last = np.where(rest > 0.0, service.step_time(rest), 0.0)
+    time = total * service.prefill_share + service.decode_steps * (waves * service.step_time(together) + last)
+    return np.asarray(np.where(np.isnan(run_requests), rate, total / time + 0.0 * rate))
+
+
+def first_of_run(run_requests: Array, requests: Array) -> Array:
+    """Share of the requests of a run that it starts with.
+
+    Parameters
+    ----------
+    run_requests : Array
+        Requests of the run, (rows,); NaN: without end. [-]
+    requests : Array
+        Requests in flight, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        0 to 1; 0 without end, (rows,). [-]
+
+    References
+    ----------
+    .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: as many requests as may be in flight are sent at once.
+    """
+    run, started = array(run_requests), array(requests)
+    return np.where(np.isnan(run), 0.0, np.minimum(started / np.maximum(run, 1.0), 1.0))
+
+
+def staying_together(steps: Array, prefill_first: Array, output_variation: Array) -> Array:
+    r"""Share of the requests of a run that keep coming in bursts, because those before them end in the same step.
+
+    Where what waits is prefilled before anything is decoded on, requests that come together take all their steps
+    together, and those of the same length end together. While prompts are prefilled nobody ends: those that end in
+    different steps do not add to a burst. Lengths are spread evenly, with coefficient of variation v.
+
+    .. math:: s = \frac{1}{\max(2 \sqrt{3}\,v\,N, 1)}
+
+    Parameters
+    ----------
+    steps : Array
+        Steps N of decoding that a request takes, (rows,). [-]
+    prefill_first : Array
+        1 where prompts go before all decoding, 0 where both share a step, (rows,). [-]
+    output_variation : Array
+        Coefficient of variation of the outputs, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        0 to 1, (rows,). [-]
+
+    References
+    ----------
+    .. [1] SGLang documentation, server arguments: enable-mixed-chunk is off by default.
+    """
+    spread = 2.0 * _ROOT_OF_THREE * array(output_variation) * array(steps)
+    return np.asarray(array(prefill_first) / np.maximum(spread, 1.0))
+
+
+def run_state(burst: Steady, steady: Steady, first: Array, together: Array, run_requests: Array) -> Steady:
+    r"""Mean over the requests of a run: those it starts with come all at once, those that follow as earlier ones end.
+
+    .. math:: t_N = g\,t_{burst} + (1 - g)\,t, \qquad g = f + (1 - f)\,s
+
+    Parameters
+    ----------
+    burst : Steady
+        State of requests that come all at once, (rows,).
+    steady : Steady
+        State t without end, (rows,).
+    first : Array
+        Share f of the requests of the run that it starts with, (rows,). [-]
+    together : Array
+        Share s of the others that keep coming at once, (rows,). [-]
+    run_requests : Array
+        Requests of the run, (rows,); NaN: without end. [-]
+
+    Returns
+    -------
+    Steady
+        Means, (rows,).
+
+    References
+    ----------
+    .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: means over all requests of a run.
+    """
+    share = first + (1.0 - first) * together
+    ends = ~np.isnan(run_requests)
+    pairs = zip(burst, steady, strict=True)
+    return Steady(*(np.where(ends, early * share + late * (1.0 - share), late) for early, late in pairs))

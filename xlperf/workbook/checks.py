@@ -1,0 +1,343 @@
+"""The sheet ``checks``: native formulas that look for what is wrong with the other sheets, without the add-in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.styles import Alignment
+from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.pagebreak import Break
+
+from xlperf.addin.cells import CellError
+from xlperf.base.units import factor
+from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, Column, results_of, table_schema
+from xlperf.workbook.data_sheets import LIVE_RESULTS, alarm
+from xlperf.workbook.package import Formulas
+from xlperf.workbook.style import page_setup, put, title
+from xlperf.workbook.tables import data_rows
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.table import Table
+
+
+TOLERANCE = 0.01
+_SPARE_MODELS = 20
+_TOP = 5
+_PULLED = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "head_size",
+    "ffn_hidden_size",
+    "vocab_size",
+    "max_sequence_length",
+    "gated_mlp",
+    "tied_embeddings",
+    "position_embedding",
+    "normalization",
+    "linear_bias",
+    "query_key_norm",
+    "attention_type",
+    "num_experts",
+)
+_TEXT_DEFAULTS = {"gated_mlp": "no", "tied_embeddings": "no", "query_key_norm": "no"}
+_DENSE = ("MHA", "MQA", "GQA")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the summary: what is counted, the formula, its value, and whether it should be zero."""
+
+    words: str
+    formula: str
+    value: int | None
+    zero: bool = True
+
+
+def computed_parameters(row: Row) -> float:
+    """Parameters of a dense decoder from its shape; the same sum as the formula of the sheet."""
+    hidden, heads, ffn = row["hidden_size"], row["num_attention_heads"], row["ffn_hidden_size"]
+    groups = row["num_query_groups"] or heads
+    head_size = row["head_size"] or hidden / heads
+    scales = 2 if row["normalization"] == "layernorm" else 1
+    up = 2 if row["gated_mlp"] == "yes" else 1
+    queries, keys = heads * head_size, groups * head_size
+    layer = 2 * hidden * queries + 2 * hidden * keys + (up + 1) * hidden * ffn + 2 * scales * hidden
+    if row["linear_bias"] in ("all", "qkv"):
+        layer += queries + 2 * keys
+    if row["linear_bias"] == "all":
+        layer += 2 * hidden + up * ffn
+    if row["query_key_norm"] == "yes":
+        layer += 2 * head_size
+    embeddings = (1 if row["tied_embeddings"] == "yes" else 2) * row["vocab_size"] * hidden
+    positions = row["max_sequence_length"] * hidden if row["position_embedding"] == "learned" else 0
+    return float(row["num_layers"] * layer + embeddings + positions + scales * hidden)
+
+
+def checks_sheet(
+    workbook: Workbook, tables: Mapping[str, Table], results: Mapping[str, Mapping[str, Sequence[Any]]],
+    formulas: Formulas,
+) -> Worksheet:  # fmt: skip
+    """Add the sheet ``checks``."""
+    sheet: Worksheet = workbook.create_sheet("checks")
+    title(sheet, "Checks", "Plain formulas: they work without the add-in. What is not ok stands out.")
+    rows = {kind: _rows(table) for kind, table in tables.items()}
+    checks = _summary(rows, results)
+    model_top = _TOP + len(checks) + 4
+    first, last = model_top + 1, model_top + len(rows["models"]) + _SPARE_MODELS
+    letters = {name: get_column_letter(3 + number) for number, name in enumerate(_PULLED)}
+    after = [get_column_letter(3 + len(_PULLED) + number) for number in range(4)]
+    verdict = f"${after[3]}${first}:${after[3]}${last}"
+    shown = [_model_values(row) for row in rows["models"]]
+    states = [own[-1] for own in shown]
+    checks += [
+        Check(
+            "Dense models whose parameters differ by more than 1 % from those stated",
+            f'COUNTIF({verdict},"differs")',
+            states.count("differs"),
+        ),
+        Check(
+            "Dense models whose parameters agree with those stated",
+            f'COUNTIF({verdict},"ok")',
+            states.count("ok"),
+            False,
+        ),
+    ]
+    for offset, words in enumerate(("check", "count", "verdict")):
+        put(sheet.cell(_TOP - 1, 2 + offset), words, "xlperf header")
+    for row, check in enumerate(checks, start=_TOP):
+        put(sheet[f"B{row}"], check.words, "xlperf key")
+        formulas.put(_cell(sheet, f"C{row}"), f"={check.formula}", check.value, number="#,##0")
+        told = None if check.value is None else "ok" if not check.zero or not check.value else "look"
+        test = f'IF(C{row}=0,"ok","look")' if check.zero else f'IF(C{row}>0,"ok","look")'
+        formulas.put(_cell(sheet, f"D{row}"), f"={test}", told if check.zero else ("ok" if check.value else "look"))
+    put(sheet[f"B{model_top - 1}"], "Parameters of the models, from their shapes", "xlperf heading")
+    headers = ["row", "model", *[name.replace("_", " ") for name in _PULLED]]
+    for offset, words in enumerate([*headers, "computed (G)", "stated (G)", "difference", "verdict"], start=1):
+        computed = offset > 2 + len(_PULLED)
+        put(sheet.cell(model_top, offset), words, "xlperf header result" if computed else "xlperf header")
+    sheet.row_dimensions[model_top].height = 42
+    for number in range(1, len(rows["models"]) + _SPARE_MODELS + 1):
+        row = model_top + number
+        values = shown[number - 1] if number <= len(shown) else [""] * (5 + len(_PULLED))
+        _model_row(sheet, row, number, values, letters, after, formulas)
+    _finish(sheet, letters, after, model_top, (first, last), len(checks))
+    return sheet
+
+
+def _cell(sheet: Worksheet, reference: str) -> Any:
+    return sheet[reference]
+
+
+def _rows(table: Table) -> list[dict[str, Any]]:
+    columns = table_schema(table.kind).columns
+    return [
+        {column.name: value for column, value in zip(columns, row, strict=True)} for row in data_rows(table, columns)
+    ]
+
+
+def _default(name: str) -> str:
+    return table_schema("models").by_name[name].default or _TEXT_DEFAULTS.get(name, "")
+
+
+def _model_values(row: Row) -> list[Any]:
+    """Cells of a model on this sheet: model, pulled columns, computed, stated, difference, verdict."""
+    full = dict(row)
+    for name in _PULLED:
+        column = table_schema("models").by_name[name]
+        if full[name] is None:
+            full[name] = 0 if column.kind == "number" else _default(name)
+    full["num_query_groups"] = full["num_query_groups"] or full["num_attention_heads"]
+    full["head_size"] = full["head_size"] or full["hidden_size"] / full["num_attention_heads"]
+    cells: list[Any] = [full["model"], *[full[name] for name in _PULLED]]
+    if full["num_experts"] or full["attention_type"] not in _DENSE:
+        return [*cells, "", "", "", "not dense"]
+    computed, stated = computed_parameters(full) / factor("G"), row["stated_parameters"]
+    if not stated:
+        return [*cells, computed, "", "", "none stated"]
+    difference = computed / stated - 1
+    return [*cells, computed, stated, difference, "ok" if abs(difference) <= TOLERANCE else "differs"]
+
+
+def _model_row(
+    sheet: Worksheet,
+    row: int,
+    number: int,
+    values: Sequence[Any],
+    letters: Mapping[str, str],
+    after: Sequence[str],
+    formulas: Formulas,
+) -> None:
+    put(sheet[f"A{row}"], number, "xlperf note")
+    known = f"$A{row}<=ROWS(models[model])"
+    formulas.put(_cell(sheet, f"B{row}"), f'=IF({known},INDEX(models[model],$A{row}),"")', values[0], "xlperf key")
+    for place, name in enumerate(_PULLED, start=1):
+        column = table_schema("models").by_name[name]
+        pulled = f"INDEX(models[{column.header}],$A{row})"
+        if name == "num_query_groups":
+            pulled = f"IF({pulled}=0,${letters['num_attention_heads']}{row},{pulled})"
+        elif name == "head_size":
+            by_heads = f"${letters['hidden_size']}{row}/${letters['num_attention_heads']}{row}"
+            pulled = f"IF({pulled}=0,{by_heads},{pulled})"
+        elif column.kind != "number":
+            pulled = f'IF({pulled}="","{_default(name)}",{pulled})'
+        elif not column.required:
+            pulled = f"N({pulled})"
+        cell = _cell(sheet, f"{letters[name]}{row}")
+        formulas.put(cell, f'=IF({known},{pulled},"")', values[place], number="0" if column.kind == "number" else "")
+    at = {name: f"{letter}{row}" for name, letter in letters.items()}
+    computed, stated, difference, verdict = (f"{letter}{row}" for letter in after)
+    kinds = ",".join(f'{at["attention_type"]}="{word}"' for word in _DENSE)
+    dense = f"AND({at['num_experts']}=0,OR({kinds}))"
+    formula = f'=IF({known},IF({dense},({_parameters_formula(at)})/10^9,""),"")'
+    formulas.put(_cell(sheet, computed), formula, values[-4], number="#,##0.000")
+    parameters = table_schema("models").by_name["stated_parameters"].header
+    pulled = f"INDEX(models[[{parameters}]],$A{row})"
+    formula = f'=IF({computed}="","",IF({pulled}=0,"",{pulled}))'
+    formulas.put(_cell(sheet, stated), formula, values[-3], number="#,##0.000")
+    formulas.put(
+        _cell(sheet, difference), f'=IF({stated}="","",{computed}/{stated}-1)', values[-2], number="+0.00%;-0.00%;0.00%"
+    )
+    formula = (
+        f'=IF($B{row}="","",IF({computed}="","not dense",IF({stated}="","none stated",'
+        f'IF(ABS({difference})<={TOLERANCE},"ok","differs"))))'
+    )
+    formulas.put(_cell(sheet, verdict), formula, values[-1])
+
+
+def _parameters_formula(at: Mapping[str, str]) -> str:
+    hidden, ffn = at["hidden_size"], at["ffn_hidden_size"]
+    queries = f"{at['num_attention_heads']}*{at['head_size']}"
+    keys = f"{at['num_query_groups']}*{at['head_size']}"
+    scales = f'IF({at["normalization"]}="layernorm",2,1)'
+    up = f'IF({at["gated_mlp"]}="yes",2,1)'
+    layer = (
+        f"2*{hidden}*{queries}+2*{hidden}*{keys}+({up}+1)*{hidden}*{ffn}+2*{scales}*{hidden}"
+        f'+IF({at["linear_bias"]}="none",0,{queries}+2*{keys})+IF({at["linear_bias"]}="all",2*{hidden}+{up}*{ffn},0)'
+        f'+IF({at["query_key_norm"]}="yes",2*{at["head_size"]},0)'
+    )
+    embeddings = f'IF({at["tied_embeddings"]}="yes",1,2)*{at["vocab_size"]}*{hidden}'
+    positions = f'IF({at["position_embedding"]}="learned",{at["max_sequence_length"]}*{hidden},0)'
+    return f"{at['num_layers']}*({layer})+{embeddings}+{positions}+{scales}*{hidden}"
+
+
+def _reference(column: Column) -> str:
+    """A column of a table in a formula; a header with parentheses takes a second pair of brackets."""
+    header = column.header
+    return f"{column.table}[[{header}]]" if "(" in header else f"{column.table}[{header}]"
+
+
+def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    checks = []
+    for kind in ("accelerators", "models", "prices", "calibration"):
+        key = table_schema(kind).key
+        name = _reference(key)
+        checks.append(
+            Check(
+                f"Names that stand more than once on {kind}",
+                f"SUMPRODUCT((COUNTIF({name},{name})>1)*1)",
+                _repeated([row[key.name] for row in rows[kind]]),
+            )
+        )
+    for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
+        needed = [column for column in table_schema(kind).columns if column.required]
+        blanks = "+".join(f"COUNTBLANK({_reference(column)})" for column in needed)
+        checks.append(
+            Check(
+                f"Blank cells of {kind} that must hold something",
+                f"IF(COUNTA({_reference(needed[0])})=0,0,{blanks})",
+                sum(row[column.name] is None for row in rows[kind] for column in needed),
+            )
+        )
+    for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
+        for column in table_schema(kind).columns:
+            if column.kind == "reference" and column.reference in rows:
+                checks.append(_unknown_names(column, rows))
+    for kind in PLAN_TABLES:
+        first = results_of(kind).by_name[LIVE_RESULTS[kind][0]]
+        fits = results_of(kind).by_name["fits"]
+        own = results.get(kind, {})
+        checks += [
+            Check(
+                f"Plans of {kind} without a result",
+                f"SUMPRODUCT(ISERROR({kind}[[{first.header}]])*1)",
+                _count(own.get(first.name), lambda cell: isinstance(cell, CellError)),
+            ),
+            Check(
+                f"Plans of {kind} that do not fit in memory",
+                f"MAX(COUNTIF({kind}[{fits.header}],FALSE),COUNTIF({kind}[{fits.header}],0))",
+                _count(own.get(fits.name), lambda cell: cell is False),
+            ),
+        ]
+    for kind, name in (("chiplets", "unit_cost"), ("servers", "cost_rate")):
+        if kind in rows:
+            header = results_of(kind).by_name[name].header
+            checks.append(
+                Check(
+                    f"Rows of {kind} without a result",
+                    f"SUMPRODUCT(ISERROR({kind}[[{header}]])*1)",
+                    _count(results.get(kind, {}).get(name), lambda cell: isinstance(cell, CellError)),
+                )
+            )
+    return checks
+
+
+def _repeated(names: Sequence[Any]) -> int:
+    folded = [str(name).casefold() for name in names if name is not None]
+    return sum(folded.count(name) > 1 for name in folded)
+
+
+def _count(cells: Sequence[Any] | None, test: Callable[[Any], bool]) -> int | None:
+    return None if cells is None else sum(map(test, cells))
+
+
+def _unknown_names(column: Column, rows: Mapping[str, list[dict[str, Any]]]) -> Check:
+    key = table_schema(column.reference).key
+    own, known = _reference(column), _reference(key)
+    test = f'({own}<>"")*(COUNTIF({known},{own})=0)'
+    names = {str(row[key.name]).casefold() for row in rows[column.reference]}
+    if column.reference == "models":
+        test += f'*(COUNTIF(models[aliases],"*"&{own}&"*")=0)'
+        for row in rows["models"]:
+            names.update(word.strip().casefold() for word in (row["aliases"] or "").split(";"))
+    used = [row[column.name] for row in rows[column.table]]
+    return Check(
+        f"Names in {column.name.replace('_', ' ')} of {column.table} that {column.reference} lacks",
+        f"SUMPRODUCT({test})",
+        sum(name is not None and name.casefold() not in names for name in used),
+    )
+
+
+def _finish(
+    sheet: Worksheet,
+    letters: Mapping[str, str],
+    after: Sequence[str],
+    model_top: int,
+    rows: tuple[int, int],
+    count: int,
+) -> None:
+    sheet.column_dimensions["A"].width = 6
+    sheet.column_dimensions["B"].width = 68
+    for letter in (*letters.values(), *after):
+        sheet.column_dimensions[letter].width = 13
+    for row in range(_TOP, _TOP + count):
+        _cell(sheet, f"D{row}").alignment = Alignment(horizontal="center")
+    for row in range(rows[0], rows[1] + 1):
+        for name, letter in letters.items():
+            if table_schema("models").by_name[name].kind != "number":
+                _cell(sheet, f"{letter}{row}").alignment = Alignment(horizontal="center")
+        _cell(sheet, f"{after[3]}{row}").alignment = Alignment(horizontal="center")
+    alarm(sheet, f"B{_TOP}:D{_TOP + count - 1}", f'$D{_TOP}="look"')
+    alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
+    sheet.freeze_panes = f"C{_TOP}"
+    page_setup(sheet)
+    sheet.page_setup.paperSize = 8
+    sheet.row_breaks.append(Break(id=model_top - 2))

@@ -1,0 +1,282 @@
+"""The data sheets of the workbook: catalog tables; plans, designs and servers with live results."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.formatting.rule import Rule
+from openpyxl.styles import Alignment, Font, PatternFill
+from openpyxl.styles.differential import DifferentialStyle
+from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.datavalidation import DataValidation
+from openpyxl.worksheet.table import TableColumn, TableFormula
+
+from xlperf.addin.functions import PREFIX
+from xlperf.base import resources
+from xlperf.catalog.schema import COST_TABLES, PLAN_TABLES, Column, results_of, table_schema
+from xlperf.workbook.package import FLAG_FORMAT, Formulas
+from xlperf.workbook.style import BAD_FILL, BAD_INK, page_setup, put, title
+from xlperf.workbook.tables import column_width, data_rows, write_table
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.table import Table
+
+
+HEADER_ROW = 4
+SPARE_ROWS = 200
+CATALOG_NAME = "catalog"
+
+
+@dataclass(frozen=True)
+class DataSheet:
+    """Words above a data sheet, the bands over its columns (words, first column), and its live results."""
+
+    title: str
+    subtitle: str
+    pages_wide: int
+    bands: tuple[tuple[str, str], ...]
+    results: tuple[str, ...]
+
+
+def _bands_of(cell: str) -> tuple[tuple[str, str], ...]:
+    pairs = (part.split(" = ") for part in cell.split("; "))
+    return tuple((words, first) for words, first in pairs)
+
+
+DATA_SHEETS: Mapping[str, DataSheet] = {
+    row["sheet"]: DataSheet(
+        row["title"],
+        row["subtitle"],
+        int(row["pages wide"]),
+        _bands_of(row["bands: words = first column"]),
+        tuple(row["results"].split()),
+    )
+    for row in resources.rows("workbook/data_sheets.csv")
+}
+LIVE_RESULTS = {kind: words.results for kind, words in DATA_SHEETS.items() if words.results}
+"""Results with a live formula in each row, by data sheet."""
+_COST_FUNCTIONS = {"chiplets": "PACKAGE_COST", "servers": "SERVER_COST"}
+ASKED = ("fixed_accelerators", "fixed_power")
+"""Inputs of which a server needs one for the results of a planner."""
+PLANNED = "_planned"
+"""How the names of those results end."""
+
+
+_BAND_FILLS = ("3C6E91", "5B7F95")
+_RESULT_BAND = "0B5353"
+_LONG_TEXT = {"source": 62.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "fit_set": 64.0}
+
+
+def sheet_columns(kind: str) -> list[Column]:
+    """Columns of a data sheet in their order: inputs, and the live results of plans, designs and servers."""
+    columns = list(table_schema(kind).columns)
+    if kind in LIVE_RESULTS:
+        columns += [results_of(kind).by_name[name] for name in LIVE_RESULTS[kind]]
+    return columns
+
+
+def data_sheet(
+    workbook: Workbook,
+    table: Table,
+    results: Mapping[str, Sequence[Any]],
+    formulas: Formulas,
+    kinds: Container[str],
+) -> Worksheet:
+    """Add the sheet of one table: title, bands, native table, drop-downs, bounds, print set-up."""
+    kind = table.kind
+    sheet: Worksheet = workbook.create_sheet(kind)
+    words = DATA_SHEETS[kind]
+    columns = sheet_columns(kind)
+    inputs = [column for column in columns if not column.is_result]
+    rows = [[*row, *[None] * (len(columns) - len(inputs))] for row in data_rows(table, inputs)]
+    title(sheet, words.title, words.subtitle)
+    _widths(sheet, columns, rows)
+    write_table(sheet, columns, rows, f"A{HEADER_ROW}", kind, widths=False, fitted=False)
+    _bands(sheet, columns, words.bands)
+    _native_columns(sheet, kind, columns)
+    for offset, column in enumerate(columns, start=1):
+        letter = get_column_letter(offset)
+        if column.is_result:
+            for row in range(len(rows)):
+                cell: Any = sheet.cell(HEADER_ROW + 1 + row, offset)
+                value = results[column.name][row] if column.name in results else None
+                style, shown = cell.style, FLAG_FORMAT if column.kind == "result-flag" else cell.number_format
+                formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
+                if column.name == "reason":
+                    cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
+                if isinstance(value, str) and column.name == "reason":
+                    sheet.row_dimensions[cell.row].height = 3.0 + 12.0 * _lines(value, 94.0)
+        else:
+            first, last = HEADER_ROW + 1, HEADER_ROW + max(len(rows), 1) + SPARE_ROWS
+            validation = column_validation(column, f"{letter}{first}")
+            if validation is not None and (column.kind != "reference" or column.reference in kinds):
+                validation.add(f"{letter}{first}:{letter}{last}")
+                sheet.add_data_validation(validation)
+    if kind in COST_TABLES:
+        _one_line(sheet, columns, len(rows))
+    if kind in LIVE_RESULTS:
+        _alarms(sheet, columns, len(rows))
+    _print_setup(sheet, words, columns, len(rows))
+    return sheet
+
+
+def plan_formula(kind: str, result: str) -> str:
+    """Formula of a result of the plan, design or server in the same row of a table, without the equals sign.
+
+    >>> plan_formula("inference", "ttft").startswith("XLPERF_TTFT(inference[[#This Row],[name]:")
+    True
+    >>> plan_formula("servers", "energy_cost").startswith("XLPERF_SERVER_COST(servers[[#This Row],[server]:")
+    True
+    """
+    schema = table_schema(kind)
+    across = f"[{schema.columns[0].header}]:[{schema.columns[-1].header}]"
+    row, header = f"{kind}[[#This Row],{across}]", f"{kind}[[#Headers],{across}]"
+    if kind in PLAN_TABLES:
+        function = PREFIX + ("CHECK" if result == "reason" else result.upper())
+        return f"{function}({row},{CATALOG_NAME},{header})"
+    part = result.replace("_", " ")
+    formula = f'{PREFIX}{_COST_FUNCTIONS[kind]}({row},"{part}",{CATALOG_NAME},{header})'
+    if not result.endswith(PLANNED):
+        return formula
+    blank = ",".join(f'{kind}[[#This Row],[{schema.by_name[name].header}]]=""' for name in ASKED)
+    return f'IF(AND({blank}),"",{formula})'
+
+
+def column_validation(column: Column, first: str) -> DataValidation | None:
+    """What a cell of an input column may hold: a drop-down, or bounds of a number; None where anything goes."""
+    validation = None
+    words = ""
+    if column.kind == "reference":
+        validation = DataValidation(type="list", formula1=names_of(column.reference), allow_blank=True)
+        words = f"Choose a name of the sheet {column.reference}, or add a row there first."
+        if column.reference == "models":
+            words = "Choose a name of the sheet models, or one of its aliases."
+            validation.errorStyle = "warning"
+    elif column.kind == "choice":
+        validation = DataValidation(type="list", formula1=choices_of(column), allow_blank=True)
+        words = f"One of: {', '.join(column.entries)}."
+    elif column.kind == "flag":
+        validation = DataValidation(type="list", formula1=f'"{",".join(column.entries)}"', allow_blank=True)
+        words = f"{' or '.join(column.entries)}."
+    elif column.kind == "number" and column.bounds:
+        test = _bounds_test(column, first)
+        validation = DataValidation(type="custom", formula1=test, allow_blank=True)
+        words = f"{column.bounds_text[0].upper()}{column.bounds_text[1:]}{' or auto' if column.may_be_auto else ''}."
+    if validation is None:
+        return None
+    validation.errorTitle = column.header[:32]
+    validation.error = words[:255]
+    validation.showErrorMessage = True
+    return validation
+
+
+def _bounds_test(column: Column, cell: str) -> str:
+    low, high, exclusive = column.limits
+    tests = [f"ISNUMBER({cell})"]
+    if low != float("-inf"):
+        tests.append(f"{cell}{'>' if exclusive else '>='}{low:g}")
+    if high != float("inf"):
+        tests.append(f"{cell}<={high:g}")
+    within = f"AND({','.join(tests)})"
+    return f'OR({cell}="auto",{within})' if column.may_be_auto else within
+
+
+def names_of(kind: str) -> str:
+    """Defined name of the names in a catalog table: ``accelerator_names``."""
+    return f"{table_schema(kind).key.name}_names"
+
+
+def choices_of(column: Column) -> str:
+    """Defined name of the words that a choice column may hold: ``training_precision_choices``."""
+    return f"{column.table}_{column.name}_choices"
+
+
+def _native_columns(sheet: Worksheet, kind: str, columns: Sequence[Column]) -> None:
+    native: Any = sheet.tables[kind]
+    native._initialise_columns()
+    for own, column in zip(native.tableColumns, columns, strict=True):
+        assert isinstance(own, TableColumn)
+        own.name = column.header
+        if column.is_result:
+            own.calculatedColumnFormula = TableFormula(attr_text=plan_formula(kind, column.name))
+
+
+def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[str, str]]) -> None:
+    names = [column.name for column in columns]
+    starts = [(words, names.index(first)) for words, first in bands if first in names]
+    ends = [start for _, start in starts[1:]] + [len(columns)]
+    for number, ((words, start), end) in enumerate(zip(starts, ends, strict=True)):
+        color = _RESULT_BAND if columns[start].is_result else _BAND_FILLS[number % 2]
+        for place in range(start, end):
+            cell = put(sheet.cell(HEADER_ROW - 1, place + 1), words if place == start else None, "xlperf header")
+            cell.fill = PatternFill("solid", start_color=f"FF{color}", end_color=f"FF{color}")
+            cell.alignment = Alignment(horizontal="left", vertical="center")
+    assert all(first[1] < second[1] for first, second in pairwise(starts)), "bands stand in the order of the columns"
+    sheet.row_dimensions[HEADER_ROW - 1].height = 16
+
+
+def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
+    """Widths that show names whole; long text has a fixed width and wraps."""
+    for offset, column in enumerate(columns):
+        width = column_width(column)
+        longest = max((len(row[offset]) for row in rows if isinstance(row[offset], str)), default=0)
+        if column.name in _LONG_TEXT:
+            width = _LONG_TEXT[column.name] if column.is_result else min(longest + 4.0, _LONG_TEXT[column.name])
+        elif column.is_text and not column.is_result:
+            width = max(width, 1.1 * longest + 3.0)
+        sheet.column_dimensions[get_column_letter(offset + 1)].width = max(width, len(column.header) / 3 + 4.0)
+
+
+def _lines(text: str, across: float) -> int:
+    lines, room = 1, across
+    for word in text.split():
+        if len(word) > room and room < across:
+            lines, room = lines + 1, across
+        room -= len(word) + 1
+    return lines
+
+
+def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], count: int) -> None:
+    last = f"{get_column_letter(len(columns))}{HEADER_ROW + max(count, 1)}"
+    area = f"A{HEADER_ROW - 1}:{last}"
+    page_setup(sheet, HEADER_ROW, area=area, pages_wide=words.pages_wide, key_columns="A:A")
+    sheet.print_title_rows = f"{HEADER_ROW - 1}:{HEADER_ROW}"
+    across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
+    sheet.page_setup.paperSize = 8 if across > 220.0 else 9
+    sheet.page_margins.top = 0.8
+    header: Any = sheet.oddHeader
+    header.left.text = f"&14&B{words.title}"
+
+
+def _one_line(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
+    """Keep the sources and notes of the cost sheets, which are long, from making their rows tall."""
+    for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count):
+        sheet.row_dimensions[row].height = 16
+        for offset, column in enumerate(columns, start=1):
+            if column.kind == "text" and column.name in _LONG_TEXT:
+                cell: Any = sheet.cell(row, offset)
+                cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=False)
+
+
+def _alarms(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
+    names = [column.name for column in columns]
+    first, last = HEADER_ROW + 1, HEADER_ROW + max(count, 1)
+    if "fits" in names:
+        letter = get_column_letter(names.index("fits") + 1)
+        alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(NOT(ISERROR({letter}{first})),{letter}{first}=FALSE)")
+    results = [offset for offset, column in enumerate(columns, start=1) if column.is_result]
+    left, right = get_column_letter(results[0]), get_column_letter(results[-1])
+    alarm(sheet, f"{left}{first}:{right}{last}", f"ISERROR({left}{first})")
+
+
+def alarm(sheet: Worksheet, area: str, formula: str) -> None:
+    """Make the cells of a range stand out where a formula, written for its first cell, is true."""
+    fill, font = PatternFill(bgColor=f"FF{BAD_FILL}"), Font(color=f"FF{BAD_INK}", bold=True)
+    rule = Rule(type="expression", dxf=DifferentialStyle(font=font, fill=fill), formula=[formula])
+    sheet.conditional_formatting.add(area, rule)

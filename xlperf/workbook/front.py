@@ -1,0 +1,221 @@
+"""The front sheet: what the workbook is, how to use it, two cards with live results, legend, contents, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.styles import Alignment
+from openpyxl.utils import get_column_letter, quote_sheetname
+from openpyxl.workbook.defined_name import DefinedName
+
+from xlperf.addin.functions import PREFIX
+from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, TECHNOLOGY_TABLES, results_of, schema, table_schema
+from xlperf.workbook.data_sheets import CATALOG_NAME, DATA_SHEETS, LIVE_RESULTS, choices_of, column_validation, names_of
+from xlperf.workbook.package import FLAG_FORMAT, Formulas
+from xlperf.workbook.style import link, number_format, page_setup, put, title
+from xlperf.workbook.tco import TITLE
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.table import Table
+
+
+CATALOG_CELL = "C13"
+CARD_TOP = 17
+CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
+    "training": (
+        ("model", "Meta-Llama-3.1-70B"),
+        ("accelerator", "H100-SXM-80GB"),
+        ("num_accelerators", 64),
+        ("tensor_parallel", 8),
+        ("pipeline_parallel", 4),
+        ("virtual_pipeline", 5),
+        ("global_batch_size", 128),
+        ("micro_batch_size", 1),
+        ("sequence_length", 8192),
+        ("precision", "bf16"),
+        ("recompute", "none"),
+    ),
+    "inference": (
+        ("model", "Meta-Llama-3.1-70B"),
+        ("accelerator", "H200-SXM-141GB"),
+        ("num_accelerators", 4),
+        ("tensor_parallel", 4),
+        ("prompt_length", 1024),
+        ("output_length", 1024),
+        ("batch_size", 64),
+        ("precision", "fp8"),
+        ("kv_precision", "fp8"),
+    ),
+}
+CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
+    kind: (*LIVE_RESULTS[kind][:times], "tokens_per_second", *LIVE_RESULTS[kind][times:])
+    for kind, times in (("training", 1), ("inference", 2))
+}
+"""Results of a card: those beside the plans of its sheet, and the tokens of all accelerators."""
+_WORDS = (
+    "xlperf answers, for any model on any machine that a sheet describes: how long does a training step or a generated "
+    "token take, does it fit in memory, and what does a token cost."
+)
+_STEPS = (
+    "Install once: xlperf install libreoffice. Without the add-in the cells show the values of the last build.",
+    "Change a yellow cell of a card below, or of a plan on the sheets training and inference; the results follow.",
+    "Change the hardware: edit a row of accelerators, networks or prices, or add one. Units stand in the headers.",
+    "A cell that shows #N/A is a plan that cannot be; the column reason says why.",
+    "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
+)
+_CHOICES_TOP = 50
+
+
+def card(kind: str) -> list[list[Any]]:
+    """The card of a kind of plan: rows of name and value."""
+    by_name = table_schema(kind).by_name
+    return [[by_name[name].header, value] for name, value in CARDS[kind]]
+
+
+def catalog_kinds(tables: Iterable[str]) -> list[str]:
+    """Sheets whose content the catalog cell names: with devices and designs also what these are made from."""
+    present = set(tables)
+    behind = TECHNOLOGY_TABLES if "devices" in present else ()
+    made = ("process_nodes", "packages") if present & {"devices", "chiplets"} else ()
+    return [*CATALOG_TABLES, *(kind for kind in (*behind, *made) if kind in present)]
+
+
+def front_sheet(
+    workbook: Workbook,
+    tables: Mapping[str, Table],
+    results: Mapping[str, Mapping[str, Any]],
+    handle: str | None,
+    formulas: Formulas,
+    examples: bool = True,
+) -> Worksheet:
+    """Add the sheet ``start`` and the defined names of the workbook."""
+    sheet: Worksheet = workbook.create_sheet("start")
+    title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
+    for column, width in zip("ABCDEFGHIJ", (2, 46, 28, 3, 46, 28, 24, 12, 12, 12), strict=True):
+        sheet.column_dimensions[column].width = width
+    _wide(sheet, 4, _WORDS, 30)
+    put(sheet["B6"], "How to use it", "xlperf heading")
+    for number, words in enumerate(_STEPS, start=1):
+        _wide(sheet, 6 + number, f"{number}.  {words}", 15)
+    put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
+    given = ",".join(f"{kind}[[#All]]" for kind in catalog_kinds(tables))
+    catalog_cell: Any = sheet[CATALOG_CELL]
+    formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
+    words = "Names the content of the catalog sheets. Every result depends on it, so that an edit there is seen."
+    put(sheet[f"E{CATALOG_CELL[1:]}"], words, "xlperf note")
+    sheet.merge_cells(f"E{CATALOG_CELL[1:]}:G{CATALOG_CELL[1:]}")
+    for letters, kind in ((("B", "C"), "training"), (("E", "F"), "inference")):
+        _card(sheet, letters, kind, results.get(kind, {}), formulas, examples)
+    _legend(sheet, 39)
+    _contents(sheet, 39, tables)
+    choices_top = _CHOICES_TOP + sum(kind in OPTIONAL_TABLES for kind in tables)
+    _choices(workbook, sheet, tables, choices_top)
+    _names(workbook, tables)
+    page_setup(sheet, area=f"A1:G{choices_top - 2}", pages_high=1)
+    return sheet
+
+
+def _wide(sheet: Worksheet, row: int, words: str, height: float) -> None:
+    put(sheet[f"B{row}"], words, "xlperf text")
+    sheet.merge_cells(f"B{row}:G{row}")
+    sheet.row_dimensions[row].height = height
+
+
+def _card(
+    sheet: Worksheet,
+    letters: tuple[str, str],
+    kind: str,
+    results: Mapping[str, Any],
+    formulas: Formulas,
+    examples: bool,
+) -> None:
+    left, right = letters
+    heading = {"training": "A training run", "inference": "A served model"}[kind]
+    put(sheet[f"{left}{CARD_TOP - 2}"], heading, "xlperf heading")
+    put(sheet[f"{left}{CARD_TOP - 1}"], "name", "xlperf header")
+    put(sheet[f"{right}{CARD_TOP - 1}"], "value", "xlperf header")
+    longest = max(len(own) for own in CARDS.values())
+    for row, (name, value) in enumerate(CARDS[kind], start=CARD_TOP):
+        column = table_schema(kind).by_name[name]
+        put(sheet[f"{left}{row}"], column.header, "xlperf key")
+        cell = put(sheet[f"{right}{row}"], value if examples else None, "xlperf input", number_format(column))
+        _left(cell)
+        validation = column_validation(column, f"{right}{row}")
+        if validation is not None:
+            validation.add(f"{right}{row}")
+            sheet.add_data_validation(validation)
+    area = f"${left}${CARD_TOP}:${right}${CARD_TOP + len(CARDS[kind]) - 1}"
+    top = CARD_TOP + longest
+    put(sheet[f"{left}{top}"], "result", "xlperf header result")
+    put(sheet[f"{right}{top}"], "value", "xlperf header result")
+    for row, name in enumerate(CARD_RESULTS[kind], start=top + 1):
+        column = results_of(kind).by_name[name]
+        put(sheet[f"{left}{row}"], column.header, "xlperf key")
+        function = PREFIX + ("CHECK" if name == "reason" else name.upper())
+        style = "xlperf reason" if name == "reason" else "xlperf computed"
+        cell = sheet[f"{right}{row}"]
+        inside: Any = cell
+        shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
+        formulas.put(inside, f"={function}({area},{CATALOG_NAME})", results.get(name), style, shown)
+        _left(cell)
+        if name == "reason":
+            lines = max(2, -(-len(str(results.get(name) or "")) // 32))
+            height = 2.0 + 12.0 * lines
+            sheet.row_dimensions[row].height = max(height, sheet.row_dimensions[row].height or 0.0)
+
+
+def _left(cell: Any) -> None:
+    cell.alignment = Alignment(horizontal="left", vertical="center", wrap_text=cell.alignment.wrap_text)
+
+
+def _legend(sheet: Worksheet, top: int) -> None:
+    put(sheet[f"E{top}"], "Colours", "xlperf heading")
+    for row, (style, sample, words) in enumerate(
+        (
+            ("xlperf header", "header", "what you give; the comment says what it means"),
+            ("xlperf header result", "header", "what xlperf computes"),
+            ("xlperf key", "name", "key of the row"),
+            ("xlperf input", "input", "change it"),
+            ("xlperf computed", "result", "computed: leave it"),
+        ),
+        start=top + 1,
+    ):
+        put(sheet[f"E{row}"], sample, style)
+        put(sheet[f"F{row}"], words, "xlperf note")
+        sheet.merge_cells(f"F{row}:G{row}")
+
+
+def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
+    put(sheet[f"B{top}"], "Sheets", "xlperf heading")
+    shown = list(tables)
+    for row, kind in enumerate(shown, start=top + 1):
+        link(sheet[f"B{row}"], kind, DATA_SHEETS[kind].title)
+        put(sheet[f"C{row}"], f"{len(tables[kind])} rows", "xlperf note")
+    row = top + 1 + len(shown)
+    link(sheet[f"B{row}"], "tco", TITLE)
+    link(sheet[f"B{row + 1}"], "checks", "Checks")
+
+
+def _choices(workbook: Workbook, sheet: Worksheet, kinds: Iterable[str], first: int) -> None:
+    top = first + 3
+    put(sheet[f"B{top - 2}"], "What the columns with a choice may hold", "xlperf heading")
+    columns = [column for kind in kinds for column in schema()[kind].columns if column.kind == "choice"]
+    for row, column in enumerate(columns, start=top - 1):
+        put(sheet[f"B{row}"], f"{column.table}: {column.header}", "xlperf key")
+        letters = [get_column_letter(3 + number) for number in range(len(column.entries))]
+        for letter, word in zip(letters, column.entries, strict=True):
+            put(sheet[f"{letter}{row}"], word, "xlperf note")
+        reference = f"{quote_sheetname(sheet.title)}!$C${row}:${letters[-1]}${row}"
+        workbook.defined_names[choices_of(column)] = DefinedName(choices_of(column), attr_text=reference)
+
+
+def _names(workbook: Workbook, kinds: Iterable[str]) -> None:
+    column, row = CATALOG_CELL[0], CATALOG_CELL[1:]
+    workbook.defined_names[CATALOG_NAME] = DefinedName(CATALOG_NAME, attr_text=f"start!${column}${row}")
+    for kind in ("accelerators", "networks", "models", *(kind for kind in kinds if kind in OPTIONAL_TABLES)):
+        reference = f"{kind}[{table_schema(kind).key.header}]"
+        workbook.defined_names[names_of(kind)] = DefinedName(names_of(kind), attr_text=reference)
