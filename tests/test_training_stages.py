@@ -11,7 +11,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.engine.join import join
 from xlperf.engine.training import training_plan
-from xlperf.equations.model.parameters import layer_matrices
+from xlperf.equations.model.model import layer_matrices
 from xlperf.equations.plan.pipeline import layers_dealt
 from xlperf.equations.training.stages import stages_of
 
@@ -65,7 +65,7 @@ def test_stages_of_a_plan_dealt_by_cost(catalog: Catalog, stages: int) -> None:
         return
     every = dealt_one_by_one(32, head, stages)
     assert (found.first[0], found.last[0]) == (every[0], every[-1])
-    assert found.full[0] == max(every[1:-1], default=0)
+    assert found.middle[0] == max(every[1:-1], default=0)
 
 
 def test_a_full_first_stage_holds_more_and_the_last_one_less(catalog: Catalog) -> None:

@@ -1,4 +1,4 @@
-"""Tables to files and terminals: CSV, Parquet and workbooks with plan columns first, then results.
+"""What commands put out: messages, progress, tables for a terminal, CSV, Parquet and workbooks.
 
 Headers carry the unit as those of sheets do, ``memory bandwidth (TB/s)``, and values are in it. Numbers keep every bit
 (shortest decimal that reads back the same). Blocks are written as they come, so that a table of any length
@@ -8,14 +8,18 @@ needs the memory of one block.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+import io
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from xlperf.base.errors import Fault, InputError
+import click
+
+from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
-from xlperf.cli.common import standard_output
-from xlperf.cli.files import STANDARD
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,10 +27,80 @@ if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
     from xlperf.catalog.table import Table
 
+STANDARD = "-"
+DIGITS = 4
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
 _FLAGS = {"flag": {0.0: "no", 1.0: "yes"}, "result-flag": {0.0: "FALSE", 1.0: "TRUE"}}
 
 Part = tuple["Column", "np.ndarray"]
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal.
+
+    Parameters
+    ----------
+    lines : str
+        Printed one below the other; a line break inside one of them is written out.
+    err : bool, default False
+        Whether they go to standard error.
+    """
+    for line in lines:
+        click.echo(printable(line), err=err)
+
+
+def wrote(output: str, number: int, noun: str) -> None:
+    """Say on standard error what a command wrote; nothing where that went to standard output.
+
+    Parameters
+    ----------
+    output : str
+        File, or ``-``.
+    number : int
+        Rows. [-]
+    noun : str
+        What a row is, in the singular.
+    """
+    if output != STANDARD:
+        say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
+
+
+@contextmanager
+def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
+    """Show a progress bar on standard error; none where that is not a terminal.
+
+    Parameters
+    ----------
+    length : int
+        How many items there are; 0 where that is not known, then those that are done are counted.
+    label : str
+        What is done to them.
+
+    Yields
+    ------
+    callable
+        Call it with the number of items done since the last call.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    if length:
+        with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+            yield bar.update
+        return
+    count = 0
+
+    def counted(done: int) -> None:
+        nonlocal count
+        count += done
+        sys.stderr.write(f"\r{count:,} {label}")
+        sys.stderr.flush()
+
+    yield counted
+    sys.stderr.write("\n")
+
+
+# --- tables
 
 
 def parts(*tables: Table) -> list[Part]:
@@ -34,50 +108,94 @@ def parts(*tables: Table) -> list[Part]:
     return [(table.schema.by_name[name], values) for table in tables for name, values in table.columns.items()]
 
 
-def write_blocks(path: str, blocks: Iterable[list[Part]]) -> None:
-    """Write blocks of rows, one below the other, to a CSV or Parquet file or to standard output as CSV.
+def is_workbook(output: str) -> bool:
+    """Whether an output is a workbook, which takes several sheets and a limited number of rows."""
+    return Path(output).suffix.lower() == ".xlsx"
+
+
+def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
+    """Write columns of equal length by sheet to a workbook, or one below the other to CSV or Parquet.
 
     Parameters
     ----------
-    path : str
-        File that ends in .csv or .parquet, or ``-``; replaced whole when all blocks are written.
-    blocks : iterable of list of (Column, array)
-        At least one; all have the same columns.
-    """
-    if path == STANDARD:
-        _write_csv(standard_output(), blocks)
-        return
-    with replaced(path) as temporary:
-        if temporary.suffix.lower() == ".parquet":
-            _write_parquet(temporary, blocks)
-        else:
-            with temporary.open("w", encoding="utf-8", newline="") as stream:
-                _write_csv(stream, blocks)
-
-
-def write_workbook(path: str, sheets: Iterable[tuple[str, list[Table]]]) -> None:
-    """Write tables to a workbook, one sheet for each group of tables of equal length.
-
-    Parameters
-    ----------
-    path : str
-        File that ends in .xlsx.
-    sheets : iterable of (str, list of Table)
-        Name of the sheet and the tables whose columns stand side by side.
-    """
-    write_columns(path, ((name, parts(*tables)) for name, tables in sheets))
-
-
-def write_columns(path: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
-    """Write columns to a workbook, one sheet for each group of columns of equal length.
-
-    Parameters
-    ----------
-    path : str
-        File that ends in .xlsx.
+    output : str
+        File that ends in .xlsx, .csv or .parquet, or ``-``; replaced whole when everything is written.
     sheets : iterable of (str, list of (Column, array))
-        Name of the sheet and its columns, in the units used inside.
+        Name of the sheet and its columns, in the units used inside; but in a workbook all have the same columns.
     """
+    if is_workbook(output):
+        _write_workbook(output, sheets)
+    elif output == STANDARD:
+        _write_csv(standard_output(), (block for _, block in sheets))
+    else:
+        with replaced(output) as temporary:
+            if temporary.suffix.lower() == ".parquet":
+                _write_parquet(temporary, (block for _, block in sheets))
+            else:
+                with temporary.open("w", encoding="utf-8", newline="") as stream:
+                    _write_csv(stream, (block for _, block in sheets))
+
+
+def deliver(
+    output: str | None,
+    sheet: str,
+    whole: list[Part],
+    noun: str,
+    shown: list[Part] | None = None,
+    number: int | None = None,
+) -> None:
+    """Write a table and say of how many rows; print what of it a terminal shows where no output is named."""
+    if output is None:
+        say(*text_table(whole if shown is None else shown))
+    else:
+        write_sheets(output, [(sheet, whole)])
+        wrote(output, len(whole[0][1]) if number is None else number, noun)
+
+
+def text_table(block: list[Part]) -> list[str]:
+    """Columns as lines of text: words to the left, numbers to the right; columns without any value are left out.
+
+    Parameters
+    ----------
+    block : list of (Column, array)
+        Columns of one length, in the units used inside.
+
+    Returns
+    -------
+    list of str
+        Lines without trailing blanks.
+    """
+    columns: list[list[str]] = []
+    for column, values in block:
+        inside = shown(column, values).tolist()
+        cells = [printable(str(value)) for value in inside] if column.is_text else [rounded(value) for value in inside]
+        if not any(cells):
+            continue
+        head = [column.name.replace("_", " "), column.unit if column.unit not in ("", "-") else ""]
+        width = max(map(len, head + cells))
+        lines = [*head, "-" * width, *cells]
+        columns.append([line.ljust(width) if column.is_text else line.rjust(width) for line in lines])
+    lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+    return [line for number, line in enumerate(lines) if line or number != 1]
+
+
+def rounded(value: float) -> str:
+    """Four significant digits, whole numbers in full.
+
+    >>> [rounded(value) for value in (1234567.0, 0.0123456, 12.3456, float("nan"))]
+    ['1,234,567', '0.01235', '12.35', '']
+    """
+    if math.isnan(value):
+        return ""
+    if math.isinf(value) or value == 0.0:
+        return f"{value:g}"
+    if abs(value) >= 10**DIGITS or value.is_integer():
+        return f"{value:,.0f}"
+    decimals = DIGITS - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"
+
+
+def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
     from openpyxl import Workbook
 
     from xlperf.workbook.package import save_workbook
@@ -137,6 +255,13 @@ def _decimal(value: float) -> str:
     if text.endswith(".0"):
         return text[:-2]
     return "" if text == "nan" else text
+
+
+def standard_output() -> IO[str]:
+    """Standard output for data: UTF-8 with line feeds, as files are written, whatever the terminal takes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n", errors="backslashreplace")
+    return sys.stdout
 
 
 def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
