@@ -84,7 +84,7 @@ class Engine:
         from xlperf.engine.designs import evaluate_designs
         from xlperf.engine.devices import evaluate_devices
         from xlperf.engine.operations import evaluate_operations
-        from xlperf.engine.servers import evaluate_servers
+        from xlperf.engine.ownership import evaluate_servers
 
         if rows.kind == "servers":
             return evaluate_servers(rows)
