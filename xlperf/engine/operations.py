@@ -16,6 +16,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.plans import plan_columns
 from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
 from xlperf.equations.hardware.device import Device
@@ -25,6 +26,7 @@ from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.rules import remarks_of_rows
+from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.communication import engine_all_reduce_time
 from xlperf.equations.serving.kernels import product_times
 from xlperf.equations.serving.phases import VECTOR_FLOP
@@ -193,10 +195,10 @@ def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) 
     named = named_rows(plans, catalog)
     architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
     if stack == "inference":
-        setting = serving_setting(plans, catalog, named, architecture)
-        serving = setting.serving
+        setting = serving_setting(plans, plan_columns(plans, InferencePlan), catalog, named, architecture)
+        serving = setting.deployment
         place = _Place(serving.device, serving.wide_device, serving.attention_device, serving.network)
-        rules, far = setting.rules, dict(setting.extrapolated)
+        rules, far = setting.remarks, dict(setting.extrapolated)
         kernels, sizes = serving.kernels, (serving.plan.attention_size[:, None], serving.plan.kv_size[:, None])
     else:
         own, joined, extrapolated = training_setting(plans, catalog, named, architecture)

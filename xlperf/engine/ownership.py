@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.pools import prefill_rows
+from xlperf.engine.join import prefill_rows
 from xlperf.engine.servers import HOUR_PARTS as SERVER_PARTS
 from xlperf.engine.servers import Columns, counted_parts, network_price, server_costs, server_numbers
 from xlperf.engine.tables import evaluate
