@@ -25,6 +25,19 @@ COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may cou
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
 _ALL_CONSTANTS = ("Constants", "Mapping[str, Mapping[str, Array]]")
+_ON_A_CHIP = {
+    "mm2": (1.3, 2.3),
+    "J/B": (-12, -11),
+    "J/FLOP": (-13, -11),
+    "W/mm2": (-3, -2),
+    "W": (2, 4),
+    "B/s": (9, 11),
+    "FLOP": (5, 6),
+    "mm": (0.3, 1.5),
+    "B/s/mm": (10, 11),
+    "Hz": (8, 9),
+}
+"""Powers of ten of what sheets of chips hold: several dies on a wafer, power that budgets allow."""
 _ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*)(?: : (?P<type>.+))?$")
 
 
@@ -109,8 +122,14 @@ def exponents(unit: str) -> dict[str, int]:
 
     >>> exponents("token/s/W")
     {'token': 1, 's': -1, 'W': -1}
+    >>> exponents("USD/(B/s)")
+    {'USD': 1, 'B': -1, 's': 1}
     """
     powers: dict[str, int] = {}
+    unit, _, rate = unit.partition("/(")
+    if rate:
+        powers = {atom: -power for atom, power in exponents(rate.rstrip(")")).items()}
+        return {**exponents(unit), **powers}
     for position, atom in enumerate(unit.split("/")):
         if atom in ("-", "1", ""):
             continue
@@ -284,14 +303,24 @@ def _sheet(entry: Entry) -> str:
 
 
 def _draw_columns(name: str, entry: Entry, random: np.random.Generator) -> DrawnColumns:
-    """Every number and choice of a sheet, within the bounds of its schema; yields near 1."""
+    """Every number and choice of a sheet, near its default or within its bounds; yields near 1."""
     drawn = DrawnColumns()
     for column in table_schema(_sheet(entry)).columns:
         if column.kind == "number":
-            unit = unit_of(column).dimension
+            unit, default = unit_of(column).dimension, float(column.default or 0.0) * unit_of(column).factor
             values = _random(random, Entry(column.name, "", ""), unit, (ROWS,))
+            if unit in _ON_A_CHIP:
+                values = 10.0 ** random.uniform(*_ON_A_CHIP[unit], ROWS)
+            elif unit == "-":
+                values = random.integers(1, 9, ROWS).astype(float)
+            if default > 0.0 and not column.name.startswith("num_"):
+                values = default * random.uniform(0.8, 1.25, ROWS)
             if column.bounds.startswith("0.."):
                 values = random.uniform(0.9 if "yield" in column.name else 0.05, 0.95, ROWS)
+            if column.name.endswith("_needed"):  # out of as many as there are
+                values = np.ceil(drawn[column.name.removesuffix("_needed")].values * random.uniform(0.5, 1.0, ROWS))
+            if "blank:" in column.meaning:
+                values = np.where(random.random(ROWS) < 0.2, np.nan, values)
             drawn[column.name] = Leaf((name, column.name), entry, unit, values)
         elif column.kind == "choice":
             codes = random.integers(0, len(column.choices), ROWS).astype(float)

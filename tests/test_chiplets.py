@@ -25,7 +25,7 @@ from xlperf.equations.cost.dies import (
     reticle_fields,
     reticle_utilization,
 )
-from xlperf.equations.cost.packages import module_cost
+from xlperf.equations.cost.packages import Module, module_cost
 from xlperf.equations.cost.yields import (
     bose_einstein_yield,
     critical_defects,
@@ -214,14 +214,13 @@ def test_parts_of_a_module_add_up_and_memory_is_scrapped_with_it() -> None:
     arguments = {"raw_dies": 300.0, "die_defects": 100.0, "sort_test": 5.0, "memory": 1200.0, "carrier": 400.0,
                  "substrate": 50.0, "final_test": 10.0, "carrier_yield": 0.8, "bonding_yield": 0.9,
                  "attach_yield": 0.95, "stack_yield": 0.98, "final_yield": 0.97}  # fmt: skip
-    for order in ("chips-last", "chips-first"):
-        module = module_cost(order, **arguments)
+    last, first = (module_cost(Module(chips_first, **arguments)) for chips_first in (0.0, 1.0))
+    for module in (last, first):
         assert sum(map(float, module[:-1])) == pytest.approx(float(module.total), rel=1e-14)
-    last, first = module_cost("chips-last", **arguments), module_cost("chips-first", **arguments)
     assert last.wasted_memory == pytest.approx(1200.0 * (1.0 / (0.9 * 0.95 * 0.97) - 1.0))
     assert first.wasted_memory == pytest.approx(1200.0 * (1.0 / (0.8 * 0.95 * 0.97) - 1.0))
     perfect = {name: 1.0 if name.endswith("yield") else value for name, value in arguments.items()}
-    module = module_cost("chips-last", **perfect)
+    module = module_cost(Module(0.0, **perfect))
     assert float(module.wasted_dies + module.wasted_memory + module.package_defects) == 0.0
     assert float(module.total) == 300.0 + 100.0 + 5.0 + 1200.0 + 400.0 + 50.0 + 10.0
 

@@ -20,6 +20,7 @@ NOT_DRAWN = {
     "training.adapters.frozen_products": "names of products",
     "hardware.kernels.casts_apart": "the constants of all kernels by family",
     "hardware.kernels.launched_ahead": "the constants of all kernels by family",
+    "cost.designs.design_rules": "rules in words",
     "serving.continuous.loaded_results": "takes the state that operating returns",
     "serving.kernels.attention_kernels": "takes the batching that batching_of returns",
     "serving.kernels.by_phase": "a number of phases",

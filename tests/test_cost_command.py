@@ -20,7 +20,7 @@ from xlperf.catalog.read import read_designs
 from xlperf.catalog.schema import COST_TABLES, results_of, table_schema, unit_of
 from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.workbook.build import build, read_tables, workbook_package
-from xlperf.workbook.build_sheets import sheet_columns
+from xlperf.workbook.data_sheets import sheet_columns
 
 Command = Callable[..., Outcome]
 HEADER = "chiplet,package,node,num dies,module area (mm2),link area share,volume"

@@ -25,8 +25,8 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.engine.servers import HOUR_PARTS
 from xlperf.workbook.build import read_tables, table_of, workbook_package
-from xlperf.workbook.build_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
-from xlperf.workbook.style import data_rows
+from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
+from xlperf.workbook.tables import data_rows
 
 KINDS = ("chiplets", "servers")
 OWN = {**DESIGN, "package": "Organic MCM"}

@@ -22,8 +22,8 @@ from xlperf.base.resources import template, workbook
 from xlperf.catalog.cache import cache_tables, cached_tables
 from xlperf.catalog.read import read_catalog_tables
 from xlperf.cli.app import cli
-from xlperf.cli.files import Command, EditedFile, InputFile, OutputFile
-from xlperf.cli.operations import _NUMBERS, _TEXTS
+from xlperf.cli.hardware import _NUMBERS, _TEXTS
+from xlperf.cli.options import Command, EditedFile, InputFile, OutputFile
 
 Run = Callable[..., Outcome]
 PLANS = "name,model,accelerator,num accelerators,tensor parallel\nfirst,Llama3-70B,H100-SXM-80GB,64,8\n"

@@ -96,6 +96,48 @@ def test_no_module_is_longer_than_five_hundred_lines() -> None:
     assert not long
 
 
+def test_equations_and_engine_have_no_function_without_a_caller() -> None:
+    """Each function and constant of the two rooms is named by production code: tests and doctests do not count."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "xlperf").rglob("*.py"))}
+    defined: dict[str, Path] = {}
+    named: set[str] = set()
+    for path, tree in trees.items():
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        brought = {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for statement in tree.body:
+            own = getattr(statement, "name", "")
+            if module.startswith(("xlperf.equations.", "xlperf.engine.")):
+                assigned = statement.targets if isinstance(statement, ast.Assign) else []
+                names = [own, *(target.id for target in assigned if isinstance(target, ast.Name))]
+                defined.update({f"{module}.{name}": path for name in names if name and not name.startswith("__")})
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id != own:
+                    named.add(brought.get(node.id, f"{module}.{node.id}"))
+                elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    named.add(f"{brought.get(node.value.id, '')}.{node.attr}")
+    orphans = [name for name in defined if name not in named and not _reexported(name, trees, named)]
+    assert not orphans, f"nobody calls {', '.join(orphans)}"
+
+
+def _reexported(name: str, trees: dict[Path, ast.Module], named: set[str]) -> bool:
+    """Whether a package passes a name on under which it is called."""
+    module, _, last = name.rpartition(".")
+    for path, tree in trees.items():
+        if path.name == "__init__.py":
+            package = ".".join(path.parent.relative_to(ROOT).parts)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and node.module == module:
+                    passed = {alias.name: alias.asname or alias.name for alias in node.names}
+                    if last in passed and f"{package}.{passed[last]}" in named:
+                        return True
+    return False
+
+
 def test_no_file_names_this_machine_or_a_registry() -> None:
     places = {str(ROOT), str(ROOT.parent) + "/", str(Path.home()) + "/"} - {"//", "/"}
     options = (r"index[-]url", r"registry *=[ ]*http", r"[p]ypi\.(?:org|io)", r"[p]ythonhosted")

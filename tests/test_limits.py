@@ -241,7 +241,7 @@ def test_what_commands_write_is_within_the_limits(tmp_path: Path) -> None:
     from openpyxl import Workbook
 
     from xlperf.catalog.xlsx_package import LARGE_PART, MOST_TIMES
-    from xlperf.workbook.save import save_workbook
+    from xlperf.workbook.package import save_workbook
 
     book = Workbook()
     sheet = book.active

@@ -16,7 +16,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.cli.operations import _NUMBERS, _TEXTS, OPERATIONS
+from xlperf.cli.hardware import _NUMBERS, _TEXTS, OPERATIONS
 from xlperf.engine import explain
 from xlperf.engine.operations import NEEDS, TAKES, evaluate_operations
 

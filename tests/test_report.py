@@ -24,11 +24,9 @@ from xlperf.engine import evaluate
 from xlperf.explore.auto import resolve
 from xlperf.workbook.report import report_workbook
 from xlperf.workbook.report_data import Plans, Report
-from xlperf.workbook.report_findings import findings
 from xlperf.workbook.report_limits import curves
-from xlperf.workbook.style import (
-    cell_value,
-)
+from xlperf.workbook.report_summary import findings
+from xlperf.workbook.tables import cell_value
 
 
 @pytest.fixture(scope="module")

@@ -23,16 +23,10 @@ from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.catalog.schema import column, schema, table_schema
 from xlperf.catalog.table import Table
-from xlperf.workbook.build_template import main as build_template
-from xlperf.workbook.save import workbook_bytes
-from xlperf.workbook.style import (
-    add_styles,
-    data_rows,
-    fitted_format,
-    number_format,
-    put,
-    write_table,
-)
+from xlperf.workbook.build import build_template
+from xlperf.workbook.package import workbook_bytes
+from xlperf.workbook.style import add_styles, fitted_format, number_format, put
+from xlperf.workbook.tables import data_rows, write_table
 
 CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
@@ -170,7 +164,7 @@ def test_document_properties_are_those_of_the_report(book: Workbook) -> None:
 
 
 def test_template_is_what_its_command_builds(tmp_path: Path) -> None:
-    build_template([str(tmp_path / "report.xlsx")])
+    build_template(tmp_path / "report.xlsx")
     assert (tmp_path / "report.xlsx").read_bytes() == resources.template("report.xlsx").read_bytes()
 
 

@@ -16,7 +16,7 @@ from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
 from xlperf.workbook.build import read_tables
-from xlperf.workbook.build_validation import read_parts
+from xlperf.workbook.validation import read_parts
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data"

@@ -15,8 +15,8 @@ from xlperf.studies import NAMES, study
 from xlperf.studies import study as shelved
 from xlperf.studies.inputs import read_inputs, study_workbook
 from xlperf.studies.outcome import Outcome, StudySheet
-from xlperf.workbook.build_studies import study_package, write_study
 from xlperf.workbook.report import write_study_report
+from xlperf.workbook.studies import study_package, write_study
 
 _OUTCOMES: dict[str, Outcome] = {}
 

@@ -22,7 +22,7 @@ from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.catalog.table import Table
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.workbook.build import read_tables, table_of, workbook_package
-from xlperf.workbook.build_tco import TOP
+from xlperf.workbook.tco import TOP
 
 POOLS = {"model": "Meta-Llama-3.1-70B", "num_accelerators": 12, "software": "vllm", "tensor_parallel": 4,
          "prompt_length": 1024, "output_length": 256, "mode": "disaggregated", "concurrency": 32}  # fmt: skip

@@ -30,13 +30,21 @@ from xlperf.catalog.schema import (
     unit_of,
 )
 from xlperf.catalog.table import Table
-from xlperf.workbook.build import KINDS, build, main, read_tables, table_of, workbook_package, write_workbook
-from xlperf.workbook.build_checks import TOLERANCE, computed_parameters
-from xlperf.workbook.build_package import with_values
-from xlperf.workbook.build_sheets import LIVE_RESULTS, plan_formula, sheet_columns
-from xlperf.workbook.build_validation import PARTS, PREDICTED, read_parts, rows_of, validation_package
-from xlperf.workbook.new import new_workbook
-from xlperf.workbook.style import data_rows
+from xlperf.workbook.build import (
+    KINDS,
+    build,
+    main,
+    new_workbook,
+    read_tables,
+    table_of,
+    workbook_package,
+    write_workbook,
+)
+from xlperf.workbook.checks import TOLERANCE, computed_parameters
+from xlperf.workbook.data_sheets import LIVE_RESULTS, plan_formula, sheet_columns
+from xlperf.workbook.package import with_values
+from xlperf.workbook.tables import data_rows
+from xlperf.workbook.validation import PARTS, PREDICTED, read_parts, rows_of, validation_package
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

@@ -16,7 +16,7 @@ LARGEST = 650.0
 def random_designs(catalog: Catalog, count: int, seed: int) -> Table:
     """Modules of one to eight compute dies on any node in any package of the catalog that needs no base dies."""
     random = np.random.default_rng(seed)
-    nodes, packages = catalog.tables["process_nodes"].text("process_node"), catalog.tables["packages"]
+    nodes, packages = catalog.tables["process_nodes"].text("node"), catalog.tables["packages"]
     flat = packages.text("package")[packages.text("structure") != "hybrid-bonding"]
     dies = random.integers(1, 9, count).astype(float)
     columns: dict[str, np.ndarray] = {

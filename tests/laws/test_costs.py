@@ -30,7 +30,7 @@ from xlperf.explore.search import search
 from xlperf.explore.sweep import sweep
 from xlperf.workbook.build import table_of
 from xlperf.workbook.report import report_workbook
-from xlperf.workbook.style import data_rows
+from xlperf.workbook.tables import data_rows
 
 Command = Callable[..., Outcome]
 ALL_IN = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}

@@ -20,7 +20,7 @@ from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.workbook.save import save_workbook
+from xlperf.workbook.package import save_workbook
 
 KINDS = ("training", "inference")
 Block = list[list[Any]]

@@ -20,7 +20,7 @@ from xlperf.engine import evaluate
 
 CLOSE = 1e-9
 SECONDS = {  # exponent of the second in each dimension; where a watt is a joule per second
-    **dict.fromkeys(("s", "USD/B/s"), 1.0),
+    **dict.fromkeys(("s", "USD/(B/s)"), 1.0),
     **dict.fromkeys(("B/s", "FLOP/s", "Hz", "W", "USD/s", "kg/s", "request/s", "token/s", "B/s/mm", "W/mm2"), -1.0),
     "USD/W": 1.0,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -28,6 +29,15 @@ def template(name: str) -> Path:
     'templates'
     """
     return _resource("templates", name)
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """Rows of a CSV file of the package, such as ``studies/studies.csv``.
+
+    >>> rows("studies/studies.csv")[0]["study"]
+    'a100-to-b200'
+    """
+    return list(csv.DictReader((_PACKAGE / name).read_text(encoding="utf-8").splitlines()))
 
 
 def shipped_folders() -> tuple[Path, ...]:

@@ -93,7 +93,7 @@ def _table() -> dict[str, Unit]:
     add("V", "V", 1.0)
     for prefix in ("", "G", "T"):
         add(f"{prefix}B/s/mm", "B/s/mm", _DECIMAL[prefix])
-    add("USD/GB/s", "USD/B/s", 1e-9)
+    add("USD/GB/s", "USD/(B/s)", 1e-9)
     add("USD/W", "USD/W", 1.0)
     add("USD/kW", "USD/W", 1e-3)
     add("kg", "kg", 1.0)

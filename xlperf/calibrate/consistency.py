@@ -9,7 +9,7 @@ import numpy as np
 from xlperf.base.errors import Fault
 from xlperf.base.units import factor
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.model.model import parameter_count
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog

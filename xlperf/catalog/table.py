@@ -169,7 +169,7 @@ class Table:
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""
-        index = np.arange(len(self))[rows]
+        index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
         return Table(
             self.kind,
             {name: values[index] for name, values in self.columns.items()},

@@ -16,17 +16,13 @@ import click
 
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
-from xlperf.cli.allocate import optimise
-from xlperf.cli.common import say
 from xlperf.cli.cost import cost
-from xlperf.cli.devices import device
-from xlperf.cli.hosts import install, uninstall
-from xlperf.cli.operations import time
+from xlperf.cli.hardware import device, optimise, time
+from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
-from xlperf.cli.search import search
-from xlperf.cli.sheets import check, new, show
-from xlperf.cli.sweep import solve, sweep
+from xlperf.cli.search import search, solve, sweep
+from xlperf.cli.sheets import check, install, new, show, uninstall
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.cli.common import catalog_of, catalog_option, examples, most_options, progress, wrote
-from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile
+from xlperf.cli.options import (
+    Bounds,
+    Command,
+    InputFile,
+    bounds_options,
+    catalog_of,
+    catalog_option,
+    examples,
+    results_option,
+    without_auto,
+)
+from xlperf.cli.output import deliver, parts, progress
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -31,14 +40,7 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
     ),
 )
 @click.argument("designs", type=InputFile())
-@click.option(
-    "-o",
-    "--output",
-    default=STANDARD,
-    metavar="RESULTS",
-    type=RESULTS,
-    help="File to write: .csv, .parquet or .xlsx; - or nothing: CSV on standard output.",
-)
+@results_option
 @click.option(
     "--case",
     type=click.Choice(["low", "base", "high"]),
@@ -70,7 +72,7 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
     help="Plans only: instead of the results, line by line from the cost and energy of a token at the sheet prices "
     "(rented, or owned at its terms) to those of the owner.",
 )
-@most_options
+@bounds_options
 @catalog_option
 def cost(
     designs: str,
@@ -81,8 +83,7 @@ def cost(
     sheet: str | None,
     owner: str | None,
     bridge: bool,
-    most: int,
-    most_accelerators: int,
+    bounds: Bounds,
     catalog: str | None,
 ) -> None:
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
@@ -107,54 +108,41 @@ def cost(
     _refuse_options(table.kind, {"--owner": owner is not None, "--bridge": bridge}, _PLANS)
     _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
     known = catalog_of(catalog, designs)
+    noun = _WORDS[table.kind]
     if tornado is not None:
         from xlperf.explore.cost_sensitivity import cost_sensitivity
 
-        _write(output, "tornado", [cost_sensitivity(table, known, tornado)])
-        wrote(output, len(table), _WORDS[table.kind])
+        deliver(output, "tornado", parts(cost_sensitivity(table, known, tornado)), noun, number=len(table))
         return
     if table.kind == "servers":
         results = evaluate_servers(table, case)
     elif table.kind in _PLANS:
-        from xlperf.cli.plans import without_auto
         from xlperf.engine.bridge import cost_bridge
         from xlperf.engine.ownership import evaluate_ownership
 
-        table = without_auto(table, known, most, most_accelerators)
+        table = without_auto(table, known, bounds)
         names = known.tables["servers"].text("server").tolist()
         if owner is not None and not any(owner.strip().casefold() in name.casefold() for name in names):
             raise InputError(Fault("--owner", f'no server has "{owner}" in its name; {nearest(owner, names)}'))
         if bridge:
-            _write(output, "bridge", [cost_bridge(table, known, owner or "", case)])
-            wrote(output, len(table), "plan")
+            deliver(output, "bridge", parts(cost_bridge(table, known, owner or "", case)), noun, number=len(table))
             return
         results = evaluate_ownership(table, known, owner or "", case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, done)
-    _write(output, table.kind, [_without(table, results), results])
-    wrote(output, len(table), _WORDS[table.kind])
+    deliver(output, table.kind, parts(_without(table, results), results), noun)
 
 
 def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -> None:
     """An option that says nothing about these rows is not accepted."""
-    words = {"chiplets": "designs", "servers": "servers", "training": "plans", "inference": "plans"}
     for name, is_given in given.items():
         if is_given and kind not in kinds:
-            meant = " and ".join(dict.fromkeys(words[own] for own in kinds))
-            raise InputError(Fault(name, f"is for {meant}, these are {words[kind]}"))
+            meant = " and ".join(dict.fromkeys(f"{_WORDS[own]}s" for own in kinds))
+            raise InputError(Fault(name, f"is for {meant}, these are {_WORDS[kind]}s"))
 
 
 def _without(table: Table, results: Table) -> Table:
     """A table less the columns that its results have too: names stand once, with the value that was used."""
     columns = {name: values for name, values in table.columns.items() if name not in results}
     return type(table)(table.kind, columns, table.place)
-
-
-def _write(output: str, sheet: str, tables: list[Table]) -> None:
-    from xlperf.cli.results import parts, write_blocks, write_workbook
-
-    if Path(output).suffix.lower() == ".xlsx":
-        write_workbook(output, [(sheet, tables)])
-    else:
-        write_blocks(output, [parts(*tables)])

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.cli.common import (
-    catalog_of,
+from xlperf.base.errors import Fault, InputError
+from xlperf.cli.options import (
+    Bounds,
+    Chosen,
+    Command,
+    InputFile,
+    OutputFile,
+    bounds_options,
+    catalog_for,
     catalog_option,
+    chosen_options,
     examples,
-    most_options,
     note_unread,
     output_option,
-    progress,
-    say,
-    wrote,
+    read_one,
+    results_option,
+    varied,
+    without_auto,
 )
-from xlperf.cli.files import RESULTS, STANDARD, Command, InputFile, OutputFile
+from xlperf.cli.output import STANDARD, deliver, is_workbook, parts, progress, say, write_sheets, wrote
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
 
@@ -52,15 +56,14 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 )
 @click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
 @click.option("--full", is_flag=True, help="The long run of a study that has one.")
-@most_options
+@bounds_options
 @catalog_option
 def report(
     workbook: str | None,
     output: str,
     study: str | None,
     full: bool,
-    most: int,
-    most_accelerators: int,
+    bounds: Bounds,
     catalog: str | None,
 ) -> None:
     """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
@@ -82,8 +85,7 @@ def report(
     source = workbook or str(shipped())
     tables = read_plans(source)
     known = catalog_for(catalog, source, tables)
-    bounds = most, most_accelerators
-    computed = [pair for table in tables for pair in _evaluated(table, known, len(table), *bounds)]
+    computed = [pair for table in tables for pair in _evaluated(table, known, len(table), bounds)]
     write_report(output, known, *map(list, zip(*computed, strict=True)), date=datetime.date.today())
     say(f"{output}: {_counted(tables)}", err=True)
 
@@ -123,20 +125,11 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     ),
 )
 @click.argument("plans", type=InputFile())
-@click.option(
-    "-o",
-    "--output",
-    default=STANDARD,
-    metavar="RESULTS",
-    type=RESULTS,
-    help="File to write: .xlsx, .csv or .parquet; - or nothing: CSV on standard output.",
-)
+@results_option
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
-@most_options
+@bounds_options
 @catalog_option
-def evaluate(
-    plans: str, output: str, sheet: str | None, most: int, most_accelerators: int, catalog: str | None
-) -> None:
+def evaluate(plans: str, output: str, sheet: str | None, bounds: Bounds, catalog: str | None) -> None:
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
     Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. A plan that cannot
@@ -144,17 +137,14 @@ def evaluate(
     xlperf search does; the reason says among how many.
     """
     from xlperf.catalog.read import read_plans
-    from xlperf.cli.results import parts, write_blocks, write_workbook
 
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
-    bounds = most, most_accelerators
-    if Path(output).suffix.lower() == ".xlsx":
-        whole = [(table.kind, list(pair)) for table in tables for pair in _evaluated(table, known, len(table), *bounds)]
-        write_workbook(output, whole)
-    else:
-        table = _only(tables, plans, output)
-        write_blocks(output, (parts(*pair) for pair in _evaluated(table, known, BLOCK, *bounds)))
+    if not is_workbook(output):
+        tables = [_only(tables, plans, output)]
+    blocks = ((table, len(table) if is_workbook(output) else BLOCK) for table in tables)
+    found = (pair for table, block in blocks for pair in _evaluated(table, known, block, bounds))
+    write_sheets(output, ((rows.kind, parts(rows, results)) for rows, results in found))
     if output != STANDARD:
         say(f"{output}: {_counted(tables)}", err=True)
 
@@ -169,51 +159,26 @@ def evaluate(
     ),
 )
 @click.argument("plans", type=InputFile())
-@click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: the first.")
-@click.option("--name", help="Which plan, by its name.")
-@click.option("--sheet", metavar="NAME", help="Sheet of the workbook: training or inference.")
+@chosen_options("the first")
 @output_option
-@most_options
+@bounds_options
 @catalog_option
-def explain(
-    plans: str,
-    row: int | None,
-    name: str | None,
-    sheet: str | None,
-    output: str | None,
-    most: int,
-    most_accelerators: int,
-    catalog: str | None,
-) -> None:
+def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None) -> None:
     """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step.
 
     Exit code 1, with the reason, where the plan cannot be.
     """
-    from xlperf.catalog.read import read_plans
-    from xlperf.cli.results import parts, write_blocks, write_workbook
-    from xlperf.cli.terminal import text_table
     from xlperf.engine import evaluate as evaluated
     from xlperf.engine import explain as explained
 
-    if row is not None and name is not None:
-        raise click.UsageError("give --row or --name, not both")
-    tables = read_plans(plans, sheet=sheet)
-    table, index = picked(tables, plans, row, name)
-    plan = table.take([index])
+    plan = read_one(plans, chosen)
     known = catalog_for(catalog, plans, [plan])
-    plan = without_auto(plan, known, most, most_accelerators)
+    plan = without_auto(plan, known, bounds)
     operators = explained(plan, known)
     if not len(operators):
-        say(f"{table.place(index, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
+        say(f"{plan.place(0, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
         raise click.exceptions.Exit(1)
-    if output is None:
-        say(*text_table(parts(operators)))
-    elif Path(output).suffix.lower() == ".xlsx":
-        write_workbook(output, [("operators", [operators])])
-    else:
-        write_blocks(output, [parts(operators)])
-    if output is not None:
-        wrote(output, len(operators), "operator")
+    deliver(output, "operators", parts(operators), "operator")
 
 
 @click.command(
@@ -244,7 +209,7 @@ def explain(
 @click.option("--all", "every", is_flag=True, help="Every point that fits and keeps the targets, in order of the grid.")
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: inference.")
 @output_option
-@most_options
+@bounds_options
 @catalog_option
 def frontier(
     plans: str,
@@ -253,8 +218,7 @@ def frontier(
     every: bool,
     sheet: str | None,
     output: str | None,
-    most: int,
-    most_accelerators: int,
+    bounds: Bounds,
     catalog: str | None,
 ) -> None:
     """Show what the inference plans of PLANS give at every load, and of it what nothing beats.
@@ -266,8 +230,6 @@ def frontier(
     Exit code 1 where no point is left.
     """
     from xlperf.catalog.read import read_plans
-    from xlperf.cli.results import parts, write_blocks, write_workbook
-    from xlperf.cli.terminal import text_table
     from xlperf.explore.frontier import SHOWN, Frontier, told_apart
     from xlperf.explore.frontier import frontier as unbeaten_points
     from xlperf.explore.frontier import points as every_point
@@ -279,68 +241,17 @@ def frontier(
     known = catalog_for(catalog, plans, [table])
     with progress(0, "points computed") as done:
         made = every_point if every else unbeaten_points
-        found, results = made(table, known, values, points, done, most, most_accelerators)
+        found, results = made(table, known, values, points, done, **bounds)
     if not len(found):
         say("no plan at no load is legal, fits in memory and keeps the targets", err=True)
         raise click.exceptions.Exit(1)
-    if output is None:
-        names = told_apart(Frontier(found, results), {**table.auto, **values}, named=len(table) > 1)
-        block = [part for part in parts(found) if part[0].name in names]
-        say(*text_table([*block, *(part for part in parts(results) if part[0].name in SHOWN)]))
-    elif Path(output).suffix.lower() == ".xlsx":
-        write_workbook(output, [("frontier", [found, results])])
-    else:
-        write_blocks(output, [parts(found, results)])
-    if output is not None:
-        wrote(output, len(found), "point")
+    names = told_apart(Frontier(found, results), {**table.auto, **values}, named=len(table) > 1)
+    shown = [part for part in parts(found) if part[0].name in names]
+    shown += [part for part in parts(results) if part[0].name in SHOWN]
+    deliver(output, "frontier", parts(found, results), "point", shown)
 
 
-def vary_line(text: str) -> tuple[str, list[str]]:
-    """A column and its values: ``tensor parallel=1,2,4``."""
-    name, equals, values = text.partition("=")
-    if not equals:
-        raise click.UsageError(f'--vary takes COLUMN=VALUES, got "{text}"')
-    return name, values.split(",")
-
-
-def varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
-    """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
-    from xlperf.explore.candidates import with_auto
-    from xlperf.explore.sweep import read_variation
-
-    found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
-    if found.varied:
-        problem = f"{found.varied[0].column.name} is of the catalog; xlperf sweep and solve vary it"
-        raise InputError(Fault("--vary", problem))
-    return with_auto(table, found.auto, "--vary"), found.values
-
-
-def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
-    """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated."""
-    from xlperf.catalog.check import name_faults
-
-    catalog = catalog_of(given, plans)
-    faults = name_faults(tables, catalog)
-    if faults:
-        raise InputError(faults)
-    return catalog
-
-
-def without_auto(plans: Table, catalog: Catalog, most: int, most_accelerators: int) -> Table:
-    """Plans with a value in the place of every ``auto``; what was chosen is said on standard error."""
-    if not plans.auto:
-        return plans
-    from xlperf.explore.auto import resolve
-
-    found = resolve(plans, catalog, most, None, most_accelerators)
-    for row, words in found.notes.items():
-        say(f"{plans.text('name')[row] or plans.place(row, 'name')}: {words}", err=True)
-    return found.plans
-
-
-def _evaluated(
-    table: Table, catalog: Catalog, block: int, most: int, most_accelerators: int
-) -> Iterator[tuple[Table, Table]]:
+def _evaluated(table: Table, catalog: Catalog, block: int, bounds: Bounds) -> Iterator[tuple[Table, Table]]:
     """Plans and their results, block by block, with progress."""
     from xlperf.engine import evaluate
 
@@ -350,7 +261,7 @@ def _evaluated(
 
         number = sum(bool(any(row)) for row in zip(*table.auto.values(), strict=True))
         with progress(number, f"{number:,} plans with auto searched") as done:
-            table, notes = resolve(table, catalog, most, done, most_accelerators)
+            table, notes = resolve(table, catalog, progress=done, **bounds)
     with progress(len(table), f"{len(table):,} {table.kind} plans") as done:
         for start in range(0, len(table), block):
             rows = table.take(slice(start, start + block)) if len(table) > block else table
@@ -371,28 +282,6 @@ def _only(tables: list[Table], plans: str, output: str) -> Table:
         problem = f"holds {kinds}, {where} takes one kind: give --sheet {tables[0].kind}, or an .xlsx output"
         raise InputError(Fault(plans, problem))
     return tables[0]
-
-
-def picked(tables: list[Table], plans: str, row: int | None, name: str | None) -> tuple[Table, int]:
-    """The plan that --row or --name means; a row counts through one sheet, a name is looked for in all."""
-    if name is None:
-        table, index = tables[0], (row or 1) - 1
-        if index >= len(table):
-            problem = f"--row {row} is beyond the last of {len(table)} {table.kind} plans"
-            raise InputError(Fault(plans, problem))
-        return table, index
-    known: list[str] = []
-    found: list[tuple[Table, int]] = []
-    for table in tables:
-        names = [str(value) for value in table.text("name").tolist()]
-        known += names
-        found += [(table, index) for index, own in enumerate(names) if own.casefold() == name.strip().casefold()]
-    if len(found) > 1:
-        places = " and ".join(own.place(index, "name") for own, index in found[:2])
-        raise InputError(Fault(plans, f'{len(found)} plans are named "{name}", at {places}; give --sheet and --row'))
-    if found:
-        return found[0]
-    raise InputError(Fault(plans, f'no plan is named "{name}"; {nearest(name, filter(None, known))}'))
 
 
 def _counted(tables: list[Table]) -> str:

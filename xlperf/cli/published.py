@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.common import catalog_of, catalog_option, examples, progress, say, standard_output, wrote
-from xlperf.cli.files import STANDARD, Command, EditedFile, InputFile, OutputFile
+from xlperf.cli.options import Command, EditedFile, InputFile, OutputFile, catalog_of, catalog_option, examples
+from xlperf.cli.output import STANDARD, parts, progress, say, standard_output, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -177,8 +177,6 @@ def calibrate(
     group "papers" are never fitted on.
     """
     from xlperf.base.resources import workbook as shipped
-    from xlperf.cli.results import parts, write_blocks
-    from xlperf.cli.terminal import text_table
 
     if not fit and (measurements or date or values_only):
         raise click.UsageError("--measurements, --date and --values-only need --fit")
@@ -197,7 +195,7 @@ def calibrate(
 
         write_workbook(output, {**read_tables(catalog or shipped()), "calibration": table})
     else:
-        write_blocks(output, [parts(table)])
+        write_sheets(output, [(table.kind, parts(table))])
     if output is not None:
         wrote(output, len(table), "constant")
 

@@ -1,23 +1,46 @@
-"""``xlperf search``: the best of all plans that ``auto`` and stated values stand for."""
+"""Commands that choose plans: ``search`` (the best), ``sweep`` (a grid) and ``solve`` (the least that suffices)."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.common import catalog_option, examples, most_options, progress, say, wrote
-from xlperf.cli.files import RESULTS, Command, InputFile
+from xlperf.cli.options import (
+    RESULTS,
+    Bounds,
+    Chosen,
+    Command,
+    InputFile,
+    bounds_options,
+    catalog_for,
+    catalog_option,
+    chosen_options,
+    examples,
+    output_option,
+    plan_name,
+    read_chosen,
+    varied,
+    vary_line,
+)
+from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
     import numpy as np
 
     from xlperf.catalog.table import Table
+    from xlperf.cli.output import Part
     from xlperf.explore.search import Search
+    from xlperf.explore.solve import Solution
+    from xlperf.explore.sweep import Varied
 
 TOP = 10
+_VARY = (
+    "Values to try for a column of the plans, with commas between, 1..64 for all whole numbers between, or auto; or of "
+    "a catalog sheet for the rows that the plans name: 'accelerators.memory bandwidth=2,4,8' or factors, "
+    "'networks.link bandwidth=x1,x2'."
+)
 
 
 @click.command(
@@ -69,10 +92,8 @@ TOP = 10
 )
 @click.option("--top", type=click.IntRange(min=1), default=TOP, show_default=True, help="Plans to show for each row.")
 @click.option("--all", "every", is_flag=True, help="Every plan that fits and keeps the limits, the best first.")
-@click.option("--row", type=click.IntRange(min=1), help="Which plan, counted from 1; default: all with auto.")
-@click.option("--name", help="Which plan, by its name.")
-@click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
-@most_options
+@chosen_options("all with auto", "training and inference")
+@bounds_options
 @catalog_option
 def search(
     plans: str,
@@ -83,11 +104,8 @@ def search(
     mapping: bool,
     top: int,
     every: bool,
-    row: int | None,
-    name: str | None,
-    sheet: str | None,
-    most: int,
-    most_accelerators: int,
+    chosen: Chosen,
+    bounds: Bounds,
     catalog: str | None,
 ) -> None:
     """Evaluate every plan that a row of PLANS with auto stands for, and show the best.
@@ -105,19 +123,11 @@ def search(
 
     Exit code 1 where nothing fits and keeps the limits; the line says what comes nearest.
     """
-    from xlperf.catalog.read import read_plans
-    from xlperf.cli.plans import catalog_for, picked, varied
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import search as best
 
-    if row is not None and name is not None:
-        raise click.UsageError("give --row or --name, not both")
-    tables = read_plans(plans, sheet=sheet)
-    if row is not None or name is not None:
-        table, index = picked(tables, plans, row, name)
-        tables = [table.take([index])]
-    wanted = [varied(table, vary) for table in tables]
+    wanted = [varied(table, vary) for table in read_chosen(plans, chosen)]
     if mapping:
         wanted = [(with_mapping(table, values), values) for table, values in wanted]
     rows = [(table.take([index]), values) for table, values in wanted for index in _searched(table, values)]
@@ -126,17 +136,17 @@ def search(
             Fault(plans, "no cell says auto: write it where a value is to be chosen, or give --mapping or --vary")
         )
     kinds = list(dict.fromkeys(one.kind for one, _ in rows))
-    if len(kinds) > 1 and output is not None and Path(output).suffix.lower() != ".xlsx":
+    if len(kinds) > 1 and output is not None and not is_workbook(output):
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
-    bounds = {kind: limits_of(kind, limits, "--limit") for kind in kinds}
+    kept = {kind: limits_of(kind, limits, "--limit") for kind in kinds}
     known = catalog_for(catalog, plans, [one for one, _ in rows])
     answers = []
     with progress(0, "plans tried") as done:
         for one, values in rows:
-            kept = None if every else top
-            answers.append(best(one, known, objective, bounds[one.kind], values, kept, most, done, most_accelerators))
+            number = None if every else top
+            answers.append(best(one, known, objective, kept[one.kind], values, number, progress=done, **bounds))
     for (one, _), answer in zip(rows, answers, strict=True):
-        say(f"{_named(one)}: {answer.words}", err=True)
+        say(f"{plan_name(one)}: {answer.words}", err=True)
     found = [answer for answer in answers if answer.found]
     if found:
         _write(found, kinds, output)
@@ -155,13 +165,7 @@ def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:
     return rows
 
 
-def _named(one: Table) -> str:
-    return str(one.text("name")[0]) or one.place(0, "name")
-
-
 def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
-    from xlperf.cli.results import parts, write_blocks, write_workbook
-    from xlperf.cli.terminal import text_table
     from xlperf.explore.auto import with_notes
     from xlperf.explore.search import SHOWN, stacked
 
@@ -179,9 +183,176 @@ def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
             wanted = [part for part in parts(plans) if part[0].name in names]
             known = {column.name: (column, values) for column, values in parts(results)}
             say(*text_table([*wanted, *(known[name] for name in shown)]))
-    elif Path(output).suffix.lower() == ".xlsx":
-        write_workbook(output, [(kind, [plans, results]) for kind, _, plans, results in sheets])
     else:
-        write_blocks(output, [parts(plans, results) for _, _, plans, results in sheets])
-    if output is not None:
+        write_sheets(output, [(kind, parts(plans, results)) for kind, _, plans, results in sheets])
         wrote(output, sum(len(plans) for _, _, plans, _ in sheets), "plan")
+
+
+@click.command(
+    cls=Command,
+    short_help="Compute plans over a grid of values of their columns and of the catalog's.",
+    epilog=examples(
+        "xlperf sweep plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
+        "xlperf sweep study.xlsx --sheet inference --vary 'accelerators.memory bandwidth=2,4,8' -o grid.xlsx",
+        "xlperf sweep plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
+    ),
+)
+@click.argument("plans", type=InputFile())
+@click.option("--vary", multiple=True, required=True, metavar="COLUMN=VALUES", help=f"{_VARY} May be repeated.")
+@chosen_options("all")
+@output_option
+@bounds_options
+@catalog_option
+def sweep(
+    plans: str,
+    vary: tuple[str, ...],
+    chosen: Chosen,
+    output: str | None,
+    bounds: Bounds,
+    catalog: str | None,
+) -> None:
+    """Compute every plan of PLANS with every combination of the values.
+
+    The plans keep their order; the last column of --vary changes fastest, those of the catalog change last. Cells that
+    say auto are chosen anew for each combination, as xlperf search does.
+    """
+    import numpy as np
+
+    from xlperf.explore.candidates import with_auto
+    from xlperf.explore.search import SHOWN
+    from xlperf.explore.sweep import read_variation
+    from xlperf.explore.sweep import sweep as swept
+
+    table = _of_one_kind(plans, chosen)
+    asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
+    table = with_auto(table, asked.auto, "--vary")
+    for one in asked.varied:
+        if one.ends:
+            raise InputError(Fault("--vary", f"{one.column.name}: a sweep needs values, not two ends"))
+    known = catalog_for(catalog, plans, [table])
+    with progress(0, "plans computed") as done:
+        found = swept(table, known, asked.values, asked.varied, progress=done, **bounds)
+    whole = [*parts(found.plans), *found.varied, *parts(found.results)]
+    named = {"name", *asked.values, *table.auto}
+    shown = [part for part in parts(found.plans) if part[0].name in named] + list(found.varied)
+    shown += [part for part in parts(found.results) if part[0].name in SHOWN[table.kind]]
+    blank = found.results.number("fits") != 1.0
+    shown += [
+        (column, np.where(blank, values, "")) for column, values in parts(found.results) if column.name == "reason"
+    ]
+    deliver(output, "sweep", whole, "plan", shown)
+
+
+@click.command(
+    cls=Command,
+    short_help="Find the fewest accelerators, or the least of a number, that reach a target.",
+    epilog=examples(
+        "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
+        "xlperf solve plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
+        "xlperf solve plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
+        "xlperf solve plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
+    ),
+)
+@click.argument("plans", type=InputFile())
+@click.option(
+    "--vary",
+    required=True,
+    metavar="COLUMN=VALUES",
+    help=f"{_VARY} Of a catalog sheet also two ends, 1..16 or x0.5..x8, between which the answer is found.",
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="'RESULT<=NUMBER'",
+    help="What a plan must reach (<=, >=, < or >), in the unit of the result or with one. May be repeated; a plan's "
+    "own ttft target and tpot target count too. Fitting in memory always does.",
+)
+@click.option("--largest", is_flag=True, help="Find the largest value that reaches the target instead of the least.")
+@click.option("--with-auto", "autos", multiple=True, metavar="COLUMN", help="Columns to choose with it, as if auto.")
+@click.option("--objective", metavar="RESULT", default="", help="What decides among plans of the same value.")
+@chosen_options("all")
+@output_option
+@bounds_options
+@catalog_option
+def solve(
+    plans: str,
+    vary: str,
+    targets: tuple[str, ...],
+    largest: bool,
+    autos: tuple[str, ...],
+    objective: str,
+    chosen: Chosen,
+    output: str | None,
+    bounds: Bounds,
+    catalog: str | None,
+) -> None:
+    """Find for each of PLANS the least value of one column with which it fits and reaches the targets.
+
+    All values of a column of plans are tried, with everything that cells with auto stand for. Between the two ends of
+    a catalog number the answer is found within a thousandth; more of it is taken to help.
+
+    Exit code 1 where no value reaches the targets; the line says what comes nearest.
+    """
+    import numpy as np
+
+    from xlperf.explore.candidates import searched_column, with_auto
+    from xlperf.explore.objectives import limits_of
+    from xlperf.explore.solve import solve_catalog, solve_plan
+    from xlperf.explore.sweep import read_variation
+
+    table = _of_one_kind(plans, chosen)
+    asked = read_variation(table.kind, [vary_line(vary)], "--vary")
+    if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):
+        raise click.UsageError("give --target, as --target 'tpot<=20', or a ttft target or tpot target in the plans")
+    limits = limits_of(table.kind, targets, "--target")
+    table = with_auto(table, [*autos, *asked.auto], "--with-auto" if autos else "--vary")
+    known = catalog_for(catalog, plans, [table])
+    of_catalog = asked.varied[0] if asked.varied else None
+    column = "" if of_catalog else next(iter(asked.values), "") or searched_column(table.kind, asked.auto[0], "--vary")
+    if column and table.schema.by_name[column].kind != "number":
+        raise InputError(Fault("--vary", f"{column.replace('_', ' ')} is no number: there is no least of it"))
+    found: list[tuple[str, Solution]] = []
+    with progress(0, "plans tried") as done:
+        for index in range(len(table)):
+            one = table.take([index])
+            if of_catalog is not None:
+                answer = solve_catalog(one, known, of_catalog, limits, largest, objective, progress=done, **bounds)
+            else:
+                values = asked.values.get(column)
+                answer = solve_plan(one, known, column, values, limits, largest, objective, progress=done, **bounds)
+            found.append((plan_name(one), answer))
+    for label, answer in found:
+        say(f"{label}: {_told(answer, column, of_catalog, largest)}", err=True)
+    good = [answer for _, answer in found if answer.found]
+    if good:
+        from xlperf.explore.search import SHOWN, stacked
+
+        best, reached = stacked([a.best.plans for a in good]), stacked([a.best.results for a in good])
+        extra: list[Part] = [(of_catalog.column, np.array([a.value for a in good]))] if of_catalog is not None else []
+        named = {"name", column, *good[0].best.searched}
+        results = {limit.column.name for limit in good[0].best.limits} | set(SHOWN[table.kind])
+        shown = [part for part in parts(best) if part[0].name in named] + extra
+        shown += [part for part in parts(reached) if part[0].name in results]
+        deliver(output, table.kind, [*parts(best), *extra, *parts(reached)], "plan", shown)
+    if len(good) < len(found):
+        raise click.exceptions.Exit(1)
+
+
+def _told(answer: Solution, column: str, varied: Varied | None, largest: bool) -> str:
+    best = answer.best
+    if not answer.found:
+        return best.words
+    value = varied.words(answer.value) if varied is not None else f"{column.replace('_', ' ')} {answer.value:g}"
+    keep = f" with {best.kept_words}" if best.limits else ""
+    others = best.chosen(without=column)
+    tried = [others, best.counts.words if best.counts is not None else "", best.note]
+    return "; ".join(filter(None, [f"{value} is the {'largest' if largest else 'least'}{keep}", *tried]))
+
+
+def _of_one_kind(plans: str, chosen: Chosen) -> Table:
+    """The plans that are meant, all training or all inference."""
+    tables = read_chosen(plans, chosen)
+    if len(tables) > 1:
+        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
+    return tables[0]

@@ -1,14 +1,18 @@
-"""Commands on workbooks: ``check``, ``show``, ``new``."""
+"""Commands on workbooks and spreadsheet programs: ``check``, ``show``, ``new``, ``install``, ``uninstall``."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.common import examples, say
-from xlperf.cli.files import Command, InputFile, OutputFile
+from xlperf.cli.options import Command, InputFile, OutputFile, examples
+from xlperf.cli.output import say
+
+_HOSTS = {"libreoffice": "xlperf.addin.libreoffice"}
+"""Modules with ``install`` and ``uninstall``, by spreadsheet program."""
 
 
 @click.command(
@@ -62,13 +66,13 @@ def show(file: str) -> None:
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
 def new(file: str, empty: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: the shipped catalog and plans, drop-downs, comments, live formulas."""
-    from xlperf.workbook.new import new_workbook
+    from xlperf.workbook.build import new_workbook
 
     if Path(file).exists() and not force:
         raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
     if study is not None:
         from xlperf.studies import study as found
-        from xlperf.workbook.build_studies import write_study
+        from xlperf.workbook.studies import write_study
 
         if empty:
             raise click.UsageError("give --empty or --study, not both")
@@ -78,3 +82,25 @@ def new(file: str, empty: bool, study: str | None, force: bool) -> None:
         return
     new_workbook(file, empty)
     say(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")
+
+
+@click.command(
+    cls=Command,
+    short_help="Add the XLPERF_ functions to a spreadsheet program.",
+    epilog=examples("xlperf install libreoffice"),
+)
+@click.argument("host", type=click.Choice(list(_HOSTS)))
+def install(host: str) -> None:
+    """Add the worksheet functions to HOST for this user; cells are computed by the environment that installs."""
+    say(import_module(_HOSTS[host]).install())
+
+
+@click.command(
+    cls=Command,
+    short_help="Remove the XLPERF_ functions from a spreadsheet program.",
+    epilog=examples("xlperf uninstall libreoffice"),
+)
+@click.argument("host", type=click.Choice(list(_HOSTS)))
+def uninstall(host: str) -> None:
+    """Remove the worksheet functions from HOST."""
+    say(import_module(_HOSTS[host]).uninstall())

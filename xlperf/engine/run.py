@@ -11,7 +11,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.join import Joined
 from xlperf.equations.cost.systems import carbon_of_energy
 from xlperf.equations.cost.tco import run_cost
-from xlperf.equations.model.parameters import mtp_parameters, parameter_count
+from xlperf.equations.model.model import mtp_parameters, parameter_count
 from xlperf.equations.plan.memory import optimizer_element_size
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training import run

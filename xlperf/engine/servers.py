@@ -8,7 +8,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.units import YEAR
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
-from xlperf.engine.cases import values_in_case
+from xlperf.engine.lookup import values_in_case
 from xlperf.equations.cost.systems import (
     accelerator_capex,
     accelerators_for_power,

@@ -9,7 +9,8 @@ from xlperf.base.errors import Fault
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.devices import PRECISIONS, evaluate_devices
+from xlperf.engine.devices import evaluate_devices
+from xlperf.equations.hardware.derived_device import PRECISIONS
 
 TOLERANCE = 0.20
 """Largest relative difference that is let pass: budgets say no more than this."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, table_schema, unit_of
@@ -225,8 +224,7 @@ class Study:
 
 
 def _lines(file: str, study: str | None = None) -> list[dict[str, str]]:
-    text = Path(__file__).with_name(f"{file}.csv").read_text(encoding="utf-8")
-    return [row for row in csv.DictReader(text.splitlines()) if study is None or row.pop("study") == study]
+    return [row for row in resources.rows(f"studies/{file}.csv") if study is None or row.pop("study") == study]
 
 
 def _expanded(line: Mapping[str, str], numbers: Container[str]) -> list[dict[str, object]]:

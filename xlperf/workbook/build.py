@@ -1,7 +1,7 @@
 """``python -m xlperf.workbook.build``: the shipped workbooks, written anew from the rows that they hold.
 
-The rows of a workbook are the truth. They are read, and everything else (styles, formulas, drop-downs, comments,
-checks, values beside the formulas) is made from the schema: the same rows give the same bytes.
+The rows of a workbook are the source of truth. They are read, and everything else (styles, formulas, drop-downs,
+comments, checks, values beside the formulas) is made from the schema: the same rows give the same bytes.
 """
 
 from __future__ import annotations
@@ -11,37 +11,39 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from openpyxl import Workbook
+
+from xlperf.addin.cells import block_of, read_block, solved
+from xlperf.addin.handles import content_of, handle_of
+from xlperf.addin.session import Engine
+from xlperf.base import resources
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook as shipped
-from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, schema
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.read import read_catalog_tables, read_plan_tables
+from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, schema, table_schema
 from xlperf.catalog.table import Table
+from xlperf.workbook.checks import checks_sheet
+from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
+from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
+from xlperf.workbook.package import Formulas, packed, replace_file, save_workbook
+from xlperf.workbook.style import add_styles, link, page_setup, title
+from xlperf.workbook.tables import data_rows
+from xlperf.workbook.tco import tco_sheet
 
 Rows = Sequence[Mapping[str, object]]
 KINDS = (*PLAN_TABLES, *CATALOG_TABLES)
+ORIGIN = "xlperf.xlsx"
 
 
 def table_of(kind: str, rows: Rows) -> Table:
-    """Rows as a table.
-
-    Parameters
-    ----------
-    kind : str
-        Name of a data sheet.
-    rows : sequence of mapping
-        Values by column name, in the units of the schema; flags are yes or no, blanks None or absent.
-
-    Returns
-    -------
-    Table
-        In the units used inside.
+    """Rows as a table: values by column name, in the units of the schema; flags are yes or no, blanks None or absent.
 
     Raises
     ------
     InputError
         With every fault of the rows.
     """
-    from xlperf.catalog.parse import table_from_rows
-
     names = [column.name for column in schema()[kind].columns]
     unknown = sorted({name for row in rows for name in row} - set(names))
     header = [*names, *unknown]
@@ -56,8 +58,6 @@ def read_tables(path: str | Path) -> dict[str, Table]:
     InputError
         With every fault of every sheet.
     """
-    from xlperf.catalog.read import read_catalog_tables, read_plan_tables
-
     catalog, faults = read_catalog_tables(path, required=True)
     plans, more = read_plan_tables(path)
     if faults or more:
@@ -83,34 +83,18 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     bytes
         An .xlsx file; equal tables give equal bytes.
     """
-    from openpyxl import Workbook
-
-    from xlperf.workbook.build_checks import checks_sheet
-    from xlperf.workbook.build_front import front_sheet
-    from xlperf.workbook.build_package import Formulas, packed
-    from xlperf.workbook.build_sheets import data_sheet
-    from xlperf.workbook.build_tco import tco_sheet
-    from xlperf.workbook.style import add_styles
-
     full: dict[str, Table] = {}
     for kind in (*KINDS, *OPTIONAL_TABLES):
         given = tables.get(kind, ())
         table = given if isinstance(given, Table) else table_of(kind, given)
         if kind in KINDS or len(table):
             full[kind] = table
-    results: dict[str, dict[str, list[Any]]] = {}
-    cards: dict[str, dict[str, Any]] = {}
-    handle = None
-    if values:
-        from xlperf.workbook.build_values import card_results, catalog_handle, live_results
-
-        results = live_results(full)
-        cards = card_results(full)
-        handle = catalog_handle(full)
+    results = live_results(full) if values else {}
     formulas = Formulas()
     book = Workbook()
     book.remove(book.worksheets[0])
     add_styles(book)
+    cards, handle = (card_results(full), catalog_handle(full)) if values else ({}, None)
     front_sheet(book, full, cards, handle, formulas, examples)
     for kind in full:
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
@@ -121,68 +105,131 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     return packed(book, formulas)
 
 
-def write_workbook(path: str | Path, tables: Mapping[str, Table | Rows], values: bool = True) -> None:
-    """Write the workbook of some tables; see :func:`workbook_package`.
+def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]:
+    """Cells of the live results of plans, designs and servers, by kind and name.
 
-    Parameters
-    ----------
-    path : str or Path
-        File to write or to replace whole.
-    tables : mapping
-        By kind, a Table or rows.
-    values : bool
-        Whether to put values beside the formulas.
-
-    Raises
-    ------
-    InputError
-        With every fault of the rows, or when the file cannot be written.
+    A cell for each row: a number in the schema's unit, text, flag or CellError.
     """
-    from xlperf.workbook.save import replace_file
+    catalog = _catalog(tables)
+    found = {}
+    for kind, names in LIVE_RESULTS.items():
+        if kind in tables and len(tables[kind]):
+            columns = table_schema(kind).columns
+            block: list[list[Any]] = [[column.header for column in columns], *data_rows(tables[kind], columns)]
+            found[kind] = _cells(block, names, catalog, kind)
+    if "servers" in found:
+        numbers = [tables["servers"].number(name).tolist() for name in ASKED]
+        for row, given in enumerate(zip(*numbers, strict=True)):
+            if all(value != value for value in given):
+                for name in (own for own in LIVE_RESULTS["servers"] if own.endswith(PLANNED)):
+                    found["servers"][name][row] = ""
+    return found
 
+
+def card_results(tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
+    """Cells of the results of the cards on the front sheet, by kind and name."""
+    catalog = _catalog(tables)
+    names = {str(name).casefold() for name in tables["models"].text("model")}
+    return {
+        kind: {name: cells[0] for name, cells in _cells(card(kind), CARD_RESULTS[kind], catalog, kind).items()}
+        for kind in CARDS
+        if str(dict(CARDS[kind])["model"]).casefold() in names
+    }
+
+
+def catalog_handle(tables: Mapping[str, Table]) -> str:
+    """What the catalog cell shows for these tables."""
+    blocks = []
+    for kind in catalog_kinds(tables):
+        columns = table_schema(kind).columns
+        blocks.append(block_of([[column.header for column in columns], *data_rows(tables[kind], columns)]))
+    return handle_of(content_of(blocks))
+
+
+def _catalog(tables: Mapping[str, Table]) -> Catalog:
+    return Catalog.from_tables([tables[kind] for kind in catalog_kinds(tables)], ORIGIN)
+
+
+def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog, kind: str) -> dict[str, list[Any]]:
+    outcome = solved(read_block(block, None, kind), lambda rows: Engine().evaluate(rows, catalog))
+    return {name: outcome.words() if name == "reason" else outcome.column(name) for name in names}
+
+
+def write_workbook(path: str | Path, tables: Mapping[str, Table | Rows], values: bool = True) -> None:
+    """Write :func:`workbook_package` of some tables to a file, which is replaced whole."""
     replace_file(path, workbook_package(tables, values))
 
 
+def new_workbook(path: str | Path, empty: bool = False) -> None:
+    """Write a workbook for a user to start from: the shipped catalog and plans, or empty sheets but the calibration."""
+    shipped: Mapping[str, Table | Rows] = read_tables(resources.workbook())
+    if empty:
+        shipped = {"calibration": shipped["calibration"]}
+    replace_file(path, workbook_package(shipped, values=not empty, examples=not empty))
+
+
 def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] | None = None) -> Path:
-    """Write a shipped workbook anew from the rows that it holds.
+    """Write a workbook, by default the shipped one, anew from the rows that it holds.
 
     Parameters
     ----------
     path : str or Path, optional
-        Workbook; by default the one that comes with xlperf.
     replaced : mapping, optional
         Tables that take the place of those that the workbook holds: a new calibration.
-
-    Returns
-    -------
-    Path
-        The workbook.
     """
-    target = Path(path) if path is not None else shipped()
+    target = Path(path) if path is not None else resources.workbook()
     write_workbook(target, {**read_tables(target), **(replaced or {})})
     return target
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Rebuild ``xlperf.xlsx``, or ``validation.xlsx`` with ``--validation``; a path names another file."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    validation = "--validation" in given
-    paths = [word for word in given if word != "--validation"]
-    if len(paths) > 1 or any(word.startswith("-") for word in paths):
-        sys.stderr.write("usage: python -m xlperf.workbook.build [--validation] [WORKBOOK]\n")
-        return 2
-    path = paths[0] if paths else None
-    try:
-        if validation:
-            from xlperf.workbook.build_validation import build_validation
+def build_template(path: str | Path | None = None) -> Path:
+    """Write ``templates/report.xlsx``: the sheets of a report with titles, styles and print set-up, without data.
 
-            target = build_validation(path)
+    A template that was changed by hand (fonts, colours, a logo in the header, paper size) keeps working: reports are
+    filled into what stands there.
+    """
+    book = Workbook()
+    book.remove(book.worksheets[0])
+    add_styles(book)
+    for row in resources.rows("workbook/report_sheets.csv"):
+        name = row["sheet"]
+        sheet: Any = book.create_sheet(name)
+        title(sheet, "xlperf report" if name == "summary" else name.capitalize(), row["subtitle"])
+        if name != "summary":
+            link(sheet["A3"], "summary", "to the summary")
+            sheet.row_dimensions[3].height = 20
+        sheet.sheet_properties.tabColor = row["tab"]
+        sheet.sheet_view.zoomScale = 100
+        page_setup(sheet)
+    target = Path(path) if path is not None else resources.template("report.xlsx")
+    save_workbook(book, target)
+    return target
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rebuild ``xlperf.xlsx``, or what an option names: validation.xlsx, the report template, workbooks of studies."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = {word for word in given if word.startswith("-")}
+    paths = [word for word in given if word not in options]
+    if len(paths) > 1 or len(options) > 1 or options - {"--validation", "--template", "--studies"}:
+        sys.stderr.write("usage: python -m xlperf.workbook.build [--validation | --template | --studies] [FILE]\n")
+        return 2
+    try:
+        if "--validation" in options:
+            from xlperf.workbook.validation import build_validation
+
+            targets = [build_validation(*paths)]
+        elif "--studies" in options:
+            from xlperf.workbook.studies import build_studies
+
+            targets = build_studies(*paths)
         else:
-            target = build(path)
+            path = paths[0] if paths else None
+            targets = [build_template(path) if options else build(path)]
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    sys.stdout.write(f"{target}\n")
+    sys.stdout.write("".join(f"{target}\n" for target in targets))
     return 0
 
 

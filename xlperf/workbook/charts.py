@@ -1,4 +1,9 @@
-"""Native charts whose points are also cached, so that viewers show them before anything is recalculated."""
+"""Native charts whose points are also cached, so that viewers show them before anything is recalculated.
+
+``words`` is the title of a chart, ``size`` its width and height [cm], ``number`` the number format of its values,
+``axis_title`` what they are, with the unit, ``most`` the end of their axis. Functions
+that draw change their chart in place.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,210 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.chart import BarChart, LineChart, ScatterChart
-from openpyxl.chart.marker import Marker
-from openpyxl.chart.shapes import GraphicalProperties
-from openpyxl.drawing.line import LineProperties
-
-from xlperf.workbook.chart_parts import (
-    Cells,
-    bar_chart,
-    bar_series,
-    draw_axis,
-    draw_lying_axes,
-    label_series,
-    longest,
-    place_plot,
-    point_series,
-    scatter_chart,
+from openpyxl.chart.data_source import (
+    AxDataSource,
+    NumData,
+    NumDataSource,
+    NumRef,
+    NumVal,
+    StrData,
+    StrRef,
+    StrVal,
 )
+from openpyxl.chart.layout import Layout, ManualLayout
+from openpyxl.chart.marker import DataPoint, Marker
+from openpyxl.chart.series import Series, SeriesLabel, XYSeries
+from openpyxl.chart.shapes import GraphicalProperties
+from openpyxl.chart.text import RichText, Text
+from openpyxl.chart.title import Title
+from openpyxl.drawing.line import LineProperties
+from openpyxl.drawing.text import (
+    CharacterProperties,
+    Font,
+    Paragraph,
+    ParagraphProperties,
+    RegularTextRun,
+    RichTextProperties,
+)
+from openpyxl.utils import get_column_letter, quote_sheetname
+
+from xlperf.workbook.style import FONT, INK, MUTED, NAVY, RULE
 
 if TYPE_CHECKING:
-    pass
+    from openpyxl.worksheet.worksheet import Worksheet
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A run of cells in one column of a sheet: what a chart refers to, and the values that it caches."""
+
+    sheet: Worksheet
+    column: int
+    first: int
+    last: int
+
+    @property
+    def address(self) -> str:
+        """``'step time'!$B$5:$B$20``."""
+        letter = get_column_letter(self.column)
+        start = f"${letter}${self.first}"
+        area = start if self.first == self.last else f"{start}:${letter}${self.last}"
+        return f"{quote_sheetname(self.sheet.title)}!{area}"
+
+    @property
+    def values(self) -> list[Any]:
+        """What the cells hold."""
+        return [self.sheet.cell(row, self.column).value for row in range(self.first, self.last + 1)]
+
+    def texts(self) -> StrRef:
+        """A reference with its text cached."""
+        values = self.values
+        points = [StrVal(idx=i, v=str(value)) for i, value in enumerate(values) if value is not None]
+        return StrRef(f=self.address, strCache=StrData(ptCount=len(values), pt=points))
+
+    def numbers(self) -> NumRef:
+        """A reference with its numbers cached."""
+        values = self.values
+        points = [
+            NumVal(idx=i, v=repr(float(value)))
+            for i, value in enumerate(values)
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+        code = self.sheet.cell(self.first, self.column).number_format
+        return NumRef(f=self.address, numCache=NumData(formatCode=code, ptCount=len(values), pt=points))
+
+
+def _characters(size: float, colour_: str, bold: bool) -> CharacterProperties:
+    return CharacterProperties(sz=round(size * 100), b=bold, solidFill=colour_, latin=Font(typeface=FONT))
+
+
+def _text(size: float = 9, colour_: str = INK, bold: bool = False, degrees: float = 0) -> RichText:
+    body = RichTextProperties(rot=round(degrees * 60000), vert="horz")
+    paragraph = Paragraph(
+        pPr=ParagraphProperties(defRPr=_characters(size, colour_, bold)), endParaRPr=CharacterProperties()
+    )
+    return RichText(bodyPr=body, p=[paragraph])
+
+
+def _title(words: str, size: float, colour_: str, bold: bool, x: float | None = None, y: float | None = None) -> Title:
+    run = RegularTextRun(rPr=_characters(size, colour_, bold), t=words)
+    paragraph = Paragraph(pPr=ParagraphProperties(defRPr=_characters(size, colour_, bold)), r=[run])
+    title = Title(tx=Text(rich=RichText(bodyPr=RichTextProperties(), p=[paragraph])), overlay=False)
+    if x is not None and y is not None:
+        title.layout = Layout(manualLayout=ManualLayout(xMode="edge", yMode="edge", x=x, y=y))
+    return title
+
+
+def frame(chart: Any, words: str, width: float, height: float) -> None:
+    """Give a chart its size, its title at the top left, its legend below and a thin frame."""
+    chart.width, chart.height = width, height
+    chart.title = _title(words, 12, NAVY, True, 0.012, 0.25 / height)
+    chart.legend.position = "b"
+    chart.legend.overlay = False
+    chart.legend.txPr = _text(9)
+    chart.roundedCorners = False
+    chart.display_blanks = "gap"
+    chart.graphical_properties = GraphicalProperties(solidFill="FFFFFF", ln=LineProperties(solidFill=RULE, w=6350))
+    chart.plot_area.graphicalProperties = GraphicalProperties(noFill=True)
+
+
+def place_plot(chart: Any, left: float, top: float, right: float, bottom: float) -> None:
+    """Place the area inside the axes."""
+    width, height = chart.width, chart.height
+    chart.layout = Layout(
+        manualLayout=ManualLayout(
+            layoutTarget="inner",
+            xMode="edge",
+            yMode="edge",
+            x=left / width,
+            y=top / height,
+            w=(width - left - right) / width,
+            h=(height - top - bottom) / height,
+        )
+    )
+
+
+def draw_axis(
+    axis: Any, words: str, number: str | None = None, lines: bool = False, degrees: float = 0, size: float = 9
+) -> None:
+    """Show an axis in the look of all charts."""
+    axis.delete = False
+    axis.txPr = _text(size, degrees=degrees)
+    axis.title = _title(words, 9, MUTED, False) if words else None
+    axis.majorTickMark = "none"
+    axis.minorTickMark = "none"
+    axis.tickLblPos = "low"
+    axis.graphicalProperties = GraphicalProperties(ln=LineProperties(solidFill="9AA5B1", w=6350))
+    if number is not None:
+        axis.number_format = number
+        axis.numFmt.sourceLinked = False
+    if lines:
+        axis.majorGridlines.spPr = GraphicalProperties(ln=LineProperties(solidFill="E6EAEE", w=6350))
+    else:
+        axis.majorGridlines = None
+
+
+def label_series(header: Cells, labels: Cells, values: Cells) -> Series:
+    """Values over labels, for bars and lines."""
+    return Series(
+        idx=0,
+        order=0,
+        tx=SeriesLabel(strRef=header.texts()),
+        cat=AxDataSource(strRef=labels.texts()),
+        val=NumDataSource(numRef=values.numbers()),
+    )
+
+
+def bar_series(header: Cells, labels: Cells, values: Cells, colour: str) -> Series:
+    """Bars of one colour, whatever their sign; parameters as :func:`label_series`."""
+    series = label_series(header, labels, values)
+    series.graphicalProperties = GraphicalProperties(solidFill=colour, ln=LineProperties(noFill=True))
+    series.invertIfNegative = False
+    return series
+
+
+def point_series(header: Cells, x: Cells, y: Cells) -> XYSeries:
+    """Values over numbers."""
+    return XYSeries(
+        idx=0,
+        order=0,
+        tx=SeriesLabel(strRef=header.texts()),
+        xVal=AxDataSource(numRef=x.numbers()),
+        yVal=NumDataSource(numRef=y.numbers()),
+    )
+
+
+def bar_chart(words: str, kind: str, size: tuple[float, float], grouping: str, overlap: int, gap: int = 45) -> Any:
+    """A chart of bars without any yet."""
+    chart: Any = BarChart()
+    chart.type = kind
+    frame(chart, words, *size)
+    chart.grouping, chart.overlap, chart.gapWidth = grouping, overlap, gap
+    return chart
+
+
+def scatter_chart(words: str, size: tuple[float, float]) -> Any:
+    """A chart of points without any yet; parameters as :func:`bar_chart`."""
+    chart: Any = ScatterChart()
+    chart.style = None
+    chart.scatterStyle = "lineMarker"
+    frame(chart, words, *size)
+    return chart
+
+
+def draw_lying_axes(chart: Any, axis_title: str, number: str) -> None:
+    """Axes of bars that lie: the first label on top, values below."""
+    draw_axis(chart.x_axis, "", size=8)
+    chart.x_axis.scaling.orientation = "maxMin"
+    draw_axis(chart.y_axis, axis_title, number, lines=True)
+    chart.y_axis.crosses = "max"
+    chart.y_axis.tickLblPos = "nextTo"
+
+
+def longest(labels: Cells) -> int:
+    """Characters of the longest label."""
+    return max((len(str(value)) for value in labels.values), default=0)
+
 
 # One colour per part, the same in every chart of every report.
 COLOURS = {
@@ -91,36 +281,7 @@ def horizontal_bars(
     size: tuple[float, float] = (20.0, 12.0),
     most: float | None = None,
 ) -> BarChart:
-    """Horizontal bars, one per label, the first on top.
-
-    Parameters
-    ----------
-    words : str
-        Title.
-    labels : Cells
-        One text per bar.
-    parts : sequence of Part
-        Series, first at the axis.
-    axis_title : str
-        What the values are, with the unit.
-    number : str
-        Number format of the value axis.
-    percent : bool
-        Whether every bar is drawn as a whole of 100 %.
-    stacked : bool
-        Whether parts follow each other, or stand side by side.
-    show_labels : bool
-        Whether the labels are drawn; off for a chart beside one with the same labels.
-    size : tuple of float
-        Width and height. [cm]
-    most : float, optional
-        End of the value axis. [-]
-
-    Returns
-    -------
-    openpyxl.chart.BarChart
-        To be added to a sheet.
-    """
+    """Horizontal bars, one per label, the first on top."""
     grouping = ("percentStacked" if percent else "stacked") if stacked else "clustered"
     chart = bar_chart(words, "bar", size, grouping, 100 if stacked else -5)
     chart.series += [bar_series(part.header, labels, part.values, part.colour) for part in parts]
@@ -146,32 +307,7 @@ def columns_with_line(
     size: tuple[float, float] = (30.0, 15.0),
     most: float | None = None,
 ) -> BarChart:
-    """Stacked columns with a line series over them, a dash at each column: what is needed, and what there is.
-
-    Parameters
-    ----------
-    words : str
-        Title.
-    labels : Cells
-        One text per column.
-    parts : sequence of Part
-        Series, first at the axis.
-    line : Part
-        The line series.
-    axis_title : str
-        What the values are, with the unit.
-    number : str
-        Number format of the value axis.
-    size : tuple of float
-        Width and height. [cm]
-    most : float, optional
-        End of the value axis. [-]
-
-    Returns
-    -------
-    openpyxl.chart.BarChart
-        To be added to a sheet.
-    """
+    """Stacked columns with a line series over them, a dash at each column: what is needed, and what there is."""
     chart = bar_chart(words, "col", size, "stacked", 100)
     chart.series += [bar_series(part.header, labels, part.values, part.colour) for part in parts]
     draw_axis(chart.x_axis, "", degrees=-60, size=8)
@@ -213,15 +349,7 @@ class Points:
 
 
 def place_beside_legend(chart: Any, points: Sequence[Points]) -> None:
-    """Put the legend to the right of a scatter chart and give its longest name the space that it needs.
-
-    Parameters
-    ----------
-    chart : openpyxl.chart.ScatterChart
-        Changed in place.
-    points : sequence of Points
-        Its series.
-    """
+    """Put the legend to the right of a scatter chart and give its longest name the space that it needs."""
     chart.legend.position = "r"
     letters = max((len(str(entry.header.values[0])) for entry in points), default=10)
     place_plot(chart, 2.4, 1.2, min(0.17 * letters + 2.0, 0.35 * chart.width), 1.9)
@@ -237,26 +365,7 @@ def log_scatter(
     y_range: tuple[float, float],
     size: tuple[float, float] = (30.0, 16.0),
 ) -> ScatterChart:
-    """A scatter chart with two logarithmic axes.
-
-    Parameters
-    ----------
-    words : str
-        Title.
-    points : sequence of Points
-        Series.
-    x_title, y_title : str
-        What the axes are, with units.
-    x_range, y_range : tuple of float
-        Ends of the axes, powers of ten. [-]
-    size : tuple of float
-        Width and height. [cm]
-
-    Returns
-    -------
-    openpyxl.chart.ScatterChart
-        To be added to a sheet.
-    """
+    """A scatter chart with two logarithmic axes."""
     chart = scatter_chart(words, size)
     for entry in points:
         series = point_series(entry.header, entry.x, entry.y)
@@ -279,6 +388,102 @@ def log_scatter(
         axis.scaling.min, axis.scaling.max = low, high
     chart.x_axis.crosses = "min"
     chart.y_axis.crosses = "min"
+    place_beside_legend(chart, points)
+    scatter: ScatterChart = chart
+    return scatter
+
+
+LOW, HIGH = "2E9E8F", "C0392B"
+
+
+def waterfall(
+    words: str,
+    labels: Cells,
+    below: tuple[Cells, Cells],
+    amounts: tuple[Cells, Cells],
+    colours: Sequence[str],
+    *,
+    axis_title: str,
+    number: str,
+    size: tuple[float, float],
+) -> BarChart:
+    """Columns that stand on each other's heads: each part on the sum of those before, totals on the ground."""
+    chart = bar_chart(words, "col", size, "stacked", 100, gap=35)
+    chart.legend = None
+    for (header, values), look in (
+        (below, GraphicalProperties(noFill=True, ln=LineProperties(noFill=True))),
+        (amounts, GraphicalProperties(ln=LineProperties(noFill=True))),
+    ):
+        shown = label_series(header, labels, values)
+        shown.graphicalProperties, shown.invertIfNegative = look, False
+        chart.series.append(shown)
+    for index, colour in enumerate(colours):
+        fill = GraphicalProperties(solidFill=colour, ln=LineProperties(noFill=True))
+        shown.dPt.append(DataPoint(idx=index, invertIfNegative=False, spPr=fill))
+    draw_axis(chart.x_axis, "", degrees=-60, size=8)
+    draw_axis(chart.y_axis, axis_title, number, lines=True)
+    place_plot(chart, 2.3, 1.2, 0.4, min(0.125 * longest(labels) + 0.6, 0.5 * size[1]))
+    columns: BarChart = chart
+    return columns
+
+
+def tornado(
+    words: str,
+    labels: Cells,
+    low: tuple[Cells, Cells],
+    high: tuple[Cells, Cells],
+    *,
+    axis_title: str,
+    number: str,
+    size: tuple[float, float],
+) -> BarChart:
+    """Bars to both sides of the base result, the largest on top."""
+    chart = bar_chart(words, "bar", size, "clustered", 100)
+    for (header, values), colour in ((low, LOW), (high, HIGH)):
+        chart.series.append(bar_series(header, labels, values, colour))
+    draw_lying_axes(chart, axis_title, number)
+    place_plot(chart, min(0.15 * longest(labels) + 0.6, 0.5 * size[0]), 1.2, 0.5, 2.3)
+    bars: BarChart = chart
+    return bars
+
+
+def curves(
+    words: str,
+    points: Sequence[Points],
+    *,
+    x_title: str,
+    y_title: str,
+    x_number: str,
+    y_number: str,
+    x_log: bool = False,
+    y_log: bool = False,
+    x_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None,
+    size: tuple[float, float] = (30.0, 14.0),
+) -> ScatterChart:
+    """Lines over a continuous axis, with small markers at their points; a series without a line has large ones."""
+    chart = scatter_chart(words, size)
+    for entry in points:
+        series = point_series(entry.header, entry.x, entry.y)
+        alone = bool(entry.marker)
+        fill = GraphicalProperties(solidFill=entry.colour, ln=LineProperties(solidFill=entry.colour))
+        shape: Any = entry.marker or "circle"
+        series.marker = Marker(symbol=shape, size=11 if alone else 4, spPr=fill)
+        dash: Any = entry.dash
+        line = LineProperties(noFill=True) if alone else LineProperties(solidFill=entry.colour, w=19050, prstDash=dash)
+        series.graphicalProperties = GraphicalProperties(ln=line)
+        series.smooth = False
+        chart.series.append(series)
+    for axis, title, number, log, ends in (
+        (chart.x_axis, x_title, x_number, x_log, x_range),
+        (chart.y_axis, y_title, y_number, y_log, y_range),
+    ):
+        draw_axis(axis, title, number, lines=True)
+        if log:
+            axis.scaling.logBase = 10
+        if ends is not None:
+            axis.scaling.min, axis.scaling.max = ends
+        axis.crosses = "min"
     place_beside_legend(chart, points)
     scatter: ScatterChart = chart
     return scatter

@@ -18,14 +18,15 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
 from xlperf.workbook import style
+from xlperf.workbook.package import save_workbook
 from xlperf.workbook.report_assumptions import assumptions_sheet, catalog_sheet, reasons_sheet, used_rows
 from xlperf.workbook.report_breakdown import inference_time_sheet, memory_sheet, step_time_sheet
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, plural
 from xlperf.workbook.report_limits import Limits, curves, limits_sheet
 from xlperf.workbook.report_roofline import Explain, chosen, roofline_sheet
 from xlperf.workbook.report_summary import summary_sheet
-from xlperf.workbook.save import save_workbook
-from xlperf.workbook.style import add_styles, data_rows, page_setup, write_table
+from xlperf.workbook.style import add_styles, page_setup
+from xlperf.workbook.tables import data_rows, write_table
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -100,7 +101,7 @@ def write_study_report(
     InputError
         Where there are no plans, or the file cannot be written.
     """
-    from xlperf.workbook.report_study import study_sheets
+    from xlperf.workbook.studies import study_sheets
 
     plans = [table for table, _ in outcome.plans]
     results = [table for _, table in outcome.plans]

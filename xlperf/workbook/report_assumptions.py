@@ -24,7 +24,8 @@ from xlperf.workbook.report_data import (
     percent_words,
     plural,
 )
-from xlperf.workbook.style import data_rows, page_setup, put, write_table
+from xlperf.workbook.style import page_setup, put
+from xlperf.workbook.tables import data_rows, write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -70,20 +71,7 @@ def calibration_rows(report: Report) -> np.ndarray:
 
 
 def used_rows(report: Report, kind: str) -> Table:
-    """The rows of a catalog table that the plans of a report use.
-
-    Parameters
-    ----------
-    report : Report
-        What is reported.
-    kind : str
-        Name of the catalog table.
-
-    Returns
-    -------
-    Table
-        Those rows, in the order of the catalog; accelerators with the numbers that follow from devices.
-    """
+    """The rows of a catalog table that the plans of a report use."""
     rows = calibration_rows(report) if kind == "calibration" else report.used(kind)
     if kind == "accelerators":
         return accelerators_of(report.catalog).table.take(rows)
@@ -98,17 +86,7 @@ def not_calibrated(report: Report) -> list[str]:
 
 
 def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
-    """Fill the sheet that shows the rows of one catalog table that the plans use.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    report : Report
-        What is reported.
-    kind : str
-        Name of the catalog table.
-    """
+    """Fill the sheet that shows the rows of one catalog table that the plans use."""
     table = used_rows(report, kind)
     columns = [column for column in table.schema.columns if is_filled(table, column)] or [table.schema.key]
     area = write_table(sheet, columns, data_rows(table, columns), f"A{_TOP}", kind)
@@ -119,15 +97,7 @@ def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
 
 
 def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
-    """Fill the sheet that says what the numbers rest on.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    report : Report
-        What is reported.
-    """
+    """Fill the sheet that says what the numbers rest on."""
     row = _TOP
     for name, value in _facts(report):
         put(sheet.cell(row, 1), name, "xlperf key")
@@ -215,15 +185,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
 
 
 def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
-    """Fill the sheet that lists every plan with a reason: refused ones first, then those too large, then remarks.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    groups : sequence of Plans
-        Training and inference plans.
-    """
+    """Fill the sheet that lists every plan with a reason: refused ones first, then those too large, then remarks."""
     columns = [
         extra_column("plan", "", "Name of the plan", "name"),
         extra_column("sheet", "", "Sheet of the plan", "text"),

@@ -13,10 +13,10 @@ from openpyxl.drawing.xdr import XDRPositiveSize2D
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import Column
-from xlperf.workbook.chart_parts import Cells
-from xlperf.workbook.charts import Part, colour, columns_with_line, horizontal_bars
+from xlperf.workbook.charts import Cells, Part, colour, columns_with_line, horizontal_bars
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, number_words, plural, short
-from xlperf.workbook.style import page_setup, put, write_table
+from xlperf.workbook.style import page_setup, put
+from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -45,15 +45,7 @@ def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Co
 
 
 def step_time_sheet(sheet: Worksheet, group: Plans) -> None:
-    """Fill the sheet that says where a training step's time goes.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    group : Plans
-        Training plans.
-    """
+    """Fill the sheet that says where a training step's time goes."""
     rows = _shown(group)
     total = group.number("step_time")[rows]
     shares = _shares(group, rows, total, "step time")
@@ -72,15 +64,7 @@ def step_time_sheet(sheet: Worksheet, group: Plans) -> None:
 
 
 def inference_time_sheet(sheet: Worksheet, group: Plans) -> None:
-    """Fill the sheet that says where the time of a decode step and of a request goes.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    group : Plans
-        Inference plans.
-    """
+    """Fill the sheet that says where the time of a decode step and of a request goes."""
     rows = _shown(group)
     parts = [group.number(part.name)[rows] for part in group.time_parts()]
     total = np.nansum(parts, axis=0) if parts else np.full(len(rows), np.nan)
@@ -102,15 +86,7 @@ def inference_time_sheet(sheet: Worksheet, group: Plans) -> None:
 
 
 def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
-    """Fill the sheet that sets the memory that plans need against the memory that there is.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    groups : sequence of Plans
-        Training and inference plans.
-    """
+    """Fill the sheet that sets the memory that plans need against the memory that there is."""
     top = _TOP
     for group in groups:
         rows = _shown(group)

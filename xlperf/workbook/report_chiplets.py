@@ -15,12 +15,11 @@ from openpyxl.worksheet.pagebreak import Break
 from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.systems import crossover_volume
-from xlperf.workbook.chart_parts import Cells
-from xlperf.workbook.charts import Points
-from xlperf.workbook.charts_cost import curves
+from xlperf.workbook.charts import Cells, Points, curves
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.workbook.report_data import Report, number_words
-from xlperf.workbook.style import FONT, INK, page_setup, put, write_table
+from xlperf.workbook.style import FONT, INK, page_setup, put
+from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -63,17 +62,7 @@ def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
 
 
 def chiplet_sheet(sheet: Worksheet, report: Report, basis: Basis) -> None:
-    """Fill the sheet that sets one die against several: over area and number, and over volume.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    report : Report
-        What is reported.
-    basis : Basis
-        Node and packages.
-    """
+    """Fill the sheet that sets one die against several: over area and number, and over volume."""
     words = (
         f"Node {basis.node}; one die on {basis.single}, several on {basis.several}, each with {LINK_SHARE:.0%} of its "
         "area for links. No memory, no board."

@@ -18,12 +18,11 @@ from xlperf.engine.bridge import cost_bridge
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, first_rows
 from xlperf.engine.servers import HOUR_PARTS as SERVER_PARTS
 from xlperf.engine.token_costs import ALL_IN
-from xlperf.workbook.chart_parts import Cells
-from xlperf.workbook.charts import Part, horizontal_bars
-from xlperf.workbook.charts_cost import tornado, waterfall
+from xlperf.workbook.charts import Cells, Part, horizontal_bars, tornado, waterfall
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.workbook.report_data import Plans, Report, number_words, plural, short
-from xlperf.workbook.style import NAVY, page_setup, put, write_table
+from xlperf.workbook.style import NAVY, page_setup, put
+from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -88,17 +87,7 @@ def used_designs(report: Report) -> np.ndarray:
 
 
 def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
-    """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    report : Report
-        What is reported.
-    designs : np.ndarray
-        Rows of the sheet chiplets to show, at least one.
-    """
+    """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it."""
     from xlperf.engine.designs import evaluate_designs
     from xlperf.engine.servers import evaluate_servers
     from xlperf.explore.cost_sensitivity import cost_sensitivity
@@ -308,15 +297,7 @@ def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
 
 
 def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) -> None:
-    """Fill the sheet that takes an owner's cost of a million tokens apart, from the wafer to the power.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    groups : sequence of (Plans, Table)
-        Of :func:`owned_groups`, at least one.
-    """
+    """Fill the sheet that takes an owner's cost of a million tokens apart, from the wafer to the power."""
     sheet.column_dimensions["A"].width = 54
     top = _TOP
     for group, costs in groups:
@@ -404,17 +385,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
 
 
 def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
-    """Fill the sheet that walks from cost and energy at the sheet prices to those of the owner.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    catalog : Catalog
-        What the plans refer to.
-    groups : sequence of (Plans, Table)
-        Of :func:`owned_groups`, at least one.
-    """
+    """Fill the sheet that walks from cost and energy at the sheet prices to those of the owner."""
     top = _TOP
     for letter, width in zip("ABCDEF", (54, 66, 14, 14, 14, 14), strict=True):
         sheet.column_dimensions[letter].width = width

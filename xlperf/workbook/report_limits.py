@@ -10,11 +10,11 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.workbook.chart_parts import Cells
-from xlperf.workbook.charts import Points, log_scatter
+from xlperf.workbook.charts import Cells, Points, log_scatter
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.workbook.report_data import GOOD, Plans, short
-from xlperf.workbook.style import data_rows, page_setup, put, write_table
+from xlperf.workbook.style import page_setup, put
+from xlperf.workbook.tables import data_rows, write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -44,22 +44,7 @@ class Curve(NamedTuple):
 
 
 def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) -> list[Curve]:
-    """Plans with targets, then the best plan of each model on each accelerator, at every load.
-
-    Parameters
-    ----------
-    group : Plans, optional
-        Inference plans.
-    catalog : Catalog
-        What they refer to.
-    limits : callable, optional
-        A plan -> its loads and results; :func:`xlperf.explore.frontier.points` when not given.
-
-    Returns
-    -------
-    list of Curve
-        Eight at the most, in the order of the plans.
-    """
+    """Plans with targets, then the best plan of each model on each accelerator, at every load."""
     if group is None:
         return []
     if limits is None:
@@ -83,15 +68,7 @@ def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) 
 
 
 def limits_sheet(sheet: Worksheet, drawn: list[Curve]) -> None:
-    """Fill the sheet of limits: a chart, a line of limits for each plan, and a line for each load.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    drawn : list of Curve
-        At least one.
-    """
+    """Fill the sheet of limits: a chart, a line of limits for each plan, and a line for each load."""
     first = _TOP + int(np.ceil(_HEIGHT / CM_PER_ROW)) + 2
     for row in range(_TOP, first):
         sheet.row_dimensions[row].height = 15.0

@@ -14,11 +14,11 @@ from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.workbook.chart_parts import Cells
-from xlperf.workbook.charts import Points, log_scatter
+from xlperf.workbook.charts import Cells, Points, log_scatter
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, distinct, number_words, short
-from xlperf.workbook.style import data_rows, page_setup, put, write_table
+from xlperf.workbook.style import page_setup, put
+from xlperf.workbook.tables import data_rows, write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -38,20 +38,7 @@ _RANK = {"training": "mfu", "inference": "tokens_per_second_per_accelerator"}
 
 
 def chosen(group: Plans, most: int = 2) -> list[int]:
-    """Rows worth a look: the best plan of each accelerator, of those accelerators that lead.
-
-    Parameters
-    ----------
-    group : Plans
-        Plans of one kind.
-    most : int
-        How many at the most. [-]
-
-    Returns
-    -------
-    list of int
-        Rows, the best first; training by MFU, inference by throughput per accelerator.
-    """
+    """Rows worth a look: the best plan of each accelerator, of those accelerators that lead."""
     rows = group.where(GOOD)
     if not len(rows):
         rows = group.where(TOO_LARGE)
@@ -93,15 +80,7 @@ def _roofs(report: Report) -> list[_Roof]:
 
 
 def roofline_sheet(sheet: Worksheet, report: Report) -> None:
-    """Fill the sheet that sets the operators of a few plans against the roofs of their accelerators.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    report : Report
-        With the operators of at least one plan.
-    """
+    """Fill the sheet that sets the operators of a few plans against the roofs of their accelerators."""
     schema = table_schema("operators")
     key = extra_column("plan", "", "Plan that the operator belongs to", "name")
     rate = extra_column("flop_rate", "TFLOP/s", "FLOP over time of one call")

@@ -1,25 +1,41 @@
-"""The first sheet of a report: what was computed, what it says, and where the rest is."""
+"""The first sheet of a report: what was computed, its findings in words, and links to the other sheets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from openpyxl.styles import Alignment, Font
 from openpyxl.worksheet.pagebreak import Break
 
+from xlperf.base import resources
 from xlperf.catalog.schema import Column
+from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
 from xlperf.workbook.report_breakdown import extra_column
-from xlperf.workbook.report_data import GOOD, REFUSED, TOO_LARGE, Plans, Report, distinct, plural
-from xlperf.workbook.report_findings import best, findings
-from xlperf.workbook.style import link, page_setup, put, write_table
+from xlperf.workbook.report_data import (
+    GOOD,
+    REFUSED,
+    TOO_LARGE,
+    Plans,
+    Report,
+    distinct,
+    listed,
+    number_words,
+    percent_words,
+    plural,
+)
+from xlperf.workbook.style import link, page_setup, put
+from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.studies.outcome import Finding
+
 
 _LAST = 10
 _ACROSS = 138
@@ -29,38 +45,12 @@ _TABLES = {
     "training": ("tokens_per_second_per_accelerator", "step_time mfu memory_reserved cost_per_million_tokens"),
     "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),
 }
-SHEETS = {
-    "training": "Every training plan with every result",
-    "step time": "Where the time of a training step goes",
-    "inference": "Every inference plan with every result",
-    "inference time": "Where the time of a decode step goes",
-    "limits": "Largest batch, and throughput against speed per user at every load",
-    "memory": "Memory by part against what there is",
-    "roofline": "Operators of the best plans against their roofs",
-    "token cost": "Cost of a token to an owner by part, from the wafer to the power",
-    "cost bridge": "Line by line from cost and energy at the sheet prices to those of an owner",
-    "accelerator cost": "From the wafer to the price and the hour of an accelerator",
-    "chiplets or one die": "Cost over die area, number of chiplets and volume",
-    "reasons": "Why plans are refused or do not fit",
-    "assumptions": "Version, catalog, definitions, and every catalog row used with its source",
-    "accelerators": "Accelerators used",
-    "networks": "Networks used, tier by tier",
-    "models": "Models used",
-    "prices": "Prices used",
-    "calibration": "Calibration constants that the plans can draw on",
-}
+SHEETS = {row["sheet"]: row["contents"] for row in resources.rows("workbook/report_sheets.csv")[1:]}
+"""Sheets of a report behind the summary, and what they show."""
 
 
 def summary_sheet(sheet: Worksheet, report: Report) -> None:
-    """Fill the first sheet.
-
-    Parameters
-    ----------
-    sheet : Worksheet
-        From the template; changed in place.
-    report : Report
-        What is reported.
-    """
+    """Fill the first sheet."""
     for letter, width in zip("ABCDEFGHIJ", (25, 50, 22, 13, 13, 13, 13, 13, 13, 13), strict=True):
         sheet.column_dimensions[letter].width = width
     row = _tiles(sheet, report, 4) + 1
@@ -172,3 +162,241 @@ def _top(sheet: Worksheet, group: Plans, row: int) -> int:
         put(sheet.cell(row, 1), f"{plural(len(pairs) - _TOP_ROWS, 'more pair')}: see {group.kind}.", "xlperf note")
         row += 1
     return row
+
+
+_MOST_MODELS = 4
+
+
+def findings(report: Report) -> list[Finding]:
+    """What a reader should know first."""
+    found: list[Finding] = []
+    training, inference = report.group("training"), report.group("inference")
+    if training is not None:
+        found.extend(_training(training))
+    if inference is not None:
+        found.extend(_inference(inference))
+    found.extend(_extrapolated(report))
+    for group in report.groups:
+        found.extend(_too_large(group))
+        found.extend(_refused(group))
+    return found
+
+
+def best(group: Plans, name: str, rows: np.ndarray, *, lowest: bool = False) -> int | None:
+    """Row with the highest or lowest value of a result among some rows; None where none has one."""
+    values = group.number(name)[rows]
+    if not np.isfinite(values).any():
+        return None
+    return int(rows[np.nanargmin(values) if lowest else np.nanargmax(values)])
+
+
+def _say(group: Plans, name: str, row: int) -> str:
+    return number_words(float(group.number(name)[row]))
+
+
+def _plan(group: Plans, row: int) -> str:
+    """A plan in words: its name, and model and machine where the name does not say them."""
+    name = group.names[row]
+    model, accelerator = group.models[row], group.accelerators[row]
+    count = group.plans.number("num_accelerators", 1.0)[row]
+    said = _tokens(name)
+    if said & _tokens(model) and said & _tokens(accelerator):
+        return name
+    return f"{name} ({model} on {count:,.0f} \N{MULTIPLICATION SIGN} {accelerator})"
+
+
+def _tokens(text: str) -> set[str]:
+    return {word for word in re.split(r"[^0-9a-z]+", text.casefold()) if len(word) > 1}
+
+
+def _training(group: Plans) -> Iterator[Finding]:
+    rows = group.where(GOOD)
+    fastest = best(group, "tokens_per_second", rows)
+    if fastest is not None:
+        words = (
+            f"{_plan(group, fastest)} trains {_say(group, 'tokens_per_second', fastest)} tokens per second: "
+            f"a step takes {_say(group, 'step_time', fastest)} s."
+        )
+        yield Finding("Fastest training", words, "good")
+    efficient = best(group, "mfu", rows)
+    if efficient is not None:
+        mfu = group.number("mfu")
+        middle = percent_words(float(np.nanmedian(mfu[rows])))
+        words = f"{_plan(group, efficient)} reaches {percent_words(mfu[efficient])} of the dense peak; "
+        yield Finding("Best MFU", f"{words}the median of all that fit is {middle}.", "good")
+    cheapest = best(group, "cost_per_million_tokens", rows, lowest=True)
+    if cheapest is not None:
+        words = (
+            f"{_plan(group, cheapest)} trains a million tokens for "
+            f"{_say(group, 'cost_per_million_tokens', cheapest)} USD{_basis(group, cheapest)}."
+        )
+        yield Finding("Cheapest training", words, "good")
+    yield from _against(group, "tokens_per_second_per_accelerator", "cost_per_million_tokens", "trains")
+    yield from _losses(group)
+    yield from _band(group, "step_time", "step time")
+
+
+def _inference(group: Plans) -> Iterator[Finding]:
+    rows = group.where(GOOD)
+    quickest = best(group, "tpot", rows, lowest=True)
+    if quickest is not None:
+        words = (
+            f"{_plan(group, quickest)} gives a token every {_say(group, 'tpot', quickest)} ms, "
+            f"the first after {_say(group, 'ttft', quickest)} ms."
+        )
+        yield Finding("Fastest answers", words, "good")
+    busiest = best(group, "tokens_per_second_per_accelerator", rows)
+    if busiest is not None:
+        words = (
+            f"{_plan(group, busiest)} gives {_say(group, 'tokens_per_second_per_accelerator', busiest)} tokens per "
+            f"second and accelerator at {_say(group, 'tpot', busiest)} ms per token."
+        )
+        yield Finding("Highest throughput", words, "good")
+    cheapest = best(group, "cost_per_million_output_tokens_all_in", rows, lowest=True)
+    if cheapest is not None:
+        words = (
+            f"{_plan(group, cheapest)} serves a million output tokens, prompts included, for "
+            f"{_say(group, 'cost_per_million_output_tokens_all_in', cheapest)} USD{_basis(group, cheapest)}."
+        )
+        yield Finding("Cheapest serving", words, "good")
+    yield from _against(group, "tokens_per_second_per_accelerator", "cost_per_million_output_tokens_all_in", "serves")
+    bounds = [str(bound) for bound in group.results.text("bound")[group.where(GOOD, TOO_LARGE)] if bound]
+    if bounds:
+        counts = sorted(((bounds.count(bound), bound) for bound in distinct(bounds)), key=lambda pair: -pair[0])
+        words = listed([f"{plural(count, 'plan')} on {bound}" for count, bound in counts])
+        yield Finding("Decode waits", f"Most of the decode time waits: {words}.")
+    yield from _band(group, "tpot", "time per output token")
+
+
+def _basis(group: Plans, row: int) -> str:
+    """How the plan is priced: `` (rent)``."""
+    words = str(group.results.text("cost_basis")[row])
+    return f" ({words})" if words else ""
+
+
+def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]:
+    """For each model: the best plan on one accelerator against the best on the accelerator it is most planned for."""
+    rows = group.where(GOOD)
+    models, accelerators = group.models, group.accelerators
+    precisions = group.plans.text("precision", group.plans.schema.by_name["precision"].default)
+    values = group.number(rate)
+    made = 0
+    for model in distinct([models[row] for row in rows]):
+        tops: list[int] = []
+        for accelerator in distinct([accelerators[row] for row in rows if models[row] == model]):
+            members = np.array([r for r in rows if models[r] == model and accelerators[r] == accelerator])
+            top = best(group, rate, members)
+            if top is not None:
+                tops.append(top)
+        if len(tops) < 2 or made == _MOST_MODELS:
+            continue
+        tops.sort(key=lambda row: -values[row])
+        first, last = tops[0], tops[-1]
+        if not values[last] > 0:
+            continue
+        words = (
+            f"{model}: one {accelerators[first]} {verb} {number_words(values[first] / values[last])} times as fast as "
+            f"one {accelerators[last]}"
+        )
+        kinds = [str(precisions[row]) for row in (first, last)]
+        if kinds[0] != kinds[1]:
+            words += f" ({kinds[0]} against {kinds[1]})"
+        price = group.number(cost)[first] / group.number(cost)[last]
+        if np.isfinite(price):
+            words += f"; a token costs {percent_words(abs(price - 1))} {'less' if price < 1 else 'more'}"
+        made += 1
+        yield Finding("Best against best", f"{words}.")
+
+
+def _extrapolated(report: Report) -> Iterator[Finding]:
+    total = sum(len(group) for group in report.groups)
+    reasons = [str(reason) for group in report.groups for reason in group.results.text("reason")]
+    found = [reason for reason in reasons if "extrapolated" in reason]
+    if not found:
+        return
+    counts: Counter[str] = Counter()
+    for reason in found:
+        for families in re.findall(r"extrapolated: ([^;]*)", reason):
+            counts.update(family.strip() for family in families.split(","))
+    said = [f"{family} ({count:,})" for family, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
+    verb = "rests" if len(found) == 1 else "rest"
+    words = (
+        f"{len(found):,} of {plural(total, 'plan')} {verb} in part on efficiencies of other generations or on defaults"
+    )
+    yield Finding("Extrapolated", f"{words}{': ' if said else ''}{listed(said, 6)}.", "warning")
+
+
+def _losses(group: Plans) -> Iterator[Finding]:
+    rows = group.where(GOOD, TOO_LARGE)
+    work = ("time_forward", "time_backward")
+    parts = [part for part in group.time_parts() if part.name not in work]
+    total = group.number("step_time")[rows]
+    if not parts or not len(rows):
+        return
+    shares = {part.name: group.number(part.name)[rows] / total for part in parts}
+    worst = max(parts, key=lambda part: float(np.nanmean(shares[part.name])))
+    share = shares[worst.name]
+    at = int(rows[int(np.nanargmax(share))])
+    lost = np.nansum(list(shares.values()), axis=0)
+    words = (
+        f"In the median plan {percent_words(float(np.median(lost)))} of the step is not forward or backward work. "
+        f"The largest part of it is {_part_words(worst.name)}: {percent_words(float(np.nanmean(share)))} of the step "
+        f"on average, {percent_words(float(np.nanmax(share)))} in {_plan(group, at)}."
+    )
+    yield Finding("Where time is lost", words)
+
+
+def _part_words(name: str) -> str:
+    words = name.removeprefix("time_").replace("_", " ")
+    return f"{words} communication" if words.endswith("parallel") else words
+
+
+def _band(group: Plans, name: str, words: str) -> Iterator[Finding]:
+    rows = group.where(GOOD, TOO_LARGE)
+    middle = group.number(name)[rows]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        low = group.number(f"{name}_low")[rows] / middle - 1
+        high = group.number(f"{name}_high")[rows] / middle - 1
+    if np.isfinite(low).any() and np.isfinite(high).any():
+        below, above = percent_words(abs(float(np.nanmedian(low)))), percent_words(float(np.nanmedian(high)))
+        text = (
+            f"In the median plan the 80 % band of the {words} reaches {below} below and {above} above the number shown."
+        )
+        yield Finding("How sure", text)
+
+
+def _too_large(group: Plans) -> Iterator[Finding]:
+    rows = group.where(TOO_LARGE)
+    if not len(rows):
+        return
+    need, have = needs(group)
+    over = need - have
+    order = rows[np.argsort(-np.nan_to_num(over[rows]), kind="stable")]
+    said = []
+    for row in order:
+        if np.isfinite(over[row]):
+            share = percent_words(over[row] / have[row])
+            each = f"{number_words(need[row])} GiB of {number_words(have[row])} GiB, {share} too much"
+            said.append(f"{group.names[row]} ({each})")
+        else:
+            said.append(group.names[row])
+    verb = "does" if len(rows) == 1 else "do"
+    words = f"{plural(len(rows), f'{group.kind} plan')} {verb} not fit in memory: {listed(said)}."
+    yield Finding("Does not fit", words, "warning")
+
+
+def needs(group: Plans) -> tuple[np.ndarray, np.ndarray]:
+    """Memory that plans need, with reserves where they are computed, and memory that there is. [GiB]"""
+    need = group.number("memory_reserved")
+    return np.where(np.isnan(need), group.number("memory"), need), group.number("memory_capacity")
+
+
+def _refused(group: Plans) -> Iterator[Finding]:
+    rows = group.where(REFUSED)
+    if not len(rows):
+        return
+    reasons = group.results.text("reason")
+    said = [f"{group.names[row]} ({str(reasons[row]).rstrip('.') or 'no reason given'})" for row in rows]
+    verb = "is" if len(rows) == 1 else "are"
+    words = f"{plural(len(rows), f'{group.kind} plan')} {verb} refused: {listed(said)}."
+    yield Finding("Refused", words, "bad")

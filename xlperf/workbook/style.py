@@ -1,63 +1,343 @@
-"""The look that all our workbooks share: fonts, colours, number formats by unit, native tables, print set-up."""
+"""Fonts, colours, number formats, cells, links and print set-up of our workbooks."""
 
-from xlperf.workbook.formats import fitted_format, number_format
-from xlperf.workbook.look import (
-    BAD_FILL,
-    BAD_INK,
-    COMPUTED_FILL,
-    FONT,
-    GOOD_INK,
-    INK,
-    INPUT_FILL,
-    INPUT_INK,
-    KEY_FILL,
-    MUTED,
-    NAVY,
-    RULE,
-    STYLES,
-    TEAL,
-    WARN_FILL,
-    WARN_INK,
-    add_styles,
-    link,
-    page_setup,
-    put,
-    title,
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from copy import copy
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from openpyxl.styles import Alignment, Border, Color, Font, NamedStyle, PatternFill, Protection, Side
+from openpyxl.utils.cell import coordinate_from_string
+from openpyxl.worksheet.hyperlink import Hyperlink
+from openpyxl.worksheet.properties import PageSetupProperties
+
+from xlperf.catalog.schema import Column
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.cell import Cell, MergedCell
+    from openpyxl.worksheet.worksheet import Worksheet
+
+
+FONT = "Calibri"
+INK = "1F2933"
+NAVY = "1B3A57"
+TEAL = "0F6B6B"
+MUTED = "66727F"
+RULE = "D5DBE1"
+INPUT_INK = "1F3FBF"
+INPUT_FILL = "FFFBEB"
+COMPUTED_FILL = "FFFFFF"
+KEY_FILL = "EEF2F6"
+BAD_FILL = "FBE3E1"
+BAD_INK = "A61B1B"
+WARN_FILL = "FFF1D6"
+WARN_INK = "8A5A00"
+GOOD_INK = "1E7B4F"
+
+# Style names of the cells that our sheets are made of.
+STYLES = (
+    "xlperf title",
+    "xlperf subtitle",
+    "xlperf heading",
+    "xlperf text",
+    "xlperf note",
+    "xlperf link",
+    "xlperf header",
+    "xlperf header result",
+    "xlperf key",
+    "xlperf input",
+    "xlperf computed",
+    "xlperf reason",
 )
-from xlperf.workbook.save import EPOCH, replace_file, save_workbook, workbook_bytes
-from xlperf.workbook.tables import cell_value, column_width, data_rows, table_name, write_table
+_TOP_STYLES = ("xlperf text", "xlperf note")
+_FORMULA_START = ("=", "+", "-", "@")
 
-__all__ = [
-    "BAD_FILL",
-    "BAD_INK",
-    "COMPUTED_FILL",
-    "EPOCH",
-    "FONT",
-    "GOOD_INK",
-    "INK",
-    "INPUT_FILL",
-    "INPUT_INK",
-    "KEY_FILL",
-    "MUTED",
-    "NAVY",
-    "RULE",
-    "STYLES",
-    "TEAL",
-    "WARN_FILL",
-    "WARN_INK",
-    "add_styles",
-    "cell_value",
-    "column_width",
-    "data_rows",
-    "fitted_format",
-    "link",
-    "number_format",
-    "page_setup",
-    "put",
-    "replace_file",
-    "save_workbook",
-    "table_name",
-    "title",
-    "workbook_bytes",
-    "write_table",
-]
+
+def _font(size: float = 10, color: str = INK, bold: bool = False, italic: bool = False, under: bool = False) -> Font:
+    return Font(
+        name=FONT, size=size, color=color, bold=bold, italic=italic, underline="single" if under else None, family=2
+    )
+
+
+def _fill(color: str) -> PatternFill:
+    return PatternFill("solid", start_color=Color(rgb=f"FF{color}"), end_color=Color(rgb=f"FF{color}"))
+
+
+def _named(
+    name: str, font: Font, fill: str = "", wrap: bool = False, align: str = "general", rule: bool = False
+) -> NamedStyle:
+    style = NamedStyle(name=name)
+    style.font = font
+    if fill:
+        style.fill = _fill(fill)
+    style.alignment = Alignment(horizontal=align, vertical="top" if name in _TOP_STYLES else "center", wrap_text=wrap)
+    if rule:
+        style.border = Border(bottom=Side(style="hair", color=f"FF{RULE}"))
+    style.protection = Protection(locked="input" not in name)
+    return style
+
+
+def add_styles(workbook: Workbook) -> None:
+    """Add our named styles to a workbook, those that it lacks; also sets the default font."""
+    known = set(workbook.named_styles)
+    inside: Any = workbook
+    inside._named_styles["Normal"].font = _font()
+    inside._fonts[0] = _font()
+    for style in (
+        _named("xlperf title", _font(20, NAVY, bold=True)),
+        _named("xlperf subtitle", _font(11, MUTED)),
+        _named("xlperf heading", _font(13, NAVY, bold=True)),
+        _named("xlperf text", _font(), wrap=True),
+        _named("xlperf note", _font(9, MUTED, italic=True), wrap=True),
+        _named("xlperf link", _font(10, INPUT_INK, under=True)),
+        _named("xlperf header", _font(9, "FFFFFF", bold=True), NAVY, wrap=True, align="center"),
+        _named("xlperf header result", _font(9, "FFFFFF", bold=True), TEAL, wrap=True, align="center"),
+        _named("xlperf key", _font(10, INK, bold=True), KEY_FILL, rule=True),
+        _named("xlperf input", _font(10, INPUT_INK), INPUT_FILL, rule=True),
+        _named("xlperf computed", _font(10, INK), rule=True),
+        _named("xlperf reason", _font(9, INK), wrap=True, rule=True),
+    ):
+        if style.name not in known:
+            workbook.add_named_style(style)
+
+
+def put(
+    cell: Cell | MergedCell,
+    value: Any,
+    style: str = "xlperf text",
+    number: str | None = None,
+    wrapped: bool | None = None,
+) -> Cell | MergedCell:
+    """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
+
+    Parameters
+    ----------
+    cell : openpyxl.cell.Cell
+        Changed in place.
+    value : float, bool, str or None
+        What it shows.
+    style : str
+        One of ``STYLES``.
+    number : str, optional
+        Number format.
+    wrapped : bool, optional
+        Stand to the left, on several lines or on one; as the style says when not given.
+
+    Returns
+    -------
+    openpyxl.cell.Cell
+        The cell.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        value = None
+    if value == "":
+        value = None
+    inside: Any = cell
+    quoted = isinstance(value, str) and value.startswith(_FORMULA_START)
+    looks = _looks.setdefault(inside.parent.parent, {})
+    known = looks.get((style, number, quoted, wrapped))
+    if known is None:
+        cell.style = style
+        inside.quotePrefix = quoted
+        if number is not None:
+            cell.number_format = number
+        if wrapped is not None:
+            cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=wrapped)
+        looks[style, number, quoted, wrapped] = copy(inside._style)
+    else:
+        inside._style = copy(known)
+    inside.value = _clean(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        inside.data_type = "s"
+    return cell
+
+
+_looks: WeakKeyDictionary[Workbook, dict[tuple[str, str | None, bool, bool | None], Any]] = WeakKeyDictionary()
+"""Looks of cells that a workbook has already: openpyxl compares all parts of a look with all that there are."""
+
+
+_ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|[\ud800-\udfff]")
+
+
+def _clean(text: str) -> str:
+    return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text)[:32767]
+
+
+def title(sheet: Worksheet, text: str, subtitle: str = "", at: str = "A1") -> None:
+    """Put a title and a subtitle at the top of a sheet; also hides its grid lines."""
+    letter, row = coordinate_from_string(at)
+    put(sheet[at], text, "xlperf title")
+    sheet.row_dimensions[row].height = 30
+    if subtitle:
+        put(sheet[f"{letter}{row + 1}"], subtitle, "xlperf subtitle")
+    sheet.sheet_view.showGridLines = False
+
+
+def link(cell: Cell | MergedCell, sheet_title: str, text: str, at: str = "A1") -> None:
+    """Make a cell a link to a sheet of the same workbook."""
+    put(cell, text, "xlperf link")
+    quoted = sheet_title.replace("'", "''")
+    inside: Any = cell
+    inside.hyperlink = Hyperlink(ref=cell.coordinate, location=f"'{quoted}'!{at}", display=text)
+    cell.style = "xlperf link"
+
+
+def page_setup(
+    sheet: Worksheet,
+    header_row: int | None = None,
+    *,
+    area: str | None = None,
+    pages_wide: int = 1,
+    pages_high: int = 0,
+    key_columns: str | None = None,
+    landscape: bool = True,
+    heading: str = "",
+) -> None:
+    """Set a sheet up for print: A4, fitted to the width, header rows repeated, page numbers.
+
+    Parameters
+    ----------
+    sheet : Worksheet
+        Changed in place.
+    header_row : int, optional
+        Row that every page repeats.
+    area : str, optional
+        Range that is printed; all of the sheet when not given.
+    pages_wide, pages_high : int
+        Pages that the sheet is fitted to; 0 is as many as it takes. [-]
+    key_columns : str, optional
+        Columns that every page repeats where it is more than one page wide: ``A:A``.
+    landscape : bool
+        Orientation.
+    heading : str
+        Title in the page header, for sheets whose print area leaves their own title out.
+    """
+    sheet.page_setup.orientation = "landscape" if landscape else "portrait"
+    sheet.page_setup.paperSize = 9
+    sheet.page_setup.fitToWidth = pages_wide
+    sheet.page_setup.fitToHeight = pages_high
+    sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
+    margins = sheet.page_margins
+    margins.left = margins.right = 0.4
+    margins.top, margins.bottom, margins.header, margins.footer = 0.55, 0.6, 0.25, 0.3
+    if header_row is not None:
+        sheet.print_title_rows = f"{header_row}:{header_row}"
+    if key_columns is not None and pages_wide != 1:
+        sheet.print_title_cols = key_columns
+    if area is not None:
+        sheet.print_area = area
+    if heading:
+        header: Any = sheet.oddHeader
+        header.left.text = f'&"{FONT},Bold"&14{heading.replace("&", "&&")}'
+        margins.top = 0.75
+    footer: Any = sheet.oddFooter
+    footer.left.text = "&8xlperf"
+    footer.center.text = "&8&A"
+    footer.right.text = "&8Page &P of &N"
+
+
+_COUNT = "#,##0"
+_FORMATS = {
+    "%": "0.0",
+    "s": "[=0]0;[<10]0.0000;#,##0.00",
+    "ms": "[=0]0;[<100]0.000;#,##0.0",
+    "us": "[=0]0;[<1000]0.0##;#,##0",
+    "h": "#,##0.0",
+    "day": "#,##0.0",
+    "year": "0.0#",
+    "token/s": "[<100]0.00;#,##0",
+    "token/s/MW": _COUNT,
+    "request/s": "0.0##",
+    "GiB": "[=0]0;[<10]0.00;#,##0.0",
+    "MiB": "#,##0.0",
+    "KiB": _COUNT,
+    "MB": "[<100]0.00;#,##0",
+    "TB/s": "0.00#",
+    "GB/s": "#,##0.0##",
+    "GHz": "0.000",
+    "TFLOP/s": "#,##0.0",
+    "GFLOP": "[<100]0.000;#,##0",
+    "FLOP/B": "[<100]0.0;#,##0",
+    "W": _COUNT,
+    "MWh": "[<10]0.000;#,##0",
+    "min": "#,##0.0",
+    "T": "[<1]0.0000;#,##0.0##",
+    "J/token": "[<10]0.0000;#,##0.0",
+    "USD": _COUNT,
+    "USD/h": "[<10]0.000;#,##0.0",
+    "USD/kWh": "0.000",
+    "USD/mm2": "[<100]0.00##;#,##0",
+    "MUSD": "#,##0.0",
+    "1/cm2": "0.00#",
+    "kg/cm2": "0.00#",
+    "kg/kWh": "0.00#",
+    "kWh/cm2": "0.00#",
+    "USD/kW": _COUNT,
+    "USD/Mtoken": "[<10]0.0000;#,##0.00",
+    "mm2": "#,##0.0",
+    "G": "#,##0.0##",
+}
+_BY_NAME = {
+    "year": "0",
+    "value": "General",
+    "error": "0.0%",
+    "mfu": "0.0%",
+    "hfu": "0.0%",
+    "goodput": "0.0%",
+    "utilization": "0%",
+    "opex_share": "0.0%",
+    "power_usage_effectiveness": "0.00",
+    "oversubscription": "0.0#",
+}
+_SHARES = ("_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer")
+
+
+def number_format(column: Column) -> str:
+    """Number format of a column, by its name or else by its unit.
+
+    >>> from xlperf.catalog.schema import column
+    >>> number_format(column("training_results", "mfu"))
+    '0.0%'
+    """
+    if column.is_text or column.kind in ("flag", "result-flag"):
+        return "General"
+    if column.unit in ("", "-"):
+        share = column.name.endswith(_SHARES)
+        return _BY_NAME.get(column.name, "0.0##" if share else _COUNT)
+    return _FORMATS.get(column.unit, "[<10]0.00##;#,##0.0")
+
+
+def fitted_format(column: Column, shown: Iterable[Any]) -> str:
+    """Number format of a result column with as many decimals as its values ask for, so that points stand in a line.
+
+    >>> from xlperf.catalog.schema import column
+    >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
+    '[=0]0;[<0.005]0.0E+00;#,##0.00'
+
+    Sections with a condition lose the sign of what is below 0, so changes are shown without powers of ten.
+
+    >>> fitted_format(column("cost_bridge", "cost_change"), [0.0472, -0.0114])
+    '#,##0.0000;-#,##0.0000;0'
+    """
+    own = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    numbers = sorted(abs(v) for v in own if v)
+    if (
+        column.table == "study"
+        and column.unit == "-"
+        and numbers
+        and all(number.is_integer() for number in map(float, numbers))
+    ):
+        return _COUNT
+    if not column.is_result or column.unit in ("", "%") or not numbers:
+        return number_format(column)
+    if column.unit == "-" and column.table != "study":
+        return number_format(column)
+    decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 10])), 0), 4)
+    digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
+    if min(own) < 0.0:
+        return f"{digits};-{digits};0"
+    return f"[=0]0;[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"

@@ -15,8 +15,7 @@ from openpyxl.worksheet.table import TableStyleInfo
 
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.workbook.formats import fitted_format, number_format
-from xlperf.workbook.look import put
+from xlperf.workbook.style import fitted_format, number_format, put
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -27,17 +26,7 @@ _WIDEST = {"reason": 140, "notes": 60, "source": 60, "fit_set": 90, "calibration
 def cell_value(column: Column, value: Any) -> float | bool | str | None:
     """A value of a table (unit used inside) as a cell shows it (unit of the column).
 
-    Parameters
-    ----------
-    column : Column
-        A column of the schema.
-    value : float or str
-        An entry of the table: NaN and "" are blank; flags are 0 or 1.
-
-    Returns
-    -------
-    float, bool, str or None
-        Plan flags as yes and no, computed flags as TRUE and FALSE, blanks as None.
+    Flags of plans are yes and no, computed flags TRUE and FALSE, NaN and "" blank.
 
     >>> from xlperf.catalog.schema import column
     >>> cell_value(column("accelerators", "memory_bandwidth"), 3.35e12)
@@ -60,20 +49,7 @@ def cell_value(column: Column, value: Any) -> float | bool | str | None:
 
 
 def data_rows(table: Table, columns: Sequence[Column]) -> list[list[float | bool | str | None]]:
-    """Rows of a table as cells show them.
-
-    Parameters
-    ----------
-    table : Table
-        In the units used inside; columns that it lacks are blank. The word ``auto`` is kept.
-    columns : sequence of Column
-        Which columns, in which order.
-
-    Returns
-    -------
-    list of list
-        One list per row.
-    """
+    """Rows of a table as cells show them; columns that it lacks are blank, the word ``auto`` is kept."""
     series: list[list[float | bool | str | None]] = []
     for column in columns:
         if column.name not in table:
@@ -87,22 +63,7 @@ def data_rows(table: Table, columns: Sequence[Column]) -> list[list[float | bool
 
 
 def column_width(column: Column, shown: Iterable[Any] = (), most: float = 34) -> float:
-    """Width of a column: its longest header word, or its longest value.
-
-    Parameters
-    ----------
-    column : Column
-        A column of the schema.
-    shown : iterable
-        Values as cells show them.
-    most : float
-        Widest allowed for text; it wraps beyond. [-]
-
-    Returns
-    -------
-    float
-        In characters. [-]
-    """
+    """Width of a column in characters: its longest header word, or its longest value; text wraps beyond ``most``."""
     words = column.header.split()
     width = max(len(word) for word in words) * 1.0 + 3.0
     width = max(width, math.ceil(len(column.header) / 3) + 3.0)

@@ -15,6 +15,7 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array
 
 __all__ = [
+    "Module",
     "ModuleCost",
     "amortized_nre",
     "bond_yield",
@@ -26,6 +27,54 @@ __all__ = [
     "substrate_cost",
     "substrate_layer_factor",
 ]
+
+
+class Module(NamedTuple):
+    """What one module is made of, and what fails on the way, (rows,).
+
+    Attributes
+    ----------
+    chips_first : Array
+        1 where the carrier is built over the dies, 0 where dies are put on a carrier that was tested. [-]
+    raw_dies : Array
+        Dies R as if none were bad. [USD]
+    die_defects : Array
+        Bad dies D that were paid for with them. [USD]
+    sort_test : Array
+        Sort T of the dies. [USD]
+    memory : Array
+        Stacks of memory M. [USD]
+    carrier : Array
+        One carrier I. [USD]
+    substrate : Array
+        Substrate S below it, with assembly. [USD]
+    final_test : Array
+        Test of one module. [USD]
+    carrier_yield : Array
+        Yield y1 of carriers. [-]
+    bonding_yield : Array
+        Yield y2 of all bonds on the carrier; has no effect with chips first. [-]
+    attach_yield : Array
+        Yield y3 of putting the carrier on the substrate. [-]
+    stack_yield : Array
+        Yield ys of stacking dies before they meet the carrier. [-]
+    final_yield : Array
+        Share yf of the modules that pass the final test. [-]
+    """
+
+    chips_first: Array
+    raw_dies: Array
+    die_defects: Array
+    sort_test: Array
+    memory: Array
+    carrier: Array
+    substrate: Array
+    final_test: Array
+    carrier_yield: Array
+    bonding_yield: Array
+    attach_yield: Array
+    stack_yield: Array
+    final_yield: Array
 
 
 class ModuleCost(NamedTuple):
@@ -254,24 +303,11 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
     return np.asarray(np.power(array(yield_per_bond), array(num_bonds)))
 
 
-def module_cost(
-    assembly_order: str,
-    raw_dies: Numeric,
-    die_defects: Numeric,
-    sort_test: Numeric,
-    memory: Numeric,
-    carrier: Numeric,
-    substrate: Numeric,
-    final_test: Numeric,
-    carrier_yield: Numeric,
-    bonding_yield: Numeric,
-    attach_yield: Numeric,
-    stack_yield: Numeric = 1.0,
-    final_yield: Numeric = 1.0,
-) -> ModuleCost:
+def module_cost(module: Module) -> ModuleCost:
     r"""Cost of a good module by part.
 
-    With :math:`Y_m = y_2 y_3 y_f` for chips last and :math:`Y_m = y_1 y_3 y_f` for chips first:
+    Carriers are paid until one is good; what was put on them is lost with a module that fails. With
+    :math:`Y_m = y_2 y_3 y_f` for chips last and :math:`Y_m = y_1 y_3 y_f` for chips first:
 
     .. math:: W_d = (R + D + T)\left(\frac{1}{y_s Y_m} - 1\right),\quad W_h = M\left(\frac{1}{Y_m} - 1\right)
 
@@ -281,32 +317,8 @@ def module_cost(
 
     Parameters
     ----------
-    assembly_order : {"chips-last", "chips-first"}
-        Whether chips are put on a carrier that was tested, or the carrier is built over them.
-    raw_dies : numeric
-        Dies R of a module as if none were bad. [USD]
-    die_defects : numeric
-        Bad dies D that were paid for with them. [USD]
-    sort_test : numeric
-        Sort T of the dies of a module. [USD]
-    memory : numeric
-        Stacks of memory M of a module. [USD]
-    carrier : numeric
-        One carrier I. [USD]
-    substrate : numeric
-        Substrate S below it, with assembly. [USD]
-    final_test : numeric
-        Test of one module. [USD]
-    carrier_yield : numeric
-        Yield y1 of carriers. [-]
-    bonding_yield : numeric
-        Yield y2 of all bonds on the carrier; has no effect with chips first, may be NaN there. [-]
-    attach_yield : numeric
-        Yield y3 of putting the carrier on the substrate. [-]
-    stack_yield : numeric, default 1.0
-        Yield ys of stacking dies before they meet the carrier. [-]
-    final_yield : numeric, default 1.0
-        Share yf of the modules that pass the final test. [-]
+    module : Module
+        What one module is made of.
 
     Returns
     -------
@@ -316,21 +328,27 @@ def module_cost(
     ----------
     .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
        DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    Dies of 100 USD on a carrier of 50 USD: one bond in two fails, so each good module has paid both twice:
+
+    >>> one = Module(0, 100, 0, 0, 0, carrier=50, substrate=0, final_test=0, carrier_yield=1, bonding_yield=0.5,
+    ...              attach_yield=1, stack_yield=1, final_yield=1)
+    >>> float(module_cost(one).wasted_dies), float(module_cost(one).package_defects), float(module_cost(one).total)
+    (100.0, 50.0, 300.0)
     """
-    below = array(attach_yield) * array(final_yield)
-    if assembly_order == "chips-first":
-        with_carrier = array(carrier_yield) * below
-        module_yield = with_carrier
-    else:
-        module_yield = array(bonding_yield) * below
-        with_carrier = array(carrier_yield) * module_yield
-    sorting, stacks = array(sort_test), array(memory)
-    dies, defects, base = array(raw_dies), array(die_defects), array(substrate)
-    package = array(carrier) + base
-    package_defects = array(carrier) * (1.0 / with_carrier - 1.0) + base * (1.0 / below - 1.0)
-    wasted_dies = (dies + defects + sorting) * (1.0 / (array(stack_yield) * module_yield) - 1.0)
+    below = array(module.attach_yield) * array(module.final_yield)
+    carrier_yield = array(module.carrier_yield)
+    module_yield = np.where(module.chips_first, carrier_yield, module.bonding_yield) * below
+    with_carrier = np.where(module.chips_first, module_yield, carrier_yield * module_yield)
+    dies, defects, sorting = array(module.raw_dies), array(module.die_defects), array(module.sort_test)
+    stacks, carrier, base = array(module.memory), array(module.carrier), array(module.substrate)
+    package = carrier + base
+    package_defects = carrier * (1.0 / with_carrier - 1.0) + base * (1.0 / below - 1.0)
+    wasted_dies = (dies + defects + sorting) * (1.0 / (array(module.stack_yield) * module_yield) - 1.0)
     wasted_memory = stacks * (1.0 / module_yield - 1.0)
-    test = sorting + array(final_test) / array(final_yield)
+    test = sorting + array(module.final_test) / array(module.final_yield)
     total = dies + defects + package + package_defects + wasted_dies + stacks + wasted_memory + test
     parts = (dies, defects, package, package_defects, wasted_dies, stacks, wasted_memory, test, total)
     return ModuleCost(*(np.asarray(part) for part in parts))

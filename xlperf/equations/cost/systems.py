@@ -19,6 +19,7 @@ __all__ = [
     "network_cost",
     "network_parts",
     "sale_price",
+    "system_price",
 ]
 
 
@@ -67,6 +68,37 @@ def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
     10000.0
     """
     return np.asarray(array(unit_cost) / (1.0 - array(margin_share)))
+
+
+def system_price(accelerator_price: Numeric, system_price_ratio: Numeric, link_cost: Numeric = 0.0) -> Array:
+    r"""Purchase price of an accelerator with its share of server and network, where no list of parts is known.
+
+    .. math:: C = p_a\,r + c_l
+
+    Parameters
+    ----------
+    accelerator_price : numeric
+        Price pa of the accelerator alone. [USD]
+    system_price_ratio : numeric
+        Price r with the share of server and network over that of the accelerator. [-]
+    link_cost : numeric, default 0.0
+        Cables or optics cl of its links. [USD]
+
+    Returns
+    -------
+    price : numeric
+        Capital cost of one accelerator, without the building. [USD]
+
+    References
+    ----------
+    .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, appendix A.
+
+    Examples
+    --------
+    >>> float(system_price(30_000.0, 2.0, 500.0))
+    60500.0
+    """
+    return np.asarray(array(accelerator_price) * array(system_price_ratio) + array(link_cost))
 
 
 def crossover_volume(

@@ -2,7 +2,7 @@
 
 Each value head keeps a state of key width x value width. Decoding reads and writes it once per token, whatever the
 context. A prompt is cut into chunks, within which tokens attend to each other by matrix products; the state passes
-from chunk to chunk, one after the other. Projections and the short convolution are counted apart.
+from chunk to chunk, one after the other. Projections and the short convolution are counted separately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STATE_SPACE_CHUNK = 128.0
 
 
 def linear_attention_parameters(hidden_size: Numeric, key_width: Numeric, value_width: Numeric) -> Array:
-    r"""Weights of the matrices of one layer, decay and writing strength apart.
+    r"""Projection weights of one linear-attention layer, excluding those of decay and writing strength.
 
     .. math:: P = h (2 k + 3 v)
 
@@ -69,8 +69,6 @@ def linear_gate_parameters(hidden_size: Numeric, value_heads: Numeric) -> Array:
     .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
        arXiv:2412.06464, section 3.4.
 
-    Examples
-    --------
     2 x 4096 x 32:
 
     >>> float(linear_gate_parameters(4096.0, 32.0))
@@ -120,8 +118,6 @@ def linear_attention_small_parameters(
     .. [2] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
        state space duality", 2024, arXiv:2405.21060, section 7.1.
 
-    Examples
-    --------
     4 x (2 x 2 + 4) of the convolution, 2 of the decay, 4 of the norm:
 
     >>> float(linear_attention_small_parameters(2.0, 4.0, 1.0, 4.0, 4.0))
@@ -192,8 +188,6 @@ def convolution_state_size(
     .. [1] A. Gu and T. Dao, "Mamba: linear-time sequence modeling with selective state spaces", 2023,
        arXiv:2312.00752, section 3.4.
 
-    Examples
-    --------
     3 tokens x (2 x 2 + 4) channels x 2 bytes:
 
     >>> float(convolution_state_size(2.0, 4.0, 4.0, 2.0))
@@ -232,8 +226,6 @@ def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, va
     .. [1] S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
        arXiv:2406.06484, section 3.2.
 
-    Examples
-    --------
     64 x (6 + 4 + 64) + 6:
 
     >>> float(chunk_scan_flop(1.0, 1.0, 1.0, 1.0))
@@ -289,8 +281,6 @@ def chunk_scan_traffic(
     .. [1] S. Yang and Y. Zhang, "FLA: a Triton-based library for hardware-efficient implementations of linear
        attention mechanism", 2024, github.com/fla-org/flash-linear-attention (kernels of the gated delta rule).
 
-    Examples
-    --------
     7 + 6 + 2 x 64 + 2 / 64, no state kept:
 
     >>> float(chunk_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0))
@@ -333,8 +323,6 @@ def state_space_scan_flop(
     .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
        state space duality", 2024, arXiv:2405.21060, section 6.
 
-    Examples
-    --------
     2 x 128 for the scores, 2 x 128 + 4 for a head:
 
     >>> float(state_space_scan_flop(1.0, 1.0, 1.0, 1.0, 1.0))
@@ -393,8 +381,6 @@ def state_space_scan_traffic(
     .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
        state space duality", 2024, arXiv:2405.21060, section 6.
 
-    Examples
-    --------
     3 of the head and 4 of its group, no state kept:
 
     >>> float(state_space_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0))
@@ -433,8 +419,6 @@ def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric
     .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
        arXiv:2412.06464, equation 10.
 
-    Examples
-    --------
     7 x 2 x 3 x 4 x 5:
 
     >>> float(recurrent_step_flop(2.0, 3.0, 4.0, 5.0))
@@ -489,8 +473,6 @@ def recurrent_step_traffic(
     .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
        arXiv:2412.06464, equation 10.
 
-    Examples
-    --------
     The state of 2 x 3 x 4 bytes read and written, 2 x 2 x (2 + 3) bytes in and out:
 
     >>> float(recurrent_step_traffic(1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 2.0, 4.0))

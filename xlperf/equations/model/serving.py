@@ -34,8 +34,6 @@ _LATENT = (
     "value expansion",
     "attention output",
 )
-_MLP = ("mlp up", "mlp down")
-_EXPERTS = ("experts up", "experts down", "shared expert up", "shared expert down", "router")
 _LINEAR = ("linear attention input", "linear attention gates", "linear attention output")
 _LINEAR_VECTORS = ("short convolution", "gated norm")
 _LAYER_VECTORS = ("norms and residual", "rotary embedding and cache", "activation")

@@ -10,8 +10,7 @@ from xlperf.equations.model.linear import (
     linear_attention_small_parameters,
     linear_gate_parameters,
 )
-from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.parameters import router_parameters
+from xlperf.equations.model.model import Architecture, Model, router_parameters
 from xlperf.equations.model.serving import linear_share, linear_widths
 from xlperf.equations.model.transformer import (
     embedding_parameters,

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, side_by_side, some
-from xlperf.equations.model.model import Model
-from xlperf.equations.model.parameters import attention_matrix_parameters, layer_small_parameters, router_parameters
+from xlperf.equations.model.model import Model, attention_matrix_parameters, layer_small_parameters, router_parameters
 from xlperf.equations.model.transformer import expert_parameters
 from xlperf.equations.plan.choices import CrossEntropy, QuantizedCopies, Recompute
 from xlperf.equations.plan.memory import logits_size, optimizer_element_size, weights_size

@@ -12,8 +12,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ones, side_by_side, some, total
 from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.model.model import Model
-from xlperf.equations.model.parameters import layer_matrices, matrix_parameters
+from xlperf.equations.model.model import Model, layer_matrices, matrix_parameters
 from xlperf.equations.model.transformer import attention_flop, expert_parameters, training_flop_per_token
 from xlperf.equations.plan.choices import Graphs, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.memory import optimizer_element_size

@@ -13,15 +13,17 @@ from openpyxl.worksheet.pagebreak import Break
 from xlperf.addin.cells import CellError
 from xlperf.base.units import factor
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, Column, results_of, table_schema
-from xlperf.workbook.build_package import Formulas
-from xlperf.workbook.build_sheets import LIVE_RESULTS, alarm
-from xlperf.workbook.style import data_rows, page_setup, put, title
+from xlperf.workbook.data_sheets import LIVE_RESULTS, alarm
+from xlperf.workbook.package import Formulas
+from xlperf.workbook.style import page_setup, put, title
+from xlperf.workbook.tables import data_rows
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.table import Table
+
 
 TOLERANCE = 0.01
 _SPARE_MODELS = 20
@@ -61,18 +63,7 @@ class Check:
 
 
 def computed_parameters(row: Row) -> float:
-    """Parameters of a dense decoder from its shape; the same sum as the formula of the sheet.
-
-    Parameters
-    ----------
-    row : mapping
-        Cells of a row of the sheet models, by column; blanks are None.
-
-    Returns
-    -------
-    float
-        Weights, norms, biases and embeddings. [-]
-    """
+    """Parameters of a dense decoder from its shape; the same sum as the formula of the sheet."""
     hidden, heads, ffn = row["hidden_size"], row["num_attention_heads"], row["ffn_hidden_size"]
     groups = row["num_query_groups"] or heads
     head_size = row["head_size"] or hidden / heads
@@ -95,24 +86,7 @@ def checks_sheet(
     workbook: Workbook, tables: Mapping[str, Table], results: Mapping[str, Mapping[str, Sequence[Any]]],
     formulas: Formulas,
 ) -> Worksheet:  # fmt: skip
-    """Add the sheet ``checks``.
-
-    Parameters
-    ----------
-    workbook : openpyxl.Workbook
-        Changed in place; has our styles.
-    tables : mapping
-        Tables by kind.
-    results : mapping
-        Cells of the live results by kind and name; blank where they are not known.
-    formulas : Formulas
-        Remembers the values of formulas.
-
-    Returns
-    -------
-    Worksheet
-        The new sheet.
-    """
+    """Add the sheet ``checks``."""
     sheet: Worksheet = workbook.create_sheet("checks")
     title(sheet, "Checks", "Plain formulas: they work without the add-in. What is not ok stands out.")
     rows = {kind: _rows(table) for kind, table in tables.items()}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
+
 HEADER_ROW = 4
 Cells = list[list[Any]]
 
@@ -134,16 +135,6 @@ _FRONT = (
 def read_parts(path: str | Path) -> dict[str, Cells]:
     """Header and rows of each sheet of the workbook.
 
-    Parameters
-    ----------
-    path : str or Path
-        Workbook with the sheets training, inference, kernels and tolerances.
-
-    Returns
-    -------
-    dict
-        By sheet: the header row, then the rows; blanks are None.
-
     Raises
     ------
     InputError
@@ -177,18 +168,7 @@ def read_parts(path: str | Path) -> dict[str, Cells]:
 
 
 def predictions_of(path: str | Path) -> Cells:
-    """Predictions of xlperf beside the measurements of a validation workbook, as cells of the sheet ``predictions``.
-
-    Parameters
-    ----------
-    path : str or Path
-        Workbook with the published rows.
-
-    Returns
-    -------
-    list of list
-        The header, then a row per published row and metric; a row that is refused has a reason and no numbers.
-    """
+    """Predictions of xlperf beside the measurements of a validation workbook, as cells of the sheet ``predictions``."""
     from xlperf.calibrate.validate import validate
     from xlperf.catalog.catalog import load_catalog
 
@@ -216,7 +196,7 @@ def validation_package(parts: Mapping[str, Cells], predictions: Cells | None = N
     """
     from openpyxl import Workbook
 
-    from xlperf.workbook.save import workbook_bytes
+    from xlperf.workbook.package import workbook_bytes
     from xlperf.workbook.style import add_styles
 
     book = Workbook()
@@ -233,19 +213,8 @@ def validation_package(parts: Mapping[str, Cells], predictions: Cells | None = N
 
 
 def build_validation(path: str | Path | None = None) -> Path:
-    """Write the validation workbook anew from the rows that it holds, with the predictions of today.
-
-    Parameters
-    ----------
-    path : str or Path, optional
-        Workbook; by default the one that comes with xlperf.
-
-    Returns
-    -------
-    Path
-        The workbook.
-    """
-    from xlperf.workbook.save import replace_file
+    """Write the validation workbook anew from the rows that it holds, with the predictions of today."""
+    from xlperf.workbook.package import replace_file
 
     target = Path(path) if path is not None else shipped("validation.xlsx")
     replace_file(target, validation_package(read_parts(target), predictions_of(target)))
@@ -353,20 +322,6 @@ def _stored(value: Any) -> Any:
 
 def rows_of(sheet: str, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Cells:
     """Rows by column name as cells of a sheet of this workbook.
-
-    Parameters
-    ----------
-    sheet : str
-        One of training, inference, kernels, tolerances.
-    header : sequence of str
-        Columns in their order; the key of the sheet must be among them.
-    rows : sequence of mapping
-        Values by column; what is absent is blank.
-
-    Returns
-    -------
-    list of list
-        The header, then the rows.
 
     Raises
     ------

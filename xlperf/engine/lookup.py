@@ -1,9 +1,10 @@
-"""Low, base and high case of the cost sheets: columns that have a value for each."""
+"""Rows of sheets that other sheets name, in the low, base or high case of the columns that have one."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from xlperf.base.arrays import Columns
 from xlperf.catalog.table import Table
 
 CASES = ("low", "base", "high")
@@ -32,6 +33,41 @@ def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
         return values
     given = table.filled(other)
     return np.where(np.isnan(given), values, given)
+
+
+def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base") -> Columns:
+    """Columns of a table for the equations.
+
+    Parameters
+    ----------
+    table : Table
+        Any sheet.
+    rows : array of int, optional
+        Row of each result; NaN or "" where it is -1. All rows in their order where it is not given.
+    case : str, default "base"
+        As :func:`values_in_case`.
+
+    Returns
+    -------
+    Columns
+        In the units used inside.
+    """
+    if rows is None:
+        return Columns(lambda name: values_in_case(table, name, case))
+    missing = rows < 0
+    number = np.count_nonzero(missing)
+
+    def read(name: str) -> np.ndarray:
+        values = values_in_case(table, name, case)
+        nothing = "" if table.schema.by_name[name].is_text else np.nan
+        if number == len(rows):
+            return np.full(len(rows), nothing, dtype=values.dtype)
+        found: np.ndarray = values[rows]
+        if number:
+            found[missing] = nothing
+        return found
+
+    return Columns(read)
 
 
 def uncertain_columns(table: Table) -> list[str]:

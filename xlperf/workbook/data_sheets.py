@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +15,11 @@ from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.table import TableColumn, TableFormula
 
 from xlperf.addin.functions import PREFIX
+from xlperf.base import resources
 from xlperf.catalog.schema import COST_TABLES, PLAN_TABLES, Column, results_of, table_schema
-from xlperf.workbook.build_looks import LOOKS, Look
-from xlperf.workbook.build_package import FLAG_FORMAT, Formulas
-from xlperf.workbook.style import (
-    BAD_FILL,
-    BAD_INK,
-    column_width,
-    data_rows,
-    page_setup,
-    put,
-    title,
-    write_table,
-)
+from xlperf.workbook.package import FLAG_FORMAT, Formulas
+from xlperf.workbook.style import BAD_FILL, BAD_INK, page_setup, put, title
+from xlperf.workbook.tables import column_width, data_rows, write_table
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -34,65 +27,40 @@ if TYPE_CHECKING:
 
     from xlperf.catalog.table import Table
 
+
 HEADER_ROW = 4
 SPARE_ROWS = 200
 CATALOG_NAME = "catalog"
-LIVE_RESULTS: Mapping[str, tuple[str, ...]] = {
-    "training": (
-        "step_time",
-        "tokens_per_second_per_accelerator",
-        "mfu",
-        "memory",
-        "fits",
-        "cost_per_million_tokens",
-        "cost_basis",
-        "reason",
-    ),
-    "inference": (
-        "ttft",
-        "tpot",
-        "tokens_per_second_per_accelerator",
-        "memory",
-        "fits",
-        "cost_per_million_input_tokens",
-        "cost_per_million_output_tokens",
-        "cost_per_million_output_tokens_all_in",
-        "cost_basis",
-        "reason",
-    ),
-    "chiplets": (
-        "good_die_cost",
-        "raw_dies",
-        "die_defects",
-        "raw_package",
-        "package_defects",
-        "wasted_dies",
-        "memory",
-        "wasted_memory",
-        "test",
-        "module_cost",
-        "bill_of_materials",
-        "nre_per_unit",
-        "unit_cost",
-        "sale_price",
-        "reason",
-    ),
-    "servers": (
-        "capex",
-        "accelerator_cost",
-        "server_cost",
-        "network_capital_cost",
-        "storage_cost",
-        "facility_cost",
-        "running_cost",
-        "energy_cost",
-        "cost_rate",
-        "accelerators_planned",
-        "power_planned",
-        "capex_planned",
-        "cost_planned",
-    ),
+
+
+@dataclass(frozen=True)
+class DataSheet:
+    """Words above a data sheet, the bands over its columns (words, first column), and its live results."""
+
+    title: str
+    subtitle: str
+    pages_wide: int
+    bands: tuple[tuple[str, str], ...]
+    results: tuple[str, ...]
+
+
+def _bands_of(cell: str) -> tuple[tuple[str, str], ...]:
+    pairs = (part.split(" = ") for part in cell.split("; "))
+    return tuple((words, first) for words, first in pairs)
+
+
+DATA_SHEETS: Mapping[str, DataSheet] = {
+    row["sheet"]: DataSheet(
+        row["title"],
+        row["subtitle"],
+        int(row["pages wide"]),
+        _bands_of(row["bands: words = first column"]),
+        tuple(row["results"].split()),
+    )
+    for row in resources.rows("workbook/data_sheets.csv")
 }
+LIVE_RESULTS = {kind: words.results for kind, words in DATA_SHEETS.items() if words.results}
+"""Results with a live formula in each row, by data sheet."""
 _COST_FUNCTIONS = {"chiplets": "PACKAGE_COST", "servers": "SERVER_COST"}
 ASKED = ("fixed_accelerators", "fixed_power")
 """Inputs of which a server needs one for the results of a planner."""
@@ -120,36 +88,17 @@ def data_sheet(
     formulas: Formulas,
     kinds: Container[str],
 ) -> Worksheet:
-    """Add the sheet of one table: title, bands, native table, drop-downs, bounds, print set-up.
-
-    Parameters
-    ----------
-    workbook : openpyxl.Workbook
-        Changed in place; has our styles.
-    table : Table
-        Rows in the units used inside.
-    results : mapping
-        Cells of the live results by name; blank where they are not known.
-    formulas : Formulas
-        Remembers the values of formulas.
-    kinds : container of str
-        Data sheets of the workbook: names of others have no drop-down.
-
-    Returns
-    -------
-    Worksheet
-        The new sheet.
-    """
+    """Add the sheet of one table: title, bands, native table, drop-downs, bounds, print set-up."""
     kind = table.kind
     sheet: Worksheet = workbook.create_sheet(kind)
-    look = LOOKS[kind]
+    words = DATA_SHEETS[kind]
     columns = sheet_columns(kind)
     inputs = [column for column in columns if not column.is_result]
     rows = [[*row, *[None] * (len(columns) - len(inputs))] for row in data_rows(table, inputs)]
-    title(sheet, look.title, look.subtitle)
+    title(sheet, words.title, words.subtitle)
     _widths(sheet, columns, rows)
     write_table(sheet, columns, rows, f"A{HEADER_ROW}", kind, widths=False, fitted=False)
-    _bands(sheet, columns, look.bands)
+    _bands(sheet, columns, words.bands)
     _native_columns(sheet, kind, columns)
     for offset, column in enumerate(columns, start=1):
         letter = get_column_letter(offset)
@@ -173,7 +122,7 @@ def data_sheet(
         _one_line(sheet, columns, len(rows))
     if kind in LIVE_RESULTS:
         _alarms(sheet, columns, len(rows))
-    _print_setup(sheet, look, columns, len(rows))
+    _print_setup(sheet, words, columns, len(rows))
     return sheet
 
 
@@ -200,20 +149,7 @@ def plan_formula(kind: str, result: str) -> str:
 
 
 def column_validation(column: Column, first: str) -> DataValidation | None:
-    """What a cell of an input column may hold: a drop-down, or bounds of a number; None where anything goes.
-
-    Parameters
-    ----------
-    column : Column
-        An input column of the schema.
-    first : str
-        First cell that it is for.
-
-    Returns
-    -------
-    DataValidation or None
-        Without cells.
-    """
+    """What a cell of an input column may hold: a drop-down, or bounds of a number; None where anything goes."""
     validation = None
     words = ""
     if column.kind == "reference":
@@ -306,16 +242,16 @@ def _lines(text: str, across: float) -> int:
     return lines
 
 
-def _print_setup(sheet: Worksheet, look: Look, columns: Sequence[Column], count: int) -> None:
+def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], count: int) -> None:
     last = f"{get_column_letter(len(columns))}{HEADER_ROW + max(count, 1)}"
     area = f"A{HEADER_ROW - 1}:{last}"
-    page_setup(sheet, HEADER_ROW, area=area, pages_wide=look.pages_wide, key_columns="A:A")
+    page_setup(sheet, HEADER_ROW, area=area, pages_wide=words.pages_wide, key_columns="A:A")
     sheet.print_title_rows = f"{HEADER_ROW - 1}:{HEADER_ROW}"
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
     sheet.page_setup.paperSize = 8 if across > 220.0 else 9
     sheet.page_margins.top = 0.8
     header: Any = sheet.oddHeader
-    header.left.text = f"&14&B{look.title}"
+    header.left.text = f"&14&B{words.title}"
 
 
 def _one_line(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
@@ -344,20 +280,3 @@ def alarm(sheet: Worksheet, area: str, formula: str) -> None:
     fill, font = PatternFill(bgColor=f"FF{BAD_FILL}"), Font(color=f"FF{BAD_INK}", bold=True)
     rule = Rule(type="expression", dxf=DifferentialStyle(font=font, fill=fill), formula=[formula])
     sheet.conditional_formatting.add(area, rule)
-
-
-__all__ = [
-    "ASKED",
-    "CATALOG_NAME",
-    "HEADER_ROW",
-    "LIVE_RESULTS",
-    "LOOKS",
-    "PLANNED",
-    "alarm",
-    "choices_of",
-    "column_validation",
-    "data_sheet",
-    "names_of",
-    "plan_formula",
-    "sheet_columns",
-]

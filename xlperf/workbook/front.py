@@ -11,16 +11,17 @@ from openpyxl.workbook.defined_name import DefinedName
 
 from xlperf.addin.functions import PREFIX
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, TECHNOLOGY_TABLES, results_of, schema, table_schema
-from xlperf.workbook.build_package import FLAG_FORMAT, Formulas
-from xlperf.workbook.build_sheets import CATALOG_NAME, LIVE_RESULTS, LOOKS, choices_of, column_validation, names_of
-from xlperf.workbook.build_tco import TITLE
+from xlperf.workbook.data_sheets import CATALOG_NAME, DATA_SHEETS, LIVE_RESULTS, choices_of, column_validation, names_of
+from xlperf.workbook.package import FLAG_FORMAT, Formulas
 from xlperf.workbook.style import link, number_format, page_setup, put, title
+from xlperf.workbook.tco import TITLE
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.table import Table
+
 
 CATALOG_CELL = "C13"
 CARD_TOP = 17
@@ -76,18 +77,7 @@ def card(kind: str) -> list[list[Any]]:
 
 
 def catalog_kinds(tables: Iterable[str]) -> list[str]:
-    """Sheets whose content the catalog cell names: with devices and designs also what these are made from.
-
-    Parameters
-    ----------
-    tables : iterable of str
-        Kinds that the workbook has.
-
-    Returns
-    -------
-    list of str
-        Kinds, in the order of the formula.
-    """
+    """Sheets whose content the catalog cell names: with devices and designs also what these are made from."""
     present = set(tables)
     behind = TECHNOLOGY_TABLES if "devices" in present else ()
     made = ("process_nodes", "packages") if present & {"devices", "chiplets"} else ()
@@ -102,28 +92,7 @@ def front_sheet(
     formulas: Formulas,
     examples: bool = True,
 ) -> Worksheet:
-    """Add the sheet ``start`` and the defined names of the workbook.
-
-    Parameters
-    ----------
-    workbook : openpyxl.Workbook
-        Changed in place; has our styles.
-    tables : mapping
-        Tables by kind, for their numbers of rows.
-    results : mapping
-        Cells of the cards' results by kind and name; blank where they are not known.
-    handle : str or None
-        Value of the catalog cell.
-    formulas : Formulas
-        Remembers the values of formulas.
-    examples : bool
-        Whether the cards are filled in.
-
-    Returns
-    -------
-    Worksheet
-        The new sheet.
-    """
+    """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
     for column, width in zip("ABCDEFGHIJ", (2, 46, 28, 3, 46, 28, 24, 12, 12, 12), strict=True):
@@ -224,7 +193,7 @@ def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
     put(sheet[f"B{top}"], "Sheets", "xlperf heading")
     shown = list(tables)
     for row, kind in enumerate(shown, start=top + 1):
-        link(sheet[f"B{row}"], kind, LOOKS[kind].title)
+        link(sheet[f"B{row}"], kind, DATA_SHEETS[kind].title)
         put(sheet[f"C{row}"], f"{len(tables[kind])} rows", "xlperf note")
     row = top + 1 + len(shown)
     link(sheet[f"B{row}"], "tco", TITLE)

@@ -12,14 +12,16 @@ from openpyxl.worksheet.datavalidation import DataValidation
 from xlperf.base.units import HOUR, MILLION, YEAR
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
 from xlperf.equations.cost.tco import accelerator_cost_rate, pool_mean
-from xlperf.workbook.build_package import Formulas
-from xlperf.workbook.style import data_rows, page_setup, put, title
+from xlperf.workbook.package import Formulas
+from xlperf.workbook.style import page_setup, put, title
+from xlperf.workbook.tables import data_rows
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.table import Table
+
 
 TITLE = "Cost of ownership"
 TOP = 13
@@ -92,24 +94,7 @@ def tco_sheet(
     results: Mapping[str, Mapping[str, Sequence[Any]]],
     formulas: Formulas,
 ) -> Worksheet:
-    """Add the sheet ``tco``.
-
-    Parameters
-    ----------
-    workbook : openpyxl.Workbook
-        Changed in place; has our styles.
-    tables : mapping
-        Tables by kind.
-    results : mapping
-        Cells of the live results by kind and name; blank where they are not known.
-    formulas : Formulas
-        Remembers the values of formulas.
-
-    Returns
-    -------
-    Worksheet
-        The new sheet.
-    """
+    """Add the sheet ``tco``."""
     sheet: Worksheet = workbook.create_sheet("tco")
     words = "Plain formulas on the performance cells: they work without the add-in. Yellow cells stand for all plans."
     title(sheet, TITLE, words)

@@ -1,0 +1,409 @@
+"""What commands are given: options, files, and the catalog and the plans that these name.
+
+Every parameter of a command that names a file says so by its type: :class:`InputFile`, :class:`OutputFile` or
+:class:`EditedFile`. :class:`Command` knows them all before the work starts: no input is ever an output, however its
+name is spelled (another path, a link, a hard link, the redirected standard input), nor is a file that xlperf ships.
+Options that belong together arrive as one record: :class:`Bounds`, :class:`Chosen`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+import click
+
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.files import irreplaceable
+from xlperf.base.resources import shipped_folders
+from xlperf.cli.output import STANDARD, say
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
+
+Identity = tuple[int, int]
+if TYPE_CHECKING:
+    _FileType = click.ParamType[str]
+else:
+    _FileType = click.ParamType  # versions of click before 8.3 know no [str]
+
+
+class InputFile(_FileType):
+    """Name of a file that is read, or ``-`` for standard input where the command takes it."""
+
+    name = "input file"
+
+
+class EditedFile(_FileType):
+    """Name of a file a part of which is replaced."""
+
+    name = "edited file"
+
+
+class OutputFile(_FileType):
+    """Name of a file that is written.
+
+    Parameters
+    ----------
+    suffixes : sequence of str
+        Endings that the name may have; ``-`` among them for CSV on standard output.
+    """
+
+    name = "output file"
+
+    def __init__(self, *suffixes: str) -> None:
+        self.suffixes = suffixes
+
+
+RESULTS = OutputFile(".xlsx", ".csv", ".parquet", STANDARD)
+"""A table in a workbook, a CSV or a Parquet file, or as CSV on standard output."""
+
+
+catalog_option = click.option(
+    "--catalog",
+    metavar="WORKBOOK",
+    type=InputFile(),
+    help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration); a sheet that it lacks "
+    "is the shipped one.",
+)
+
+output_option = click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=RESULTS,
+    help="Write .csv, .xlsx or .parquet, or - for CSV on standard output, instead of showing a table.",
+)
+
+results_option = click.option(
+    "-o",
+    "--output",
+    default=STANDARD,
+    metavar="RESULTS",
+    type=RESULTS,
+    help="File to write: .xlsx, .csv or .parquet; - or nothing: CSV on standard output.",
+)
+
+_most = click.option(
+    "--most",
+    type=click.IntRange(min=1, max=20_000_000),
+    default=1_000_000,
+    show_default=True,
+    help="Plans that the cells with auto of one row may stand for; more are refused. A million takes some 3 GiB.",
+)
+_most_accelerators = click.option(
+    "--most-accelerators",
+    type=click.IntRange(min=1),
+    default=16_384,
+    show_default=True,
+    help="Largest number of accelerators that auto stands for: powers of two, parts of a server or pod, whole ones.",
+)
+
+
+class Bounds(TypedDict):
+    """How many plans, and how many accelerators, cells with auto stand for at the most."""
+
+    most: int
+    most_accelerators: int
+
+
+def bounds_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--most`` and ``--most-accelerators``, as its argument ``bounds``."""
+
+    @wraps(command)
+    def called(most: int, most_accelerators: int, **given: Any) -> Any:
+        return command(bounds=Bounds(most=most, most_accelerators=most_accelerators), **given)
+
+    return _most(_most_accelerators(called))
+
+
+class Chosen(NamedTuple):
+    """Which plans of a file are meant: one by its row or its name, or all of a sheet, or all."""
+
+    row: int | None
+    name: str | None
+    sheet: str | None
+
+    @property
+    def is_one(self) -> bool:
+        """Whether one plan is named."""
+        return self.row is not None or self.name is not None
+
+
+def chosen_options(default: str, sheets: str = "training or inference") -> Callable[..., Any]:
+    """Give a command ``--row``, ``--name`` and ``--sheet``, as its argument ``chosen``.
+
+    Parameters
+    ----------
+    default : str
+        Which plan is meant without them, for the help.
+    sheets : str
+        Which sheets there are, for the help.
+    """
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def called(row: int | None, name: str | None, sheet: str | None, **given: Any) -> Any:
+            if row is not None and name is not None:
+                raise click.UsageError("give --row or --name, not both")
+            return command(chosen=Chosen(row, name, sheet), **given)
+
+        row = f"Which plan, counted from 1; default: {default}."
+        sheet_ = f"Sheet of the workbook{':' if sheets == 'training or inference' else '; default:'} {sheets}."
+        called = click.option("--sheet", metavar="NAME", help=sheet_)(called)
+        called = click.option("--name", help="Which plan, by its name.")(called)
+        return click.option("--row", type=click.IntRange(min=1), help=row)(called)
+
+    return decorated
+
+
+def examples(*lines: str) -> str:
+    r"""Epilog of a command's help: example lines, kept as they are.
+
+    >>> examples("xlperf show study.xlsx")
+    '\x08\nExamples:\n  xlperf show study.xlsx'
+    """
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+class Command(click.Command):
+    """A command that refuses its output before the work starts rather than after it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Check the files, then run."""
+        check_files(ctx.command, ctx.params)
+        return super().invoke(ctx)
+
+
+def check_files(command: click.Command, values: dict[str, Any]) -> None:
+    """Refuse outputs that cannot be written, that are inputs, or that are named twice.
+
+    Parameters
+    ----------
+    command : click.Command
+        Whose parameters they are.
+    values : dict
+        What the command was given, by parameter.
+
+    Raises
+    ------
+    InputError
+        One line with what would do.
+    """
+    inputs, outputs = _named(command, values, InputFile), [(STANDARD, _identity(STANDARD, reading=False))]
+    for kind in (OutputFile, EditedFile):
+        for path, type_ in _named(command, values, kind):
+            if isinstance(type_, OutputFile):
+                _check_output(path, type_.suffixes)
+            if path != STANDARD:
+                outputs.append((path, _identity(path)))
+    read = {_identity(path) for path, _ in inputs}
+    for path, identity in outputs:
+        if identity is None:
+            continue
+        shown = "standard output" if path == STANDARD else path
+        if identity in read:
+            raise InputError(Fault(shown, "is the input; give the output another name"))
+        if [other for _, other in outputs].count(identity) > 1:
+            raise InputError(Fault(shown, "is named for two outputs; give one of them another name"))
+        if identity in set(map(_identity, _shipped())):
+            raise InputError(Fault(shown, "comes with xlperf, which reads it; give the output another name"))
+
+
+def _named(command: click.Command, values: dict[str, Any], kind: type[_FileType]) -> list[tuple[str, Any]]:
+    """Files of one kind that a command was given, with the type of their parameters."""
+    found = []
+    for parameter in command.params:
+        value = values.get(parameter.name or "")
+        if isinstance(parameter.type, kind) and value is not None:
+            found += [(path, parameter.type) for path in (value if isinstance(value, (tuple, list)) else (value,))]
+    return found
+
+
+def _identity(path: str | Path, reading: bool = True) -> Identity | None:
+    """What a file is, whatever name leads to it; None where there is none, or where a stream is no file."""
+    try:
+        if str(path) == STANDARD:
+            stream = sys.stdin if reading else sys.stdout
+            status = os.fstat(stream.fileno())
+            return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+        status = os.stat(path)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _shipped() -> Iterator[Path]:
+    """Files that xlperf itself reads: its code and tables, workbooks and templates."""
+    for folder in shipped_folders():
+        for path in folder.rglob("*"):
+            if path.suffix != ".pyc":
+                yield path
+
+
+def _check_output(path: str, suffixes: Sequence[str]) -> None:
+    """Refuse a name that no output can have."""
+    if path == STANDARD and STANDARD in suffixes:
+        return
+    if not path.strip():
+        raise InputError(Fault("--output", "is blank; give a file name"))
+    target = Path(path)
+    known = [suffix for suffix in suffixes if suffix != STANDARD]
+    if target.is_dir():
+        raise InputError(Fault(path, f"is a folder; give a file name that ends in {_either(known)}"))
+    if target.suffix.lower() not in known:
+        shown = f'"{target.suffix}"' if target.suffix else "no ending"
+        raise InputError(Fault(path, f"the output must end in {_either(known)}, got {shown}"))
+    if not target.parent.is_dir():
+        raise InputError(Fault(path, f'there is no folder "{target.parent}"; make it first'))
+    problem = irreplaceable(path)
+    if problem:
+        raise InputError(Fault(path, problem))
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+# --- catalog and plans
+
+
+def catalog_of(given: str | None, source: str | None) -> Catalog:
+    """The catalog that was asked for, else that of the workbook of the rows, else the shipped one.
+
+    Parameters
+    ----------
+    given : str or None
+        Workbook that ``--catalog`` names.
+    source : str or None
+        File of the rows, whether a workbook or not.
+
+    Raises
+    ------
+    InputError
+        With every fault of the workbook; where the one that was asked for has no sheet of a catalog.
+    """
+    from xlperf.catalog.catalog import load_catalog
+
+    own = source if source is not None and Path(source).suffix.lower() in (".xlsx", ".xlsm") else None
+    note_unread(given, own)
+    return load_catalog(given or own)
+
+
+def note_unread(given: str | None, own: str | None) -> None:
+    """Name sheets that are not read, but seem to be meant, on standard error.
+
+    Parameters
+    ----------
+    given : str or None
+        Workbook that ``--catalog`` names; it must have at least one sheet of a catalog.
+    own : str or None
+        Workbook of the rows.
+
+    Raises
+    ------
+    InputError
+        Where a workbook cannot be read, or the one that was given has no sheet of a catalog.
+    """
+    from xlperf.catalog.read import unread_sheets
+    from xlperf.catalog.schema import EVERY_TABLE
+    from xlperf.catalog.xlsx import Workbook
+
+    for path in dict.fromkeys(filter(None, (own, given))):
+        with Workbook(path) as book:
+            unread = unread_sheets(book)
+            if path == given and not any(book.sheet(kind) for kind in EVERY_TABLE):
+                raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
+        for fault in unread:
+            say(f"note: {fault}", err=True)
+
+
+def vary_line(text: str) -> tuple[str, list[str]]:
+    """A column and its values: ``tensor parallel=1,2,4``."""
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise click.UsageError(f'--vary takes COLUMN=VALUES, got "{text}"')
+    return name, values.split(",")
+
+
+def varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
+    """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
+    from xlperf.explore.candidates import with_auto
+    from xlperf.explore.sweep import read_variation
+
+    found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
+    if found.varied:
+        problem = f"{found.varied[0].column.name} is of the catalog; xlperf sweep and solve vary it"
+        raise InputError(Fault("--vary", problem))
+    return with_auto(table, found.auto, "--vary"), found.values
+
+
+def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
+    """The catalog of plans; names that it lacks are refused for all plans at once, before any is evaluated."""
+    from xlperf.catalog.check import name_faults
+
+    catalog = catalog_of(given, plans)
+    faults = name_faults(tables, catalog)
+    if faults:
+        raise InputError(faults)
+    return catalog
+
+
+def without_auto(plans: Table, catalog: Catalog, bounds: Bounds) -> Table:
+    """Plans with a value in the place of every ``auto``; what was chosen is said on standard error."""
+    if not plans.auto:
+        return plans
+    from xlperf.explore.auto import resolve
+
+    found = resolve(plans, catalog, **bounds)
+    for row, words in found.notes.items():
+        say(f"{plan_name(plans, row)}: {words}", err=True)
+    return found.plans
+
+
+def plan_name(plans: Table, row: int = 0) -> str:
+    """Name of a plan; where it stands if it has none."""
+    return str(plans.text("name")[row]) or plans.place(row, "name")
+
+
+def read_chosen(plans: str, chosen: Chosen) -> list[Table]:
+    """Plans of a file: the one that is named, else all that the sheet or the file has."""
+    from xlperf.catalog.read import read_plans
+
+    tables = read_plans(plans, sheet=chosen.sheet)
+    return [_picked(tables, plans, chosen)] if chosen.is_one else tables
+
+
+def read_one(plans: str, chosen: Chosen) -> Table:
+    """The one plan of a file that is meant; the first where none is named."""
+    tables = read_chosen(plans, chosen)
+    return tables[0] if chosen.is_one else _picked(tables, plans, chosen)
+
+
+def _picked(tables: list[Table], plans: str, chosen: Chosen) -> Table:
+    """A row counts through one sheet, a name is looked for in all."""
+    row, name, _ = chosen
+    if name is None:
+        index = (row or 1) - 1
+        if index >= len(tables[0]):
+            problem = f"--row {row} is beyond the last of {len(tables[0])} {tables[0].kind} plans"
+            raise InputError(Fault(plans, problem))
+        return tables[0].take([index])
+    names = [(table, index, str(own)) for table in tables for index, own in enumerate(table.text("name").tolist())]
+    found = [(table, index) for table, index, own in names if own.casefold() == name.strip().casefold()]
+    if len(found) > 1:
+        places = " and ".join(own.place(index, "name") for own, index in found[:2])
+        raise InputError(Fault(plans, f'{len(found)} plans are named "{name}", at {places}; give --sheet and --row'))
+    if not found:
+        hint = nearest(name, [own for _, _, own in names if own])
+        raise InputError(Fault(plans, f'no plan is named "{name}"; {hint}'))
+    table, index = found[0]
+    return table.take([index])

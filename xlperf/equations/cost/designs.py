@@ -1,0 +1,405 @@
+r"""Cost of a chiplet design: dies, carrier and substrate, module, one-time costs, price and carbon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Columns, Numeric, array
+from xlperf.equations.cost import dies, packages, yields
+from xlperf.equations.cost.systems import die_carbon, sale_price
+
+ORGANIC = ("soc", "organic")
+"""Structures whose substrate is the carrier."""
+STACKED = "hybrid-bonding"
+CHIPS_FIRST = "fan-out-first"
+
+
+class DesignRule(NamedTuple):
+    """A rule of a design: the column to blame, where it is broken, and the sentence; braces take the row's values."""
+
+    column: str
+    broken: np.ndarray
+    sentence: str
+    values: Mapping[str, np.ndarray] = {}
+
+
+class _Dies(NamedTuple):
+    """Dies of one kind: number per wafer, yields [-], costs [USD] and carbon [kg] of one."""
+
+    per_wafer: Array
+    sold: Array
+    passed: Array
+    raw: Array
+    good: Array
+    sort: Array
+    carbon: Array
+
+
+class _Package(NamedTuple):
+    """Carrier and substrate: areas [mm2], costs [USD] and yields [-]; layers of the substrate as a factor."""
+
+    carrier_area: Array
+    substrate_area: Array
+    carrier: Array
+    substrate: Array
+    carrier_yield: Array
+    attach_yield: Array
+    layers: Array
+
+
+def design_cost(
+    design: Columns, node: Columns, base_node: Columns, package: Columns, placed: bool = False
+) -> dict[str, Array]:
+    r"""Cost of a module by part, what one-time costs add to it, its price, and the carbon of its dies.
+
+    .. math:: c = c_\mathrm{module} + c_\mathrm{board} + c_\mathrm{one-time},\quad p = \frac{c}{1 - m}
+
+    Parameters
+    ----------
+    design : Columns
+        Rows of the sheet ``chiplets``.
+    node : Columns
+        Process of the compute dies: rows of the sheet ``process_nodes``.
+    base_node : Columns
+        Process of the base dies, has no effect where there are none: rows of the sheet ``process_nodes``.
+    package : Columns
+        Rows of the sheet ``packages``.
+    placed : bool, default False
+        Whether whole dies are counted on a grid instead of by the closed formula; slow.
+
+    Returns
+    -------
+    dict of str to Array
+        Columns of the sheet ``chiplets_results``; NaN where no die fits on a wafer or none is good.
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
+       DAC 2022, doi:10.1145/3489517.3530428.
+    """
+    num_dies, num_base, stacks, dummies = (
+        design.num_dies, design.num_base_dies, design.memory_stacks, design.num_dummy_dies
+    )  # fmt: skip
+    based, stacked = num_base > 0.0, package.structure == STACKED
+    area, base_area = _die_area(design, package), np.where(based, design.base_area, 0.0)
+    chip = _dies(design, node, area, design.die_width, placed, harvested=True)
+    base = _base_dies(design, base_node, placed)
+    on_carrier = np.where(stacked, 0.0, num_dies) + num_base + stacks + dummies
+    carried = np.where(stacked, 0.0, num_dies * area) + num_base * base_area + stacks * design.stack_area
+    carried = carried + dummies * design.dummy_area
+    below = _package(package, carried, num_dies + num_base, design.num_bridges)
+    module = _module(design, package, area, base_area, chip, base, below, on_carrier)
+    cost = packages.module_cost(module)._asdict()
+    one_time = _one_time(design, node, base_node, package, area, base_area, below)
+    bill = cost["total"] + design.board_cost
+    unit = bill + one_time["nre_per_unit"]
+    good = np.where(unit == unit, module.stack_yield * module.bonding_yield * below.attach_yield, np.nan)
+    return {
+        "die_area": area,
+        "dies_per_wafer": chip.per_wafer,
+        "die_yield": chip.sold,
+        "raw_die_cost": chip.raw,
+        "good_die_cost": chip.good + chip.sort / chip.passed,
+        "base_die_yield": np.where(based, base.sold, np.nan),
+        "good_base_die_cost": np.where(based, base.good, np.nan),
+        "carrier_area": below.carrier_area,
+        "carrier_yield": below.carrier_yield,
+        "substrate_area": below.substrate_area,
+        "module_cost": cost.pop("total"),
+        **cost,
+        **one_time,
+        "board_cost": design.board_cost,
+        "bill_of_materials": bill,
+        "unit_cost": unit,
+        "sale_price": sale_price(unit, design.margin_share),
+        "die_carbon": (num_dies * chip.carbon + num_base * base.carbon) / (good * module.final_yield),
+    }
+
+
+def _die_area(design: Columns, package: Columns) -> Array:
+    """Compute die with its die-to-die links: macros for their bandwidth, or a share of the rest of the die."""
+    macros = dies.link_area(design.link_bandwidth, package.link_bandwidth, package.link_area)
+    share = design.module_area * design.link_area_share
+    return np.asarray(design.module_area + np.where(np.isnan(design.link_bandwidth), share, macros))
+
+
+def _across(area: Array, width: Numeric, reticle_width: Array) -> Array:
+    """Width of dies: as given, else square, else as wide as the reticle."""
+    return np.asarray(np.where(np.isnan(width), np.minimum(np.sqrt(area), reticle_width), width))
+
+
+def _fields(area: Array, width: Numeric, node: Columns) -> Array:
+    """Exposure fields of dies."""
+    across = _across(area, width, node.reticle_width)
+    return dies.reticle_fields(across, area / across, node.reticle_width, node.reticle_height)
+
+
+def _model_yield(node: Columns, defects: Array) -> Array:
+    """Yield of dies by the model of their node: each model is one call."""
+    models, result = node.yield_model, np.full(defects.shape, np.nan)
+    for model in dict.fromkeys(models.tolist()):
+        rows = models == model
+        if rows.all() and model:
+            return yields.die_yield(model, defects, node.clustering, node.num_critical_layers)
+        if model:
+            layers = node.num_critical_layers[rows]
+            result[rows] = yields.die_yield(model, defects[rows], node.clustering[rows], layers)
+    return result
+
+
+def _die_yield(design: Columns, node: Columns, area: Array, harvested: bool) -> Array:
+    """Share of dies that can be sold: perfect ones, or those with enough good units; before the seams of fields."""
+    defects = yields.critical_defects(area, node.defect_density, node.critical_area_ratio)
+    perfect = _model_yield(node, defects)
+    units = ~np.isnan(design.num_units)
+    if not harvested or not units.any():
+        return perfect
+    share, number = design.perfect_area_share, np.where(units, design.num_units, 1.0)
+    needed = np.where(np.isnan(design.num_units_needed), number, design.num_units_needed)
+    unit = _model_yield(node, defects * (1.0 - share) / number)
+    enough = _model_yield(node, defects * share) * yields.harvested_yield(unit, number, needed)
+    return np.where(units, enough, perfect)
+
+
+def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: bool, harvested: bool) -> _Dies:
+    """Dies of one kind, from the wafer to those that pass the sort."""
+    across = _across(area, width, node.reticle_width)
+    down = area / across
+    count = dies.dies_per_wafer_placed if placed else dies.dies_per_wafer
+    per_wafer = count(across, down, node.wafer_diameter, node.edge_exclusion, node.scribe_width)
+    sold, fields = _die_yield(design, node, area, harvested), _fields(area, width, node)
+    if (fields > 1.0).any():
+        sold = np.where(fields > 1.0, sold * yields.stitching_yield(node.stitch_yield, fields), sold)
+    wafer = node.wafer_price
+    if node.lithography_share.any():
+        used = dies.reticle_utilization(area, node.reticle_width * node.reticle_height)
+        wafer = wafer * dies.lithography_cost_factor(node.lithography_share, used)
+    raw = dies.raw_die_cost(wafer, np.where(per_wafer > 0.0, per_wafer, np.nan))
+    passed = yields.sort_pass_share(sold, design.test_coverage)
+    passed = np.where(passed > 0.0, passed, np.nan)
+    carbon = die_carbon(
+        area, passed, node.fab_energy, node.fab_carbon_intensity, node.fab_gas_carbon, node.fab_material_carbon
+    )
+    sort = dies.testing_cost(node.sort_time, node.tester_rate)
+    return _Dies(per_wafer, sold, passed, raw, dies.good_die_cost(raw, 0.0, passed), sort, carbon)
+
+
+def _base_dies(design: Columns, node: Columns, placed: bool) -> _Dies:
+    """Base dies, which must be perfect; nothing where there are none."""
+    based = design.num_base_dies > 0.0
+    if not based.any():
+        return _Dies(*(np.zeros(based.shape),) * len(_Dies._fields))
+    base = _dies(design, node, design.base_area, np.nan, placed, harvested=False)
+    return _Dies(*(np.where(based, values, 0.0) for values in base))
+
+
+def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> _Package:
+    """Carrier and substrate; where there is no other carrier, the substrate is the carrier."""
+    organic = np.isin(package.structure, ORGANIC)
+    carrier_area = carried * package.carrier_area_ratio
+    substrate_area = np.where(organic, carried, carrier_area) * package.substrate_area_ratio
+    parts = np.where(package.structure == "organic", chips, 1.0)
+    layers = packages.substrate_layer_factor(
+        substrate_area, parts, package.substrate_medium_area, package.substrate_large_area
+    )
+    substrate = packages.substrate_cost(substrate_area, package.substrate_price, layers)
+    carrier = packages.carrier_cost(
+        package.carrier_wafer_price, _carriers_per_wafer(package, carrier_area), carrier_area,
+        package.carrier_bump_price, bridges, package.bridge_cost,
+    )  # fmt: skip
+    defects = yields.critical_defects(carrier_area, package.carrier_defect_density)
+    good = yields.negative_binomial_yield(defects, package.carrier_clustering)
+    fields = np.ceil(carrier_area / package.carrier_field_area)
+    good = good * yields.stitching_yield(package.carrier_stitch_yield, fields)
+    good = good * packages.bond_yield(package.bridge_yield, bridges)
+    return _Package(
+        np.where(organic, np.nan, carrier_area),
+        substrate_area,
+        np.where(organic, substrate, carrier),
+        np.where(organic, 0.0, substrate),
+        np.where(organic, 1.0, good),
+        np.where(organic, 1.0, package.attach_yield),
+        np.where(organic, layers, 1.0),
+    )
+
+
+def _carriers_per_wafer(package: Columns, area: Array) -> Array:
+    """Square carriers on a wafer; 1 where wafers are free of charge, NaN where none fits on one that is not."""
+    side, wafer = np.sqrt(area), package.carrier_wafer_price
+    sizes = (side, side, package.carrier_wafer_diameter, package.carrier_edge_exclusion, package.carrier_scribe_width)
+    number = dies.dies_per_wafer(*sizes)
+    exponential = package.carrier_count == "exponential"
+    if exponential.any():
+        number = np.where(exponential, dies.dies_per_wafer_exponential(*sizes), number)
+    return np.where(number > 0.0, number, np.where(wafer > 0.0, np.nan, 1.0))
+
+
+def _module(
+    design: Columns,
+    package: Columns,
+    area: Array,
+    base_area: Array,
+    chip: _Dies,
+    base: _Dies,
+    below: _Package,
+    on_carrier: Array,
+) -> packages.Module:
+    """What a module is made of: dies with bumps, memory, carrier and substrate with assembly, and their yields."""
+    num_dies, num_base, stacks = design.num_dies, design.num_base_dies, design.memory_stacks
+    based, stacked = num_base > 0.0, package.structure == STACKED
+    bumps = packages.bumping_cost(area, num_dies, package.bump_price)
+    bumps = bumps + packages.bumping_cost(base_area, num_base, package.bump_price)
+    bonding = np.where(stacked, num_dies * area * package.stack_bonding_price, 0.0)
+    assembled = on_carrier + design.num_bridges + np.where(stacked, num_dies, 0.0)
+    good = packages.bond_yield(np.minimum(chip.sold / chip.passed, 1.0), num_dies)
+    if based.any():
+        good = good * np.where(based, packages.bond_yield(base.sold / base.passed, num_base), 1.0)
+    base_sort = np.where(based, num_base * base.sort / base.passed, 0.0)
+    return packages.Module(
+        chips_first=np.asarray(package.structure == CHIPS_FIRST, dtype=float),
+        raw_dies=num_dies * chip.raw + num_base * base.raw + bumps + bonding,
+        die_defects=num_dies * (chip.good - chip.raw) + num_base * (base.good - base.raw),
+        sort_test=num_dies * chip.sort / chip.passed + base_sort,
+        memory=np.where(stacks > 0.0, stacks * design.stack_capacity * design.memory_price, 0.0),
+        carrier=below.carrier,
+        substrate=below.substrate + (package.assembly_cost + assembled * package.assembly_cost_per_part),
+        final_test=dies.testing_cost(package.final_test_time, package.tester_rate),
+        carrier_yield=below.carrier_yield,
+        bonding_yield=packages.bond_yield(package.bonding_yield, on_carrier),
+        attach_yield=below.attach_yield,
+        stack_yield=np.where(stacked, packages.bond_yield(package.stack_bonding_yield, num_dies), 1.0),
+        final_yield=package.final_yield * good,
+    )
+
+
+def _one_time(
+    design: Columns,
+    node: Columns,
+    base_node: Columns,
+    package: Columns,
+    area: Array,
+    base_area: Array,
+    below: _Package,
+) -> dict[str, Array]:
+    """One-time costs of modules, chips, masks and package, and what one module carries of them."""
+    num_dies, num_base, volume = design.num_dies, design.num_base_dies, design.volume
+    based = np.where(num_base > 0.0, 1.0, 0.0)
+    module_rate, chip_rate, fixed, mask_set = (
+        np.where(based > 0.0, getattr(base_node, name), 0.0)
+        for name in ("nre_module_per_area", "nre_chip_per_area", "nre_chip_fixed", "mask_set_price")
+    )
+    linked = np.where(area - design.module_area > 0.0, package.link_design_area, 0.0)
+    modules = packages.chip_nre(design.module_area, design.num_designs, node.nre_module_per_area)
+    modules = modules + packages.chip_nre(linked, 1.0, node.nre_module_per_area)
+    chips = packages.chip_nre(area, design.num_designs, node.nre_chip_per_area, node.nre_chip_fixed)
+    masks = design.num_designs * node.mask_set_price
+    base_modules = packages.chip_nre(base_area, based, module_rate)
+    base_chips = packages.chip_nre(base_area, based, chip_rate, fixed)
+    packaging = packages.package_nre(
+        np.where(np.isnan(below.carrier_area), 0.0, below.carrier_area), package.nre_per_carrier_area,
+        below.substrate_area, package.nre_per_substrate_area * below.layers, package.nre_fixed,
+    )  # fmt: skip
+    family = np.where(np.isnan(design.family_volume), num_dies * volume, design.family_volume)
+    base_made = np.where(num_base > 0.0, num_base * volume, 1.0)
+    base_family = np.where(np.isnan(design.base_family_volume), base_made, design.base_family_volume)
+    per_unit = packages.amortized_nre(modules + chips + masks, num_dies, family)
+    per_unit = per_unit + packages.amortized_nre(base_modules + base_chips + mask_set, num_base, base_family)
+    return {
+        "nre_module": modules + base_modules,
+        "nre_chip": chips + base_chips,
+        "nre_package": packaging,
+        "nre_masks": masks + mask_set,
+        "nre_per_unit": per_unit + packages.amortized_nre(packaging, 1.0, volume),
+    }
+
+
+def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
+    """Whether dies fit one exposure field of their node, or the node joins fields.
+
+    Parameters
+    ----------
+    area : numeric
+        Area of one die; NaN: not known, taken to fit. [mm2]
+    width : numeric
+        Its width; NaN: square, or as wide as the field. [mm]
+    node : Columns
+        Rows of the sheet ``process_nodes``.
+
+    Returns
+    -------
+    fits : array of bool
+        Also where the node is not known. [-]
+
+    References
+    ----------
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
+       systems", 2025, arXiv:2503.15753.
+    """
+    return np.asarray(~((_fields(array(area), width, node) > 1.0) & np.isnan(node.stitch_yield)))
+
+
+def design_rules(design: Columns, node: Columns, base_node: Columns, package: Columns) -> list[DesignRule]:
+    """What a design must state, and what a die and a package allow.
+
+    Parameters
+    ----------
+    design : Columns
+        Rows of the sheet ``chiplets``.
+    node : Columns
+        Process of the compute dies: rows of the sheet ``process_nodes``.
+    base_node : Columns
+        Process of the base dies, NaN where a design names none: rows of the sheet ``process_nodes``.
+    package : Columns
+        Rows of the sheet ``packages``.
+
+    Returns
+    -------
+    list of DesignRule
+        In the order in which they are said.
+    """
+    based, has_memory = design.num_base_dies > 0.0, design.memory_stacks > 0.0
+    has_base = ~np.isnan(base_node.wafer_price)
+    linked = ~np.isnan(design.link_bandwidth)
+    memory = "{words} must be given where there are stacks of memory"
+    large = (
+        "a die of {across:.4g} x {down:.4g} mm ({area:.4g} mm2) is larger than the reticle of {wide:g} x {high:g} mm; "
+        "split it, or give its node a stitch yield"
+    )
+    rules = [
+        DesignRule(
+            "link_bandwidth",
+            linked & np.isnan(package.link_bandwidth + package.link_area),
+            'package "{package}" has no die-to-die link; leave this blank',
+        ),
+        DesignRule(
+            "base_area", based & np.isnan(design.base_area), "base area must be given where there are base dies"
+        ),
+        DesignRule("base_node", based & ~has_base, "base node must be given where there are base dies"),
+        *(
+            DesignRule(name, has_memory & np.isnan(getattr(design, name)), memory.format(words=name.replace("_", " ")))
+            for name in ("stack_capacity", "memory_price")
+        ),
+        DesignRule(
+            "num_base_dies",
+            (package.structure == STACKED) & ~based,
+            'package "{package}" bonds dies on base dies; give their number',
+        ),
+        DesignRule(
+            "num_units_needed",
+            design.num_units_needed > design.num_units,
+            "more units are needed than a die has ({units:g})",
+            {"units": design.num_units},
+        ),
+    ]
+    chips = [("module_area", node, _die_area(design, package), design.die_width, np.full(based.shape, True))]
+    if based.any():
+        chips.append(("base_area", base_node, design.base_area, np.full(based.shape, np.nan), based & has_base))
+    for name, process, area, width, present in chips:
+        across = _across(area, width, process.reticle_width)
+        values = {"across": across, "down": area / across, "area": area,
+                  "wide": process.reticle_width, "high": process.reticle_height}  # fmt: skip
+        rules.append(DesignRule(name, ~fits_reticle(area, width, process) & present, large, values))
+    return rules

@@ -1,0 +1,317 @@
+"""Workbooks and reports of studies: settings, plans, tables, findings and charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.chart import LineChart
+from openpyxl.chart.marker import Marker
+from openpyxl.chart.shapes import GraphicalProperties
+from openpyxl.drawing.line import LineProperties
+from openpyxl.formatting.rule import ColorScaleRule
+from openpyxl.styles import Font
+from openpyxl.utils import get_column_letter
+
+from xlperf.studies import NAMES, study
+from xlperf.studies.inputs import SHEET, study_workbook
+from xlperf.studies.outcome import Study, setting_text
+from xlperf.workbook import style
+from xlperf.workbook.build import table_of
+from xlperf.workbook.charts import (
+    Cells,
+    bar_chart,
+    bar_series,
+    colour,
+    draw_axis,
+    draw_lying_axes,
+    frame,
+    label_series,
+    longest,
+    place_plot,
+    point_series,
+    scatter_chart,
+)
+from xlperf.workbook.package import replace_file, workbook_bytes
+from xlperf.workbook.style import add_styles, fitted_format, link, page_setup, put, title
+from xlperf.workbook.tables import data_rows, table_name, write_table
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.studies.outcome import Chart, Finding, Inputs, Outcome, Study, StudySheet
+
+
+_TOP = 4
+
+
+def study_package(study: Study) -> bytes:
+    """The workbook of a study: its question, its settings, its plans and the rows that it adds to the catalog."""
+    from openpyxl import Workbook
+
+    book = Workbook()
+    book.remove(book.worksheets[0])
+    add_styles(book)
+    sheet = book.create_sheet(SHEET)
+    title(sheet, study.title, study.question)
+    for letter, width in zip("ABCD", (34, 44, 12, 100), strict=True):
+        sheet.column_dimensions[letter].width = width
+    for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
+        put(sheet.cell(_TOP, column), words, "xlperf header")
+    for row, setting in enumerate(study.settings, start=_TOP + 1):
+        entries = (setting.name.replace("_", " "), setting_text(setting.default), setting.unit, setting.meaning)
+        for column, (value, look) in enumerate(
+            zip(entries, ("xlperf key", "xlperf input", "xlperf text", "xlperf text"), strict=True), start=1
+        ):
+            put(sheet.cell(row, column), value, look, "General" if column == 2 else None)
+    page_setup(sheet)
+    for kind, rows in study.rows().items():
+        table = table_of(kind, rows)
+        used = [
+            column
+            for column in table.schema.columns
+            if column.name in table and any(row.get(column.name) is not None for row in rows)
+        ]
+        sheet = book.create_sheet(kind)
+        title(sheet, kind.replace("_", " ").capitalize(), f"Of the study {study.name}; columns may be added.")
+        write_table(sheet, used, data_rows(table, used), f"A{_TOP}", kind)
+        page_setup(sheet, _TOP)
+    book.properties.creator = "xlperf"
+    book.properties.title = study.title
+    return workbook_bytes(book)
+
+
+def write_study(path: str | Path, study: Study) -> None:
+    """Write the workbook of a study; a file that exists is replaced whole.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    replace_file(path, study_package(study))
+
+
+def build_studies(*names: str) -> list[Path]:
+    """Write the shipped workbooks of the studies named, or of all."""
+    targets = [study_workbook(name) for name in names or NAMES]
+    for target in targets:
+        target.parent.mkdir(exist_ok=True)
+        write_study(target, study(target.stem))
+    return targets
+
+
+_TOP = 4
+_ROW = 15.0  # height of a row without one of its own, in points
+_TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
+
+
+def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
+    """Add the sheets of a study behind the summary."""
+    _study_sheet(workbook.create_sheet("study", 1), study, inputs, outcome)
+    for place, source in enumerate(outcome.sheets, start=2):
+        _table_sheet(workbook.create_sheet(source.name, place), source)
+
+
+def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcome) -> None:
+    colour: Any = sheet.sheet_properties
+    colour.tabColor = style.TEAL
+    title(sheet, study.title, study.question)
+    link(sheet["A3"], "summary", "to the summary")
+    for letter, width in zip("ABCD", (30, 52, 12, 90), strict=True):
+        sheet.column_dimensions[letter].width = width
+    row = _heading(sheet, _TOP, "Findings")
+    row = finding_rows(sheet, outcome.findings, row, 4, 150)
+    row = _heading(sheet, row + 1, "Published")
+    put(sheet.cell(row, 1), study.published, "xlperf text")
+    sheet.merge_cells(start_row=row, start_column=1, end_row=row, end_column=4)
+    sheet.cell(row, 1).alignment = style_wrap()
+    sheet.row_dimensions[row].height = 13.5 * -(-len(study.published) // 160) + 4
+    row += 2
+    if study.settings:
+        row = _heading(sheet, row, "Settings")
+        for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
+            put(sheet.cell(row, column), words, "xlperf header")
+        for setting in study.settings:
+            row += 1
+            value = setting_text(inputs.settings[setting.name])
+            put(sheet.cell(row, 1), setting.name.replace("_", " "), "xlperf key")
+            put(sheet.cell(row, 2), value, "xlperf input", "General")
+            put(sheet.cell(row, 3), setting.unit if setting.unit != "-" else None, "xlperf text")
+            put(sheet.cell(row, 4), setting.meaning, "xlperf text")
+        row += 2
+    row = _heading(sheet, row, "Sheets of this study")
+    for source in outcome.sheets:
+        link(sheet.cell(row, 1), source.name, source.name)
+        put(sheet.cell(row, 2), source.heading, "xlperf text")
+        sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=4)
+        sheet.cell(row, 2).alignment = style_wrap()
+        sheet.row_dimensions[row].height = 13.5 * -(-len(source.heading) // 125) + 4
+        row += 1
+    words = f"To run it again with other numbers: xlperf new STUDY.xlsx --study {study.name}, edit, then "
+    words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
+    put(sheet.cell(row + 1, 1), words, "xlperf note")
+    sheet.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=4)
+    page_setup(sheet)
+
+
+def style_wrap() -> Any:
+    """Alignment of words in merged cells."""
+    from openpyxl.styles import Alignment
+
+    return Alignment(horizontal="left", vertical="top", wrap_text=True)
+
+
+def finding_rows(sheet: Worksheet, findings: Sequence[Finding], row: int, last: int, across: int) -> int:
+    """Write findings, one in a row; the row below them."""
+    for finding in findings:
+        tag: Any = put(sheet.cell(row, 1), finding.tag, "xlperf text")
+        tag.font = Font(name=style.FONT, size=10, bold=True, color=_TONES[finding.tone])
+        put(sheet.cell(row, 2), finding.words, "xlperf text")
+        sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=last)
+        sheet.cell(row, 2).alignment = style_wrap()
+        sheet.row_dimensions[row].height = 13.5 * -(-len(finding.words) // across) + 4
+        row += 1
+    return row
+
+
+def _heading(sheet: Worksheet, row: int, words: str) -> int:
+    put(sheet.cell(row, 1), words, "xlperf heading")
+    sheet.row_dimensions[row].height = 24
+    return row + 1
+
+
+def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
+    colour: Any = sheet.sheet_properties
+    colour.tabColor = style.TEAL
+    title(sheet, source.name.capitalize(), source.heading)
+    link(sheet["A3"], "study", "to the study")
+    deep = -(-len(source.charts) // 2)
+    each = math.ceil(SIZE[1] / 2.54 * 72 / _ROW) + 1
+    top = _TOP + deep * each
+    rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in source.rows]
+    area = write_table(sheet, source.columns, rows, f"A{top}", table_name(f"study {source.name}"), fitted=True)
+    sheet.freeze_panes = f"B{_TOP}" if deep else f"B{top + 1}"
+    if source.shaded:
+        _shade(sheet, source, source.shaded, top)
+    left = _anchor(sheet, SIZE[0])
+    for place, chart in enumerate(source.charts):
+        down, across = divmod(place, 2)
+        drawn = study_chart(chart, source, sheet, top)
+        sheet.add_chart(drawn, f"{'A' if across == 0 else left}{_TOP + down * each}")
+    page_setup(sheet, None if deep else top, area=None if deep else area)
+
+
+def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int) -> None:
+    every = [column.name for column in source.columns]
+    columns = sorted(every.index(name) + 1 for name in names)
+    first, last = get_column_letter(columns[0]), get_column_letter(columns[-1])
+    make: Any = ColorScaleRule
+    rule = make(
+        start_type="min",
+        start_color="FFF7FAFC",
+        mid_type="percentile",
+        mid_value=50,
+        mid_color="FFB9D3EE",
+        end_type="max",
+        end_color="FF2F6DB5",
+    )
+    sheet.conditional_formatting.add(f"{first}{top + 1}:{last}{top + len(source.rows)}", rule)
+
+
+def _anchor(sheet: Worksheet, width: float) -> str:
+    """Letter of the first column that starts right of a chart at column A of a width. [cm]"""
+    across, column = 0.0, 1
+    while across < width + 0.5:
+        across += (sheet.column_dimensions[get_column_letter(column)].width or 9.0) * 0.19
+        column += 1
+    return get_column_letter(column)
+
+
+_PALETTE = ("2F6DB5", "E08A2E", "2E9E8F", "C0392B", "8C6BB1", "5B8C3A", "C9B037", "6F4E7C", "7FB2E5", "8D99A6")
+_MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
+SIZE = (22.0, 11.0)
+
+
+def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) -> Any:
+    """A native chart of some columns of a table."""
+    names = [column.name for column in source.columns]
+    first, last = chart.rows or (0, len(source.rows))
+
+    def cells(name: str) -> Cells:
+        return Cells(sheet, names.index(name) + 1, top + 1 + first, top + last)
+
+    def header(name: str) -> Cells:
+        return Cells(sheet, names.index(name) + 1, top, top)
+
+    drawn_values = [value for name in chart.y for value in source.values(name)]
+    number = fitted_format(source.columns[names.index(chart.y[0])], drawn_values)
+    if chart.kind in ("bars", "columns"):
+        grouping, overlap = ("stacked", 100) if chart.stacked else ("clustered", -5)
+        drawn = bar_chart(chart.title, "bar" if chart.kind == "bars" else "col", SIZE, grouping, overlap)
+        for place, name in enumerate(chart.y):
+            shade = colour(name, place) if name.startswith(("time_", "memory_")) else _PALETTE[place % len(_PALETTE)]
+            drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shade))
+        if chart.kind == "bars":
+            draw_lying_axes(drawn, chart.y_title, number)
+            place_plot(drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * SIZE[0]), 1.2, 0.6, 2.6)
+        else:
+            _draw_labelled_axes(drawn, chart, cells(chart.x), number)
+        if chart.log_y:
+            drawn.y_axis.scaling.logBase = 10
+        return drawn
+    values = cells(chart.x).values
+    if chart.kind == "lines" and any(isinstance(value, str) for value in values):
+        drawn = LineChart()
+        frame(drawn, chart.title, *SIZE)
+        for place, name in enumerate(chart.y):
+            series = label_series(header(name), cells(chart.x), cells(name))
+            _drawn(series, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], True)
+            drawn.series.append(series)
+        _draw_labelled_axes(drawn, chart, cells(chart.x), number)
+        if chart.log_y:
+            drawn.y_axis.scaling.logBase = 10
+        return drawn
+    drawn = scatter_chart(chart.title, SIZE)
+    for place, name in enumerate(chart.y):
+        points = point_series(header(name), cells(chart.x), cells(name))
+        _drawn(points, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
+        drawn.series.append(points)
+    draw_axis(drawn.x_axis, chart.x_title, "General" if chart.log_x else None, lines=True)
+    draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
+    for axis, log, shown in (
+        (drawn.x_axis, chart.log_x, values),
+        (drawn.y_axis, chart.log_y, [value for name in chart.y for value in cells(name).values]),
+    ):
+        numbers = [float(v) for v in shown if isinstance(v, int | float) and v > 0]
+        if log and numbers:
+            axis.scaling.logBase = 10
+            axis.scaling.min = 10.0 ** math.floor(math.log10(min(numbers)))
+            axis.scaling.max = 10.0 ** math.ceil(math.log10(max(numbers)) + 1e-9)
+    drawn.x_axis.crosses = "min"
+    drawn.y_axis.crosses = "min"
+    place_plot(drawn, 2.2, 1.2, 0.6, 3.0)
+    return drawn
+
+
+def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) -> None:
+    """Axes of columns or lines over labels, which are turned where they would not stand side by side."""
+    letters = longest(labels)
+    steep = letters * len(labels.values) > 90
+    draw_axis(drawn.x_axis, chart.x_title, degrees=-45 if steep else 0, size=8)
+    draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
+    place_plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * letters, 4.0) if steep else 0.4) + 2.6)
+
+
+def _drawn(series: Any, shade: str, symbol: str, line: bool) -> None:
+    fill = GraphicalProperties(solidFill=shade, ln=LineProperties(solidFill="FFFFFF", w=3175))
+    shape: Any = symbol
+    if symbol in ("x", "plus", "star"):
+        fill = GraphicalProperties(noFill=True, ln=LineProperties(solidFill=shade, w=12700))
+    series.marker = Marker(symbol=shape, size=6, spPr=fill)
+    stroke = LineProperties(solidFill=shade, w=22225) if line else LineProperties(noFill=True)
+    series.graphicalProperties = GraphicalProperties(ln=stroke)
+    series.smooth = False
