@@ -20,6 +20,7 @@ _ELEMENT_SIZES = np.array([each.element_size for each in _SERVED])
 _CACHES = np.array([SERVED_PRECISIONS.index(each.cache) for each in _SERVED])
 _IN_TABLE = np.array([PRECISION_CODES[name] for name in SERVED_PRECISIONS])
 _PRODUCTS = np.array([[name in each.products for name in SERVED_PRECISIONS] for each in _SERVED])
+_FOUR_BITS = np.array([each.weight_size < 1.0 for each in _SERVED])
 _NARROW_FLOAT = np.array([name in ("fp8", "fp4") for name in SERVED_PRECISIONS])
 _NAMES = np.array(SERVED_PRECISIONS, dtype=object)
 _MULTIPLIED = np.array([", ".join(each.products) for each in _SERVED], dtype=object)
@@ -95,6 +96,11 @@ class InferencePlan(PlanColumns):
     def multiplies(self) -> np.ndarray:
         """Where weights can be multiplied in the precision of the products: widened to it, never narrowed. [-]"""
         return np.asarray(_PRODUCTS[self.weight_codes, self.product_codes])
+
+    @cached_property
+    def four_bits(self) -> np.ndarray:
+        """Where weights are stored in 4 bits. [-]"""
+        return np.asarray(_FOUR_BITS[self.weight_codes])
 
     @property
     def stored_in_table(self) -> np.ndarray:

@@ -119,7 +119,7 @@ def wide_attention(plan: InferencePlan, architecture: Architecture) -> np.ndarra
        technical blog 1, 2025, table of the precision of each component.
     .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
     """
-    return np.asarray((plan.weight_size < 1.0) & bool(architecture.experts))
+    return np.asarray(plan.four_bits & bool(architecture.experts))
 
 
 def _columns(flags: np.ndarray, num_rows: int) -> np.ndarray:
