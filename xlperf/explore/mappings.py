@@ -6,12 +6,11 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.schema import column
-from xlperf.equations.plan.training_plan import PLACEHOLDERS
+from xlperf.equations.plan.training_plan import DEFAULT_SEQUENCE_LENGTH, PLACEHOLDERS
 from xlperf.explore.space import Mask, Space, Value, common_divisor, divides, divisors, powers_of_two
 
 MOST_MICRO_BATCH = 64.0
 """Largest micro batch that is tried where the global batch is left open. [-]"""
-DEFAULT_SEQUENCE_LENGTH = 4096.0
 _RANKS = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
 
 

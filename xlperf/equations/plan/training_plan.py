@@ -195,6 +195,11 @@ class TrainingPlan(PlanColumns):
         """Where sharded weights are gathered for every micro-batch; a pipeline keeps them for the whole step. [-]"""
         return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel < 2))
 
+    @cached_property
+    def gathers_once(self) -> np.ndarray:
+        """Where sharded weights are gathered once a step and whole gradients stay until its end: in a pipeline. [-]"""
+        return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel > 1))
+
     def again(self, module: str) -> Array:
         """1 where selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""
         found = self._recomputed.get(module)

@@ -11,7 +11,7 @@ from xlperf.base.arrays import Array
 FAMILIES = {"step": "serving_band", "loaded": "serving_band", "full": "capacity_band", "pooled": "capacity_band"}
 """Family of calibration constants that holds the two ends of each band."""
 NEARLY_FULL = 0.85
-"""Share of the requests that the memory takes from which on it is the limit: some places wait for their next request. [-]"""
+"""Share of the largest batch from which on memory is the limit: some places wait for their next request. [-]"""
 _MODES = {"static": "step", "continuous": "loaded", "disaggregated": "pooled"}
 
 
