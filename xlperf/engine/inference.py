@@ -21,17 +21,9 @@ from xlperf.engine.join import (
     named_rows,
     prefill_rows,
 )
-from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes, rounded_down
+from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, rounded_down, unpriced_notes
 from xlperf.engine.plans import plan_columns
-from xlperf.engine.token_costs import (
-    ALL_IN,
-    Terms,
-    basis_words,
-    mean_terms,
-    split_costs,
-    token_costs,
-    unpriced_notes,
-)
+from xlperf.equations.cost.tokens import ALL_IN, Terms, mean_terms, split_costs, token_costs
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.plan.rules import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
