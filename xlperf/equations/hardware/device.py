@@ -1,4 +1,4 @@
-"""An accelerator as arrays: what the kernel equations need of a datasheet row."""
+"""An accelerator as arrays, and what is assumed where its datasheet does not state a peak."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, Numeric, array
 
 
 def _unlimited() -> Array:
@@ -42,3 +42,74 @@ class Device:
     l2_bandwidth: Array
     num_multiprocessors: Array
     thermal_design_power: Array = field(default_factory=_unlimited)
+
+
+L2_BYTES_PER_CLOCK = 64.0
+"""Bytes that one multiprocessor reads from the last-level cache per clock: A100 to B200. [B]"""
+
+
+def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric) -> Array:
+    r"""Peak of the vector units in FP32: as stated, else a sixteenth of the 16-bit peak of the matrix units.
+
+    .. math:: P_v = P_{FP32} \text{ or } P_{BF16} / 16
+
+    Heuristic, this work: the ratio of H100.
+
+    Parameters
+    ----------
+    vector_peak : numeric
+        Stated peak in FP32; NaN: not stated. [FLOP/s]
+    matrix_peak : numeric
+        Dense peak of the matrix units in BF16; may be NaN where the other is stated. [FLOP/s]
+
+    Returns
+    -------
+    rate : numeric
+        Peak of the vector units. [FLOP/s]
+
+    Examples
+    --------
+    Not stated beside a matrix peak of 800:
+
+    >>> float(vector_flop_rate(np.nan, 800.0))
+    50.0
+    """
+    stated = array(vector_peak)
+    return np.where(np.isnan(stated), array(matrix_peak) / 16.0, stated)
+
+
+def cache_bandwidth(
+    stated_bandwidth: Numeric, num_multiprocessors: Numeric, clock_rate: Numeric, bytes_per_clock: Numeric
+) -> Array:
+    r"""Bandwidth of the last-level cache: as stated, else what the multiprocessors read per clock.
+
+    .. math:: B = n f b
+
+    Heuristic, this work; where neither is known the cache never binds.
+
+    Parameters
+    ----------
+    stated_bandwidth : numeric
+        Bandwidth of the datasheet; NaN: not stated. [B/s]
+    num_multiprocessors : numeric
+        Multiprocessors n; NaN: not stated. [-]
+    clock_rate : numeric
+        Their clock f; NaN: not stated. [1/s]
+    bytes_per_clock : numeric
+        Bytes b that each reads per clock; may be NaN where the bandwidth is stated. [B]
+
+    Returns
+    -------
+    bandwidth : numeric
+        Infinite where nothing is stated. [B/s]
+
+    Examples
+    --------
+    100 multiprocessors at 2 Hz:
+
+    >>> float(cache_bandwidth(np.nan, 100.0, 2.0, 64.0))
+    12800.0
+    """
+    stated, clocked = array(stated_bandwidth), array(num_multiprocessors) * array(clock_rate)
+    derived = np.where(np.isnan(clocked), np.inf, array(bytes_per_clock) * clocked)
+    return np.where(np.isnan(stated), derived, stated)
