@@ -24,6 +24,7 @@ RECORDS = {"TrainingPlan": "training"}  # records made from the schema, and thei
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
+WORDS = ("str", "Words")
 _ALL_CONSTANTS = ("Constants", "Mapping[str, Mapping[str, Array]]")
 _ON_A_CHIP = {
     "mm2": (1.3, 2.3),
@@ -270,7 +271,7 @@ def draw(function: Callable[..., Any], random: np.random.Generator, choice: str 
         if is_array(annotation):
             shape = _shape(entry.type + entry.text, default)
             drawn[name] = Leaf((name,), entry, entry.unit or "-", _random(random, entry, entry.unit or "-", shape))
-        elif annotation == "str" and choices(entry):
+        elif annotation in WORDS and choices(entry):
             drawn[name] = choice or choices(entry)[0]
         elif annotation == "Mapping[str, Array]":
             own = (
@@ -306,7 +307,7 @@ def _draw_columns(name: str, entry: Entry, random: np.random.Generator) -> Drawn
     """Every number and choice of a sheet, near its default or within its bounds; yields near 1."""
     drawn = DrawnColumns()
     for column in table_schema(_sheet(entry)).columns:
-        if column.kind == "number":
+        if column.kind in ("number", "result"):
             unit, default = unit_of(column).dimension, float(column.default or 0.0) * unit_of(column).factor
             values = _random(random, Entry(column.name, "", ""), unit, (ROWS,))
             if unit in _ON_A_CHIP:

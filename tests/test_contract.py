@@ -86,7 +86,7 @@ def _cases() -> list[tuple[str, str | None]]:
         options = [
             choice
             for entry in equations.section(equations.documentation(function), "Parameters")
-            if equations.parameters(function).get(entry.name) == "str"
+            if equations.parameters(function).get(entry.name) in equations.WORDS
             for choice in equations.choices(entry)
         ]
         found += [(name, option) for option in options or [None]]

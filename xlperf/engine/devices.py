@@ -138,7 +138,7 @@ def _costs(
     """Unit cost and purchase price of devices that name a package [USD], and why others have none."""
     from xlperf.engine.designs import evaluate_designs
     from xlperf.equations.cost.designs import fits_reticle
-    from xlperf.equations.cost.systems import system_price
+    from xlperf.equations.cost.tco import system_price
 
     made, packages = derived.chiplet, devices.text("package")
     based = made["num_base_dies"] > 0.0

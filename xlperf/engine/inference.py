@@ -13,17 +13,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.bands import band_ends, full_cache
 from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
-from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes, rounded_down
+from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, rounded_down, unpriced_notes
 from xlperf.engine.pools import mode_rules, pool_plans, pool_rows
-from xlperf.engine.token_costs import (
-    ALL_IN,
-    Terms,
-    basis_words,
-    mean_terms,
-    split_costs,
-    token_costs,
-    unpriced_notes,
-)
+from xlperf.equations.cost.tokens import ALL_IN, Terms, mean_terms, split_costs, token_costs
 from xlperf.equations.hardware.kernels import launched_ahead
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.plan.precisions import PRECISION_CODES

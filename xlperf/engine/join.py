@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays
 from xlperf.engine.networks import network_of, own_links, plain_networks
-from xlperf.engine.token_costs import Terms
+from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.device import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network

@@ -85,7 +85,7 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
 def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
     """One result of designs or servers, in the unit in which it is shown."""
     if table.kind == "servers":
-        from xlperf.engine.servers import evaluate_servers
+        from xlperf.engine.ownership import evaluate_servers
 
         found = evaluate_servers(table)
     else:

@@ -14,7 +14,7 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
-from xlperf.equations.cost.systems import crossover_volume
+from xlperf.equations.cost.tco import crossover_volume
 from xlperf.workbook.charts import Cells, Points, curves
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.workbook.report_data import Report, number_words

@@ -14,10 +14,15 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import Column, results_of, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.bridge import cost_bridge
-from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, first_rows
-from xlperf.engine.servers import HOUR_PARTS as SERVER_PARTS
-from xlperf.engine.token_costs import ALL_IN
+from xlperf.engine.ownership import (
+    ACCELERATOR_PARTS,
+    HOUR_PARTS,
+    SERVER_PARTS,
+    cost_bridge,
+    evaluate_ownership,
+    first_rows,
+)
+from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.workbook.charts import Cells, Part, horizontal_bars, tornado, waterfall
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.workbook.report_data import Plans, Report, number_words, plural, short
@@ -89,7 +94,7 @@ def used_designs(report: Report) -> np.ndarray:
 def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
     """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it."""
     from xlperf.engine.designs import evaluate_designs
-    from xlperf.engine.servers import evaluate_servers
+    from xlperf.engine.ownership import evaluate_servers
     from xlperf.explore.cost_sensitivity import cost_sensitivity
 
     catalog = report.catalog
