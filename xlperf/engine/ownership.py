@@ -13,7 +13,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.columns import columns_of
 from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.pools import prefill_rows
+from xlperf.engine.join import prefill_rows
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,

@@ -18,6 +18,7 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.stages import (
     Pipeline,
     RankParameters,
+    StageContents,
     StageParameters,
     fullest_parameters,
     pipeline_contents,
@@ -95,6 +96,11 @@ class Setting:
     def pipeline(self) -> Pipeline:
         """What the stages of the pipeline hold. [-]"""
         return pipeline_contents(self.model, self.plan)
+
+    @cached_property
+    def contents(self) -> StageContents:
+        """The same of the first, a middle and the last stage beside each other, (rows, 3). [-]"""
+        return self.pipeline.stages()
 
     @cached_property
     def parameters(self) -> RankParameters:
