@@ -156,6 +156,34 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
     return named
 
 
+def prefill_rows(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> np.ndarray:
+    """Accelerators that prefill: those of the plan but where separate pools have others.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans, (rows,).
+    catalog : Catalog
+        What they refer to.
+    accelerators : array of int64
+        Rows of the sheet accelerators that the plans name, (rows,).
+
+    Returns
+    -------
+    array of int64
+        Rows of the same sheet, (rows,).
+
+    Raises
+    ------
+    InputError
+        Naming every cell of ``prefill_accelerator`` whose name is not in the catalog.
+    """
+    if "prefill_accelerator" not in plans:
+        return accelerators
+    given = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+    return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, accelerators)
+
+
 def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
     """Structure of the models of plans as codes: rows of one code are evaluated together.
 
