@@ -11,12 +11,12 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.inference import evaluate_inference, phase_servings
+from xlperf.engine.inference import evaluate_inference, served_plans
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.kernels import Device, vector_time
 from xlperf.equations.plan.choices import Recompute
-from xlperf.equations.serving import Deployment, ServingWork, serving_work
+from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, pools_of, serving_work
 from xlperf.equations.serving.kernels import by_phase
 from xlperf.equations.serving.phases import FIXED
 from xlperf.equations.training import Part, Setting, Step, step
@@ -345,6 +345,22 @@ def _phase_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Ro
     return rows
 
 
+def _phase_deployments(plans: Table, catalog: Catalog) -> tuple[Deployment, Deployment]:
+    """What a prefill and a decode step of one plan run with, at their batches: the same but for separate pools."""
+    named = named_rows(plans, catalog)
+    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
+    mode = str(plans.filled("mode")[0])
+    served = served_plans(plans, catalog, named, architecture, mode)
+    deployment = served.setting.deployment
+    if served.both is not None and served.prefilling is not None and served.requests is not None:
+        pools = pools_of(served.both.deployment, deployment, served.prefilling.deployment, served.requests)
+        state, one = pool_state(pools.load, served.requests), np.ones_like(served.requests)
+        return pools.prefilling.with_batch(one, state.prompts), pools.decoding.with_batch(state.batch, one)
+    if mode == "continuous":
+        deployment = operating(deployment).running
+    return deployment, deployment
+
+
 def explain_inference(plans: Table, catalog: Catalog) -> Table:
     """Operators of the prefill and of one step of decoding of the first plan, on the critical path.
 
@@ -373,11 +389,11 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     rows: list[Row] = []
     decodes = results["tpot"][0] == results["tpot"][0]
     with np.errstate(all="ignore"):
-        for side, serving in enumerate(phase_servings(one, catalog)[: 2 if decodes else 1]):
-            work = serving_work(serving)
-            found = _phase_rows(serving, work, side)
+        for side, deployment in enumerate(_phase_deployments(one, catalog)[: 2 if decodes else 1]):
+            work = serving_work(deployment)
+            found = _phase_rows(deployment, work, side)
             spent = sum(float(str(row["exposed_time"])) for row in found)
-            step = float((serving.plan.tokens_per_step if side else np.ones(1))[0])
+            step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
             waited = step * float(results[("ttft", "tpot")[side]][0]) - spent
             rows += found
             if abs(waited) > _ROUNDING * spent:
