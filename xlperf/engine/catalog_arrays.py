@@ -140,6 +140,7 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
         "num_mtp_layers": models.number("num_mtp_layers", 0.0),
         "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
+        "wide_attention": models.filled("wide_attention"),
         "num_linear_layers": linear,
         **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
         "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
