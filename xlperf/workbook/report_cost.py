@@ -141,7 +141,7 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
 
 
 _Step = tuple[str, str, float, float, str]
-"""Subject, part, what it stands on, amount, colour."""
+"""Subject, part, sum of the parts below it, amount, colour."""
 
 
 def _servers_of(designs: Table, catalog: Catalog) -> tuple[Table, dict[int, str]]:
@@ -390,7 +390,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
 
 
 def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
-    """Fill the sheet that walks from cost and energy at the sheet prices to those of the owner."""
+    """Fill the sheet that goes from cost and energy at the sheet prices to those of the owner, line by line."""
     top = _TOP
     for letter, width in zip("ABCDEF", (54, 66, 14, 14, 14, 14), strict=True):
         sheet.column_dimensions[letter].width = width

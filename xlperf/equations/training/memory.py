@@ -180,11 +180,12 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         Parts, their sum ``memory``, and ``memory_reserved`` with the allocator's share. [B]
     """
     plan, held = setting.plan, setting.parameters
-    pipeline = setting.pipeline
-    modules, heads = pipeline.stages().mtp, pipeline.stages().head * held.head[:, None]
-    copied = np.where((plan.mtp_layers > 0) & ~plan.dualpipe, 1.0, 0.0)  # with DualPipe the same rank has one
-    last = pipeline.last._replace(embedding=copied)
-    contents = pipeline._replace(last=last).mirrored(plan.dualpipe).stages()
+    contents, modules = setting.contents, setting.contents.mtp
+    heads = contents.head * held.head[:, None]
+    if some(modules):  # they need a copy of the embedding, where their rank has none
+        copied = np.where((modules > 0) & ~plan.dualpipe[:, None], 1.0, contents.embedding)
+        contents = contents._replace(embedding=copied)
+    contents = contents.mirrored(plan.dualpipe)
     parameters = stage_parameters(setting.model, plan, held, contents)
 
     layer_activations_kept, activations = _activations(setting, contents, modules)

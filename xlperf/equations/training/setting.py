@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, total
-from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.network.topologies import Network
@@ -18,6 +18,7 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.stages import (
     Pipeline,
     RankParameters,
+    StageContents,
     StageParameters,
     fullest_parameters,
     pipeline_contents,
@@ -95,6 +96,11 @@ class Setting:
     def pipeline(self) -> Pipeline:
         """What the stages of the pipeline hold. [-]"""
         return pipeline_contents(self.model, self.plan)
+
+    @cached_property
+    def contents(self) -> StageContents:
+        """The same of the first, a middle and the last stage beside each other, (rows, 3). [-]"""
+        return self.pipeline.stages()
 
     @cached_property
     def parameters(self) -> RankParameters:

@@ -63,6 +63,14 @@ class StageContents(NamedTuple):
         """Layers with a dense feed-forward block. [-]"""
         return np.asarray(self.layers - self.mixtures)
 
+    def mirrored(self, rows: np.ndarray) -> StageContents:
+        """Three stages where, in some rows, a rank holds one of each end (DualPipe): the mean of both ends."""
+        if not some(rows):
+            return self
+        mean = (0.5 * (values[:, :1] + values[:, 2:]) for values in self)
+        ends = np.array([True, False, True]) & rows[:, None]
+        return StageContents(*(np.where(ends, half, values) for half, values in zip(mean, self, strict=True)))
+
 
 class Pipeline(NamedTuple):
     """Contents of the first stage, of the fullest one in between, and of the last; of one stage alone the first."""
@@ -70,17 +78,6 @@ class Pipeline(NamedTuple):
     first: StageContents
     middle: StageContents
     last: StageContents
-
-    def mirrored(self, rows: np.ndarray) -> Pipeline:
-        """The pipeline where, in some rows, a rank holds one stage of each end (DualPipe): the mean of both ends."""
-        if not some(rows):
-            return self
-        mean = [0.5 * (one + other) for one, other in zip(self.first, self.last, strict=True)]
-        first, last = (
-            StageContents(*(np.where(rows, half, own) for half, own in zip(mean, end, strict=True)))
-            for end in (self.first, self.last)
-        )
-        return Pipeline(first, self.middle, last)
 
     def stages(self) -> StageContents:
         """All three beside each other, (rows, 3)."""
@@ -273,7 +270,7 @@ def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
     )
 
 
-def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline) -> Pipeline:
+def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, contents: StageContents) -> StageContents:
     """What the stages hold as far as the pace of the pipeline depends on it.
 
     Unless a plan settles its layers, the first stage counts as full as those in between: they set the pace anyway.
@@ -286,19 +283,23 @@ def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline) -> Pip
         Stages, and how layers are split over them, (rows,). [-]
     pipeline : Pipeline
         As :func:`pipeline_contents` has it. [-]
+    contents : StageContents
+        Its stages beside each other, (rows, 3). [-]
 
     Returns
     -------
-    Pipeline
-        The same with another first stage, and with both ends on each rank with DualPipe. [-]
+    StageContents
+        The same with another first stage, and with both ends on each rank with DualPipe, (rows, 3). [-]
     """
-    first, middle, _ = pipeline
+    first, middle, last = pipeline
     settled = ~np.isnan(plan.first_stage_layers) | plan.split_by_cost
-    full = first._replace(
-        layers=np.where(settled, first.layers, middle.layers + first.mtp),
-        mixtures=np.where(settled, first.mixtures, middle.mixtures + _mtp_mixtures(model, first.mtp)),
+    layers = np.where(settled, first.layers, middle.layers + first.mtp)
+    mixtures = np.where(settled, first.mixtures, middle.mixtures + _mtp_mixtures(model, first.mtp))
+    pacing = contents._replace(
+        layers=side_by_side(layers, middle.layers, last.layers),
+        mixtures=side_by_side(mixtures, middle.mixtures, last.mixtures),
     )
-    return pipeline._replace(first=full).mirrored(plan.dualpipe)
+    return pacing.mirrored(plan.dualpipe)
 
 
 def _mtp_mixtures(model: Model, mtp: Array) -> Array:

@@ -383,7 +383,7 @@ def step(setting: Setting) -> Step:
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     parts = kernel_parts(setting)
     communication = communication_of(setting)
-    contents = pacing_contents(setting.model, plan, setting.pipeline).stages()
+    contents = pacing_contents(setting.model, plan, setting.pipeline, setting.contents)
     times = _stage_times(setting, _block_times(setting, parts, communication), contents)
     stage_time = times.time
     which = _critical_stage(setting, stage_time)
