@@ -10,8 +10,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, total
 from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import linear_attention_time, serving_gemm_time, vector_time
+from xlperf.equations.hardware.kernels import Device, linear_attention_time, serving_gemm_time, vector_time
 from xlperf.equations.model.linear import (
     CHUNK,
     STATE_SPACE_CHUNK,
