@@ -20,7 +20,7 @@ from xlperf.base.arrays import Columns
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.equations.plan.columns import PlanColumns
 
-RECORDS = {"TrainingPlan": "training"}  # records made from the schema, and their sheets
+RECORDS = {"TrainingPlan": "training", "InferencePlan": "inference"}  # records made from the schema, and their sheets
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
@@ -352,7 +352,9 @@ def _draw_record(name: str, kind: type[PlanColumns], random: np.random.Generator
     for column in table_schema(RECORDS[kind.__name__]).columns:
         if column.kind not in ("number", "flag", "choice"):
             continue
-        symbol = {"-": "-", "h": "s", "min": "s", "GB/s": "B/s", "T": "token"}.get(column.unit or "-", "-")
+        symbol = {"-": "-", "h": "s", "min": "s", "ms": "s", "request/s": "request/s", "GB/s": "B/s", "T": "token"}.get(
+            column.unit or "-", "-"
+        )
         entry = Entry(column.name, "", "1 where so" if column.kind == "flag" else "")
         values = _random(random, entry, symbol, (ROWS,))
         if column.kind == "choice":
@@ -388,7 +390,7 @@ def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
             fields[field] = _draw_all_constants((name, field), random)
             continue
         if annotation == "Mapping[str, Array]":
-            own = ("serving_software", "serving_memory")
+            own = ("serving_software", "serving_memory", "serving_load")
             fields[field] = {k: v for family in own for k, v in _draw_constants((name, field), family, random).items()}
             continue
         if not is_array(annotation) and annotation != "np.ndarray":
@@ -440,6 +442,8 @@ def outcomes(function: Callable[..., Any], result: Any) -> list[tuple[str, str, 
     if hasattr(result, "_fields") or dataclasses.is_dataclass(result) or isinstance(result, dict):
         found = list(_parts(result, entries))
     elif isinstance(result, tuple):
+        if any(isinstance(part, Mapping | PlanColumns) for part in result):
+            raise CannotDraw("results are records of columns")
         entries = entries * len(result) if len(entries) == 1 else entries
         assert len(entries) == len(result), f"{function.__name__}: {len(result)} results, {len(entries)} documented"
         found = [(entry.name, entry, part) for entry, part in zip(entries, result, strict=True)]

@@ -21,7 +21,7 @@ from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table,
 from xlperf.calibrate.published import Published
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.bands import FAMILIES
+from xlperf.equations.serving.bands import FAMILIES
 
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 TRAINING_BAND = "training_band"

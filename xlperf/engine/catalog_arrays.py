@@ -17,7 +17,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.device import L2_BYTES_PER_CLOCK, cache_bandwidth, vector_flop_rate
+from xlperf.equations.hardware.kernels import L2_BYTES_PER_CLOCK, cache_bandwidth, vector_flop_rate
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.precisions import PRECISIONS
 

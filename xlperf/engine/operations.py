@@ -14,6 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.engine.columns import plan_columns
 from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import training_setting
@@ -24,14 +25,14 @@ from xlperf.equations.hardware.attention import (
     kv_cache_traffic,
     visible_pairs,
 )
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import gemm_time, vector_time
+from xlperf.equations.hardware.kernels import Device, gemm_time, vector_time
 from xlperf.equations.hardware.roofline import product_traffic
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.rules import Remark, remarks_of_rows
+from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.communication import engine_all_reduce_time
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import product_times
@@ -220,13 +221,13 @@ def _stack(operations: Table, catalog: Catalog, stack: str) -> _Stack:
     named = named_rows(plans, catalog)
     architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
     if stack == "inference":
-        setting = serving_setting(plans, catalog, named, architecture)
-        serving, sizes = setting.serving, setting.serving.plan
+        setting = serving_setting(plans, plan_columns(plans, InferencePlan), catalog, named, architecture)
+        serving, sizes = setting.deployment, setting.deployment.plan
         place = _Place(serving.device, serving.wide_device, serving.attention_device, serving.network)
         wide = sizes.activation_size[:, None]
         return _Stack(
             place, serving.kernels, (wide, wide), sizes.attention_size[:, None], sizes.kv_size[:, None],
-            VECTOR_FLOP / wide, np.ones_like(wide), serving, setting.rules, dict(setting.extrapolated),
+            VECTOR_FLOP / wide, np.ones_like(wide), serving, setting.remarks, dict(setting.extrapolated),
         )  # fmt: skip
     own, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     narrow, wide = own.plan.product_size[:, None], own.plan.element_size[:, None]

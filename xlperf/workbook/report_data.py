@@ -13,7 +13,7 @@ import numpy as np
 from xlperf.base.errors import XlperfError
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.pools import prefill_rows
+from xlperf.engine.join import prefill_rows
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
