@@ -20,10 +20,11 @@ from xlperf.base.arrays import Columns
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.equations.plan.columns import PlanColumns
 
-RECORDS = {"TrainingPlan": "training"}  # records made from the schema, and their sheets
+RECORDS = {"TrainingPlan": "training", "InferencePlan": "inference"}  # records made from the schema, and their sheets
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
+WORDS = ("str", "Words")
 _ALL_CONSTANTS = ("Constants", "Mapping[str, Mapping[str, Array]]")
 _ON_A_CHIP = {
     "mm2": (1.3, 2.3),
@@ -270,7 +271,7 @@ def draw(function: Callable[..., Any], random: np.random.Generator, choice: str 
         if is_array(annotation):
             shape = _shape(entry.type + entry.text, default)
             drawn[name] = Leaf((name,), entry, entry.unit or "-", _random(random, entry, entry.unit or "-", shape))
-        elif annotation == "str" and choices(entry):
+        elif annotation in WORDS and choices(entry):
             drawn[name] = choice or choices(entry)[0]
         elif annotation == "Mapping[str, Array]":
             own = (
@@ -306,7 +307,7 @@ def _draw_columns(name: str, entry: Entry, random: np.random.Generator) -> Drawn
     """Every number and choice of a sheet, near its default or within its bounds; yields near 1."""
     drawn = DrawnColumns()
     for column in table_schema(_sheet(entry)).columns:
-        if column.kind == "number":
+        if column.kind in ("number", "result"):
             unit, default = unit_of(column).dimension, float(column.default or 0.0) * unit_of(column).factor
             values = _random(random, Entry(column.name, "", ""), unit, (ROWS,))
             if unit in _ON_A_CHIP:
@@ -351,7 +352,9 @@ def _draw_record(name: str, kind: type[PlanColumns], random: np.random.Generator
     for column in table_schema(RECORDS[kind.__name__]).columns:
         if column.kind not in ("number", "flag", "choice"):
             continue
-        symbol = {"-": "-", "h": "s", "min": "s", "GB/s": "B/s", "T": "token"}.get(column.unit or "-", "-")
+        symbol = {"-": "-", "h": "s", "min": "s", "ms": "s", "request/s": "request/s", "GB/s": "B/s", "T": "token"}.get(
+            column.unit or "-", "-"
+        )
         entry = Entry(column.name, "", "1 where so" if column.kind == "flag" else "")
         values = _random(random, entry, symbol, (ROWS,))
         if column.kind == "choice":
@@ -387,7 +390,7 @@ def _draw_bundle(name: str, kind: type, random: np.random.Generator) -> Any:
             fields[field] = _draw_all_constants((name, field), random)
             continue
         if annotation == "Mapping[str, Array]":
-            own = ("serving_software", "serving_memory")
+            own = ("serving_software", "serving_memory", "serving_load")
             fields[field] = {k: v for family in own for k, v in _draw_constants((name, field), family, random).items()}
             continue
         if not is_array(annotation) and annotation != "np.ndarray":
@@ -439,6 +442,8 @@ def outcomes(function: Callable[..., Any], result: Any) -> list[tuple[str, str, 
     if hasattr(result, "_fields") or dataclasses.is_dataclass(result) or isinstance(result, dict):
         found = list(_parts(result, entries))
     elif isinstance(result, tuple):
+        if any(isinstance(part, Mapping | PlanColumns) for part in result):
+            raise CannotDraw("results are records of columns")
         entries = entries * len(result) if len(entries) == 1 else entries
         assert len(entries) == len(result), f"{function.__name__}: {len(result)} results, {len(entries)} documented"
         found = [(entry.name, entry, part) for entry, part in zip(entries, result, strict=True)]

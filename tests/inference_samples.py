@@ -10,11 +10,13 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
-from xlperf.equations.hardware.device import Device
+from xlperf.catalog.table import Table
+from xlperf.engine.columns import plan_columns
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import DENSE
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.serving_plan import inference_plan
+from xlperf.equations.plan.serving_plan import InferencePlan, with_defaults
 from xlperf.equations.serving import Deployment, serving_results
 
 LLAMA_7B = (32, 4096, 32, 32, 128, 11008, 32000)
@@ -55,10 +57,10 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
         for plan in plans
     ]
 
-    def column(name: str) -> Any:
+    columns = {}
+    for name in [name for name in filled[0] if name != "model"]:
         values = [plan[name] for plan in filled]
-        return np.array(values, dtype=object if isinstance(values[0], str) else np.float64)
-
+        columns[name] = np.array(values, dtype=object if isinstance(values[0], str) else np.float64)
     shapes = np.array([plan["model"] for plan in filled], dtype=np.float64).T
     ones, zeros = np.ones(rows), np.zeros(rows)
     model = Model(
@@ -98,10 +100,7 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
         num_rings=0.0 * tiers,
         num_links=tiers,
     )
-    names = ("num_accelerators", "tensor_parallel", "pipeline_parallel", "prompt_length", "output_length")
-    plan = inference_plan(
-        *(column(name) for name in (*names, "batch_size", "concurrency", "precision", "kv_precision"))
-    )
+    plan = with_defaults(plan_columns(Table("inference", columns), InferencePlan))
     return Deployment(
         model=model,
         device=device,
@@ -113,6 +112,7 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
         software={
             **constants("serving_software", rows, **software),
             **constants("serving_memory", rows, **software),
+            **constants("serving_load", rows, **software),
         },
         reserved_memory=np.full(rows, reserved),
         architecture=DENSE,

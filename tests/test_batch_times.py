@@ -9,15 +9,18 @@ from benchmarks.plans import plans_of
 from xlperf.base.arrays import total
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.columns import plan_columns
 from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving import BatchTimes, Deployment, phase_times, serving_work
 
 
 def serving_of(plans: Table) -> Deployment:
     catalog = load_catalog()
     named = named_rows(plans, catalog)
-    return serving_setting(plans, catalog, named, architecture_of(int(architecture_codes(named, catalog)[0]))).serving
+    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
+    return serving_setting(plans, plan_columns(plans, InferencePlan), catalog, named, architecture).deployment
 
 
 def alike(number: int) -> Table:

@@ -21,6 +21,13 @@ NOT_DRAWN = {
     "hardware.kernels.casts_apart": "the constants of all kernels by family",
     "hardware.kernels.launched_ahead": "the constants of all kernels by family",
     "cost.designs.design_rules": "rules in words",
+    "plan.serving_plan.with_defaults": "columns of the sheet in and out",
+    "plan.serving_plan.pool_plans": "columns of the sheet in and out",
+    "serving.deployment.engine_constants": "the constants of all kernels by family",
+    "serving.bands.full_cache": "masks in place of numbers",
+    "serving.bands.band_of_mode": "words",
+    "serving.bands.band_ends": "words",
+    "serving.deployment.host_times": "constants of any family",
     "serving.continuous.loaded_results": "takes the state that operating returns",
     "serving.kernels.attention_kernels": "takes the batching that batching_of returns",
     "serving.kernels.by_phase": "a number of phases",
@@ -39,16 +46,6 @@ NOT_DRAWN = {
     "plan.rules.broken_rules": "rules in words",
     "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
     "plan.rules.remarks_of_rows": "rules in words",
-    "plan.serving_plan.attention_precision": "names of precisions",
-    "plan.serving_plan.cache_precision": "names of precisions",
-    "plan.serving_plan.inference_plan": "names of precisions",
-    "plan.serving_rules.serving_rules": "rules in words",
-    "plan.serving_rules.serving_warnings": "rules in words",
-    "plan.serving_plan.distinct_names": "names of precisions",
-    "plan.serving_plan.sizes": "names of precisions",
-    "plan.serving_plan.product_precision": "names of precisions",
-    "plan.serving_rules.precision_rules": "rules in words",
-    "plan.serving_rules.unmodelled_rules": "rules in words",
     "training.recompute.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",
     "model.operators.joined": "any number of arguments",
@@ -86,7 +83,7 @@ def _cases() -> list[tuple[str, str | None]]:
         options = [
             choice
             for entry in equations.section(equations.documentation(function), "Parameters")
-            if equations.parameters(function).get(entry.name) == "str"
+            if equations.parameters(function).get(entry.name) in equations.WORDS
             for choice in equations.choices(entry)
         ]
         found += [(name, option) for option in options or [None]]

@@ -23,7 +23,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs, evaluate_servers
-from xlperf.engine.servers import HOUR_PARTS
+from xlperf.engine.ownership import SERVER_PARTS
 from xlperf.workbook.build import read_tables, table_of, workbook_package
 from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns
 from xlperf.workbook.tables import data_rows
@@ -99,8 +99,8 @@ def test_parts_add_up_in_the_cells(built: bytes) -> None:
     assert sum(design[_header("chiplets", name)] for name in parts) == pytest.approx(module, rel=1e-12)
     assert design["bill of materials (USD)"] == pytest.approx(module + (design["board cost (USD)"] or 0.0), rel=1e-12)
     server = _cells(values, "servers")[0]
-    assert set(HOUR_PARTS) < set(LIVE_RESULTS["servers"])
-    hour = sum(server[_header("servers", name)] for name in HOUR_PARTS)
+    assert set(SERVER_PARTS) < set(LIVE_RESULTS["servers"])
+    hour = sum(server[_header("servers", name)] for name in SERVER_PARTS)
     assert hour == pytest.approx(server["cost rate (USD/h)"], rel=1e-12)
 
 

@@ -230,6 +230,25 @@ def test_readme_names_every_command() -> None:
     assert not missing
 
 
+def test_readme_repeats_the_accuracy_page() -> None:
+    """The small table of the README holds rows of the tables in workbooks/accuracy.md, whose commands renew them."""
+    page = (ROOT / "workbooks" / "accuracy.md").read_text(encoding="utf-8")
+
+    def rows(text: str, columns: list[int]) -> dict[tuple[str, str], list[str]]:
+        lines = [
+            line.strip("|").split("|") for line in text.splitlines() if re.match(r"\| (training|inference): ", line)
+        ]
+        return {(row[0].strip(), row[1].strip()): [row[column].strip() for column in columns] for row in lines}
+
+    def table(name: str) -> str:
+        return page.partition(f"<!-- {name}: begin -->")[2].partition(f"<!-- {name}: end -->")[0]
+
+    fitted, left_out = rows(table("accuracy"), [2, 4, 5]), rows(table("cross-validation"), [7, 8])
+    said = rows(_readme(), [2, 3, 4, 5, 6])
+    assert len(said) > 5
+    assert said == {key: [*fitted[key], *left_out.get(key, ["-", "-"])] for key in said}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -243,7 +262,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_carries_workbooks_templates_and_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {"xlperf/workbooks/xlperf.xlsx", "xlperf/workbooks/validation.xlsx", "xlperf/templates/report.xlsx"}
+    wanted = {
+        "xlperf/workbooks/xlperf.xlsx",
+        "xlperf/workbooks/validation.xlsx",
+        "xlperf/templates/report.xlsx",
+        "xlperf/workbooks/accuracy.md",
+    }
     data = {f"xlperf/{path.relative_to(ROOT / 'xlperf')}" for path in _tracked() if (ROOT / "xlperf") in path.parents}
     assert wanted | data <= names
     assert not [name for name in names if name.startswith(("tests/", "workbooks/", ".ci"))]

@@ -21,8 +21,11 @@ from inference_samples import (
     varied,
 )
 
-from xlperf.equations.plan.rules import remarks_of_rows
-from xlperf.equations.plan.serving_rules import serving_rules, serving_warnings, unmodelled_rules
+from xlperf.catalog.table import Table
+from xlperf.engine.columns import plan_columns
+from xlperf.equations.plan.rules import broken_rules, remarks_of_rows
+from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.plan.serving_rules import REQUEST_RULES, SERVING_RULES, WARNINGS
 from xlperf.equations.serving import BOUNDS, Deployment, serving_results, serving_work
 from xlperf.equations.serving.memory import largest_batch
 
@@ -327,7 +330,7 @@ def test_speed() -> None:
 
 def broken(**plan: Any) -> str:
     deployment = serve([plan])
-    return str(remarks_of_rows(serving_rules(deployment.plan, deployment.model), 1)[1][0])
+    return str(remarks_of_rows(broken_rules(SERVING_RULES, deployment.plan, deployment.model), 1)[1][0])
 
 
 @pytest.mark.parametrize(
@@ -360,12 +363,14 @@ def test_rules(plan: dict[str, Any], sentence: str) -> None:
 
 
 def test_what_is_not_modelled_is_said() -> None:
-    rules = unmodelled_rules(
-        mode=np.array(["static", "static", "continuous", "continuous"], dtype=object),
-        request_rate=np.array([math.nan, 2.0, 2.0, 2.0]),
-        batch_size=np.full(4, math.nan),
-        concurrency=np.array([math.nan, math.nan, math.nan, 8.0]),
-    )
+    columns = {
+        "mode": np.array(["static", "static", "continuous", "continuous"], dtype=object),
+        "request_rate": np.array([math.nan, 2.0, 2.0, 2.0]),
+        "concurrency": np.array([math.nan, math.nan, math.nan, 8.0]),
+        "precision": np.full(4, "bf16", dtype=object),
+    }
+    stated = plan_columns(Table("inference", columns), InferencePlan)
+    rules = broken_rules(REQUEST_RULES, stated, serve([{}] * 4).model)
     illegal, said = remarks_of_rows(rules, 4)
     assert illegal.tolist() == [False, True, False, True]
     assert said[0] == said[2] == ""
@@ -374,8 +379,9 @@ def test_what_is_not_modelled_is_said() -> None:
 
 
 def test_context_beyond_the_model_is_a_warning() -> None:
-    plan = serve([{"prompt_length": 4000}, {"prompt_length": 3000}, {"output_length": 1}]).plan
-    said = remarks_of_rows(serving_warnings(plan, np.array([4096.0, 4096.0, math.nan])), 3)[1]
+    served = serve([{"prompt_length": 4000}, {"prompt_length": 3000}, {"output_length": 1}])
+    plan = served.plan.replaced(max_sequence_length=np.array([4096.0, 4096.0, math.nan]))
+    said = remarks_of_rows(broken_rules(WARNINGS, plan, served.model), 3)[1]
     assert said.tolist() == [
         "prompt and output are 4200 tokens, beyond the model's longest context of 4096",
         "",

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
+from xlperf.equations.plan.rules import Rule
 from xlperf.explore.auto_values import Counts, server_sizes, sold_counts, thinned
+from xlperf.explore.candidates import KINDS, candidates
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search
 from xlperf.explore.solve import solve_plan
@@ -241,3 +243,19 @@ def test_numbers_that_machines_are_sold_in(catalog: Catalog) -> None:
         for count in tried.tolist():  # next to each there is nothing else once it is tried
             near = found.also(found.between(count))
             assert len(near.between(count)) == 0
+
+
+def test_candidates_keep_the_rules_of_the_engine_by_themselves(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = ["model", "accelerator", "num_accelerators", "global_batch_size", "zero_stage", *sorted(TRAINING)[:6]]
+    header = list(dict.fromkeys([*header, "pipeline_parallel", "tensor_parallel", "micro_batch_size"]))
+    fixed = {"model": "Mixtral-8x7B", "accelerator": "H200-SXM-141GB", "num_accelerators": 8, "global_batch_size": 12}
+    plan = table_from_rows("training", header, [[{**fixed, "zero_stage": 2}.get(name, "auto") for name in header]])
+    tried = candidates(plan, catalog).plans
+    assert not np.isnan(evaluate(tried, catalog)["memory"]).any()
+    refused = Rule[Any](lambda plan, _: plan.tensor_parallel == 2.0, "a rule that the engine got today")
+    cross, record, rules = KINDS["training"]
+    monkeypatch.setitem(KINDS, "training", (cross, record, (*rules, refused)))
+    fewer = candidates(plan, catalog).plans
+    assert len(fewer) == int((tried["tensor_parallel"] != 2.0).sum()) < len(tried)

@@ -65,7 +65,7 @@ def test_stages_of_a_plan_dealt_by_cost(catalog: Catalog, stages: int) -> None:
         return
     every = dealt_one_by_one(32, head, stages)
     assert (found.first[0], found.last[0]) == (every[0], every[-1])
-    assert found.full[0] == max(every[1:-1], default=0)
+    assert found.middle[0] == max(every[1:-1], default=0)
 
 
 def test_a_full_first_stage_holds_more_and_the_last_one_less(catalog: Catalog) -> None:

@@ -23,7 +23,7 @@ from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import cost_bridge, evaluate, evaluate_ownership
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
-from xlperf.engine.token_costs import Terms, mean_terms
+from xlperf.equations.cost.tokens import Terms, mean_terms
 from xlperf.explore.frontier import points
 from xlperf.explore.objectives import SHORT
 from xlperf.explore.search import search

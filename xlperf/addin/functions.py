@@ -8,12 +8,10 @@ handler of a function, ``kind`` the reader of an argument.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+from xlperf.base.resources import rows
 from xlperf.catalog.schema import PLAN_TABLES, Column, results_of
 
 PREFIX = "XLPERF_"
@@ -99,7 +97,7 @@ def functions() -> dict[str, Function]:
     """Every worksheet function by name, in the order in which a wizard lists them."""
     known = _arguments()
     found = {}
-    for row in _rows("functions.csv"):
+    for row in rows("addin/functions.csv"):
         name = row["function"]
         arguments = tuple(known.get((name, own)) or known["", own] for own in row["arguments"].split())
         found[name] = Function(name, row["meaning"], arguments, row["answer"], row["rows"], row["result"], row["unit"])
@@ -110,14 +108,10 @@ def functions() -> dict[str, Function]:
     return found
 
 
-def _rows(file: str) -> Iterator[dict[str, str]]:
-    return csv.DictReader(Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines())
-
-
 def _arguments() -> dict[tuple[str, str], Argument]:
     """Arguments by function and name; those of no function in particular under ""."""
     found = {}
-    for row in _rows("arguments.csv"):
+    for row in rows("addin/arguments.csv"):
         choices, unit, default = tuple(row["choices"].split()), row["unit"] or "-", row["default"]
         words = row["meaning"]
         if row["kind"] in ("number", "choice"):

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xlperf.addin.cells import Block
-from xlperf.addin.client import cache_folder
-from xlperf.base.files import replaced
+from xlperf.base.files import cache_folder, replaced
 
 HANDLE_PREFIX = "xlperf:"
 MOST_FILES = 64

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from xlperf.addin.cells import (
@@ -73,7 +74,7 @@ class Engine:
         if rows.auto:
             from xlperf.explore.auto import evaluate_resolved
 
-            return evaluate_resolved(rows, catalog, MOST_IN_CELLS)[1]
+            return evaluate_resolved(rows, catalog, most=MOST_IN_CELLS)[1]
         from xlperf.engine import evaluate
 
         return evaluate(rows, catalog)
@@ -83,7 +84,7 @@ class Engine:
         from xlperf.engine.designs import evaluate_designs
         from xlperf.engine.devices import evaluate_devices
         from xlperf.engine.operations import evaluate_operations
-        from xlperf.engine.servers import evaluate_servers
+        from xlperf.engine.ownership import evaluate_servers
 
         if rows.kind == "servers":
             return evaluate_servers(rows)
@@ -95,7 +96,7 @@ class Engine:
         """Plans with the value that a search chooses in the place of every ``auto``."""
         from xlperf.explore.auto import resolve
 
-        return resolve(plans, catalog, MOST_IN_CELLS).plans
+        return resolve(plans, catalog, most=MOST_IN_CELLS).plans
 
     def search(self, plan: Table, catalog: Catalog, objective: str, top: int) -> Search:
         """The best of what a plan stands for."""
@@ -164,17 +165,16 @@ class Session:
         return [[found.message if function is not None and function.says_faults else found]]
 
     def _answered(self, function: Function, arguments: Sequence[Any]) -> Block:
-        names = [argument.name for argument in function.arguments]
-        if function.arguments[-1].repeated:
+        known = function.arguments
+        if known[-1].kind == "tables":
             arguments = [list(arguments)]
-        elif len(arguments) > len(names):
-            raise FunctionError("#VALUE!", f"{function.name} has {len(names)} arguments, got {len(arguments)}")
-        cells = dict(zip(names, [*arguments, *[None] * (len(names) - len(arguments))], strict=True))
-        read = [READERS[argument.kind](self, function, argument, cells) for argument in function.arguments]
+        elif len(arguments) > len(known):
+            raise FunctionError("#VALUE!", f"{function.name} has {len(known)} arguments, got {len(arguments)}")
+        cells = {argument.name: cell for argument, cell in zip_longest(known, arguments)}
+        read = ((argument.kind, READERS[argument.kind](self, function, argument, cells)) for argument in known)
         if function.answer == "equation":
-            return equation_block(function, read)
-        given = {argument.kind: value for argument, value in zip(function.arguments, read, strict=True)}
-        return ANSWERS[function.answer](self, function, given)
+            return equation_block(function, [value for _, value in read])
+        return ANSWERS[function.answer](self, function, dict(read))
 
     # --- catalogs
 
@@ -235,9 +235,12 @@ def with_blocks(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
 # --- readers: the cells of an argument, by its kind ------------------------------------------------------------------
 
 
+_PLANS = ("plans", "plan", *PLAN_TABLES)
+
+
 def _read_rows(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> Plans:
-    own = function.rows not in ("plan", "plans", *PLAN_TABLES)
-    plans = read_block(cells[argument.name], cells["header"], function.rows if own else "")
+    kind = "" if function.rows in _PLANS else function.rows
+    plans = read_block(cells[argument.name], cells["header"], kind)
     if function.rows in PLAN_TABLES and plans.kind != function.rows:
         problem = f"these are {plans.kind} plans, {function.name} takes {function.rows} plans"
         raise FunctionError("#VALUE!", f"{problem}; use XLPERF_{plans.kind.upper()}")

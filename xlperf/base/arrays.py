@@ -29,7 +29,7 @@ class Columns:
         self._read = read
 
     def __getattr__(self, name: str) -> np.ndarray:
-        if name.startswith("__"):  # what copy and pickle look for
+        if name.startswith("_"):  # no column: what copy and pickle look for
             raise AttributeError(name)
         found = self.__dict__[name] = self._read(name)
         return found

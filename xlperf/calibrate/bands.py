@@ -19,7 +19,7 @@ from xlperf.calibrate.published_errors import FOLDS, Errors, fold_of
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.bands import FAMILIES
+from xlperf.equations.serving.bands import FAMILIES
 
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 TRAINING_BAND = "training_band"

@@ -99,7 +99,7 @@ def cost(
     """
     from xlperf.catalog.read import read_designs
     from xlperf.engine.designs import evaluate_designs
-    from xlperf.engine.servers import evaluate_servers
+    from xlperf.engine.ownership import evaluate_servers
 
     if tornado is not None and (case != "base" or placed):
         raise InputError(Fault("--tornado", "goes with neither --case nor --placed"))
@@ -117,8 +117,7 @@ def cost(
     if table.kind == "servers":
         results = evaluate_servers(table, case)
     elif table.kind in _PLANS:
-        from xlperf.engine.bridge import cost_bridge
-        from xlperf.engine.ownership import evaluate_ownership
+        from xlperf.engine.ownership import cost_bridge, evaluate_ownership
 
         table = without_auto(table, known, bounds)
         names = known.tables["servers"].text("server").tolist()

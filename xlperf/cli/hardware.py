@@ -57,18 +57,18 @@ _TEXTS = {
 }
 _NUMBERS = {
     "size": "Buffer of a rank in the sense of nccl-tests, or bytes that a kernel moves: '64 MiB'; MB without a unit.",
-    "group": "Ranks of the collective.",
+    "group": "Ranks in the collective.",
     "stride": "Distance of neighbouring ranks.  [default: 1]",
     "num-accelerators": "Accelerators of the job.  [default: group x stride]",
-    "m": "Rows of the product.",
-    "n": "Columns of the product.",
-    "k": "Depth of the product.",
-    "batch": "Products in one call, or sequences.  [default: 1]",
-    "num-attention-heads": "Query heads of a rank.",
-    "num-query-groups": "Key-value heads of a rank.  [default: as query heads]",
-    "head-size": "Elements of a head.  [default: 128]",
-    "query-length": "Tokens that attend.",
-    "key-length": "Tokens that are attended to.  [default: query length]",
+    "m": "Rows of the output of a GEMM.",
+    "n": "Columns of the output of a GEMM.",
+    "k": "Inner dimension of a GEMM.",
+    "batch": "GEMMs in one call, or sequences.  [default: 1]",
+    "num-attention-heads": "Query heads per rank.",
+    "num-query-groups": "Key-value heads per rank.  [default: as query heads]",
+    "head-size": "Elements per head.  [default: 128]",
+    "query-length": "Query tokens per sequence.",
+    "key-length": "Key-value tokens per sequence.  [default: query length]",
     "causal": "yes or no.  [default: yes]",
 }
 _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za-z]\S*)\s*")
@@ -166,7 +166,7 @@ def optimise(
     output: str | None,
     catalog: str | None,
 ) -> None:
-    """Share the area and the edge of a device out so that one plan of PLANS runs best under its budgets.
+    """Divide the die area and edge of a device so that one plan of PLANS runs best within its budgets.
 
     The row of the plan's accelerator must name a row of the sheet devices in its column device. Free are the shares
     for cores, cache, memory and links; node, areas, power budget, core, memory and link technology stay. Each
@@ -181,15 +181,15 @@ def optimise(
     goal = objective or next(iter(OBJECTIVES[plan.kind]))
     with progress(generations, f"{generations} generations") as done:
         found = optimal_allocation(plan, known, goal, seed, generations=generations, progress=done)
-    say(*_told(found, goal, plan.kind))
+    say(*_summary(found, goal, plan.kind))
     if output is not None:
         sheets = [("devices", parts(found.device, found.derived)), (plan.kind, parts(found.plan, found.outcome))]
         write_sheets(output, sheets)
         say(f"{output}: the device and its plan", err=True)
 
 
-def _told(found: Allocation, goal: str, kind: str) -> list[str]:
-    """The result in lines: objective, shares, machine, plan."""
+def _summary(found: Allocation, goal: str, kind: str) -> list[str]:
+    """The result in lines: objective, shares, device, plan."""
     from xlperf.catalog.schema import results_of, unit_of
     from xlperf.explore.allocate import OBJECTIVES
 

@@ -277,7 +277,7 @@ def _either(words: Sequence[str]) -> str:
 
 
 def catalog_of(given: str | None, source: str | None) -> Catalog:
-    """The catalog that was asked for, else that of the workbook of the rows, else the shipped one.
+    """The catalog of ``--catalog``, else of the workbook that holds the rows, else the shipped one.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def catalog_of(given: str | None, source: str | None) -> Catalog:
 
 
 def note_unread(given: str | None, own: str | None) -> None:
-    """Name sheets that are not read, but seem to be meant, on standard error.
+    """Name sheets on standard error that are not read, but look as if they should be.
 
     Parameters
     ----------

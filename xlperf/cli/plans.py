@@ -1,4 +1,4 @@
-"""Commands on plans: ``report``, ``evaluate``, ``explain``."""
+"""Commands on plans: ``report``, ``evaluate``, ``explain``, ``frontier``."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 def evaluate(plans: str, output: str, sheet: str | None, bounds: Bounds, catalog: str | None) -> None:
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
-    Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. A plan that cannot
-    be has blank results and a reason. A cell that says auto gets the value of the best plan that fits, chosen as
-    xlperf search does; the reason says among how many.
+    Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. An illegal plan has
+    blank results and a reason. A cell that says auto gets the value of the best plan that fits, chosen as xlperf
+    search does; the reason says among how many.
     """
     from xlperf.catalog.read import read_plans
 
@@ -151,7 +151,7 @@ def evaluate(plans: str, output: str, sheet: str | None, bounds: Bounds, catalog
 
 @click.command(
     cls=Command,
-    short_help="Show the operators of one plan with FLOP, bytes, time and what bounds them.",
+    short_help="Show the operators of one plan with FLOP, bytes, time and what limits them.",
     epilog=examples(
         "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
         "xlperf explain study.xlsx --sheet inference --row 3",
@@ -166,7 +166,7 @@ def evaluate(plans: str, output: str, sheet: str | None, bounds: Bounds, catalog
 def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None) -> None:
     """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step.
 
-    Exit code 1, with the reason, where the plan cannot be.
+    Exit code 1, with the reason, where the plan is illegal.
     """
     from xlperf.engine import evaluate as evaluated
     from xlperf.engine import explain as explained
@@ -221,7 +221,7 @@ def frontier(
     bounds: Bounds,
     catalog: str | None,
 ) -> None:
-    """Show what the inference plans of PLANS give at every load, and of it what nothing beats.
+    """Compute the inference plans of PLANS over their loads and show the Pareto frontier of throughput against speed.
 
     More requests in flight give an accelerator more tokens per second, and each user fewer. Plans that are illegal,
     do not fit, or miss their ttft target or tpot target are left out; the first line is the largest throughput. Plans

@@ -323,7 +323,7 @@ def solve(
                 answer = solve_plan(one, known, column, values, limits, largest, objective, progress=done, **bounds)
             found.append((plan_name(one), answer))
     for label, answer in found:
-        say(f"{label}: {_told(answer, column, of_catalog, largest)}", err=True)
+        say(f"{label}: {_summary(answer, column, of_catalog, largest)}", err=True)
     good = [answer for _, answer in found if answer.found]
     if good:
         from xlperf.explore.search import SHOWN, stacked
@@ -339,7 +339,7 @@ def solve(
         raise click.exceptions.Exit(1)
 
 
-def _told(answer: Solution, column: str, varied: Varied | None, largest: bool) -> str:
+def _summary(answer: Solution, column: str, varied: Varied | None, largest: bool) -> str:
     best = answer.best
     if not answer.found:
         return best.words

@@ -12,7 +12,7 @@ def __getattr__(name: str) -> object:
 
         return evaluate_designs
     if name == "evaluate_servers":
-        from xlperf.engine.servers import evaluate_servers
+        from xlperf.engine.ownership import evaluate_servers
 
         return evaluate_servers
     if name == "evaluate_ownership":
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> object:
 
         return evaluate_ownership
     if name == "cost_bridge":
-        from xlperf.engine.bridge import cost_bridge
+        from xlperf.engine.ownership import cost_bridge
 
         return cost_bridge
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

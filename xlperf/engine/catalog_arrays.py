@@ -15,13 +15,11 @@ from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.token_costs import Terms
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
+from xlperf.equations.cost.tokens import Terms
+from xlperf.equations.hardware.kernels import L2_BYTES_PER_CLOCK, cache_bandwidth, vector_flop_rate
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.precisions import PRECISIONS
-
-L2_BYTES_PER_CLOCK = 64.0
-
 
 _UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
 _PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
@@ -226,13 +224,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         accelerators, device_capex, device_power, unbuilt, _ = accelerators_of(catalog)
     model, unmodelled = _model_columns(models)
     units = accelerators.number("num_multiprocessors")
-    clocked = units * accelerators.number("clock_rate")
 
-    def or_else(column: str, fallback: Array) -> Array:
-        values = accelerators.number(column)
-        return np.where(np.isnan(values), fallback, values)
-
-    infinite = np.full(len(accelerators), np.inf)
     power = accelerators.number("thermal_design_power")
     row = catalog.price_rows
     priced = row >= 0
@@ -263,10 +255,14 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     rent = price("rental_price")
     cost_rate = accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning)
     device = {
-        "vector_flop_rate": or_else("peak_flop_rate_fp32", accelerators.number("peak_flop_rate_bf16") / 16.0),
+        "vector_flop_rate": vector_flop_rate(
+            accelerators.number("peak_flop_rate_fp32"), accelerators.number("peak_flop_rate_bf16")
+        ),
         "memory_bandwidth": accelerators.number("memory_bandwidth"),
         "memory_capacity": accelerators.number("memory_capacity"),
-        "l2_bandwidth": or_else("l2_bandwidth", np.where(np.isnan(clocked), infinite, L2_BYTES_PER_CLOCK * clocked)),
+        "l2_bandwidth": cache_bandwidth(
+            accelerators.number("l2_bandwidth"), units, accelerators.number("clock_rate"), L2_BYTES_PER_CLOCK
+        ),
         "num_multiprocessors": units,
         "thermal_design_power": power,
     }

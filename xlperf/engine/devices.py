@@ -11,7 +11,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, results_of
 from xlperf.catalog.table import Table
-from xlperf.engine.lookup import columns_of
+from xlperf.engine.columns import columns_of
 from xlperf.equations.hardware.derived_device import PRECISIONS, DerivedDevice, Technologies, derived_device
 from xlperf.equations.plan.rules import Remark, remarks_of_rows
 
@@ -138,7 +138,7 @@ def _costs(
     """Unit cost and purchase price of devices that name a package [USD], and why others have none."""
     from xlperf.engine.designs import evaluate_designs
     from xlperf.equations.cost.designs import fits_reticle
-    from xlperf.equations.cost.systems import system_price
+    from xlperf.equations.cost.tco import system_price
 
     made, packages = derived.chiplet, devices.text("package")
     based = made["num_base_dies"] > 0.0

@@ -1,4 +1,4 @@
-"""Inference plans evaluated: defaults, legality, prefill and decode, energy and cost."""
+"""Inference plans evaluated: joined to the catalog, legality, results by mode, costs and notes."""
 
 from __future__ import annotations
 
@@ -11,56 +11,52 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.bands import band_ends, full_cache
-from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
-from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes, rounded_down
-from xlperf.engine.pools import mode_rules, pool_plans, pool_rows
-from xlperf.engine.token_costs import (
-    ALL_IN,
-    Terms,
-    basis_words,
-    mean_terms,
-    split_costs,
-    token_costs,
-    unpriced_notes,
+from xlperf.engine.columns import plan_columns
+from xlperf.engine.join import (
+    Joined,
+    Named,
+    architecture_codes,
+    architecture_of,
+    in_batches,
+    join,
+    named_rows,
+    prefill_rows,
 )
-from xlperf.equations.hardware.kernels import launched_ahead
+from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, rounded_down, unpriced_notes
+from xlperf.equations.cost.tokens import ALL_IN, Terms, mean_terms, split_costs, token_costs
 from xlperf.equations.model.model import Architecture
-from xlperf.equations.plan.precisions import PRECISION_CODES
-from xlperf.equations.plan.rules import Remark, remarks_of_rows
-from xlperf.equations.plan.serving_plan import (
-    InferencePlan,
-    attention_precision,
-    cache_precision,
-    distinct_names,
-    inference_plan,
-    product_precision,
+from xlperf.equations.plan.rules import Remark, broken_rules, remarks_of_rows
+from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
+from xlperf.equations.plan.serving_rules import (
+    CAPACITY_RULES,
+    MODE_RULES,
+    POOL_RULES,
+    REQUEST_RULES,
+    SERVING_RULES,
+    WARNINGS,
 )
-from xlperf.equations.plan.serving_rules import precision_rules, serving_rules, serving_warnings, unmodelled_rules
 from xlperf.equations.serving import (
     BOUNDS,
     BatchTimes,
     Deployment,
-    Stream,
     loaded_results,
     memory_of,
     operating,
-    pool_state,
     pooled_results,
     pooled_target_results,
     pools_of,
     serving_results,
     target_results,
 )
-from xlperf.equations.serving.queueing import first_of_run
+from xlperf.equations.serving.bands import band_ends, full_cache
+from xlperf.equations.serving.deployment import engine_constants
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
-_EXCHANGES = ("all_to_all", "reduce_scatter")
-_ATTENTION = ("attention", "attention_decode")
-_LATENT = ("attention", "attention_latent")
+_EXPERTS = ("all_to_all", "reduce_scatter")
+_ATTENTION = {False: ("attention", "attention_decode"), True: ("attention", "attention_latent")}
 _LINEAR = ("linear_attention",)
 # Constants that stand beside those of their engine or kernel, which say whether a plan is extrapolated.
-_UNSAID = (
+_BESIDE_OTHERS = (
     "serving_memory",
     "engine_all_reduce",
     "serving_load",
@@ -71,34 +67,36 @@ _UNSAID = (
     "linear_attention",
 )
 _MODES = ("static", "continuous", "disaggregated")
-_RING = {"ring": 1, "all-gather": 0}
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
-_OF_SETTING = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
+_SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
 
 
 @dataclass(frozen=True)
 class ServingSetting:
     """What serving a block of plans depends on, and what the catalog says of it, (rows,)."""
 
-    serving: Deployment
-    load: Mapping[str, Array]
+    deployment: Deployment
     bands: Mapping[str, Mapping[str, Array]]
     extrapolated: list[tuple[str, np.ndarray]]
-    rules: list[Remark]
+    remarks: list[Remark]
     max_sequence_length: Array
     accelerators: np.ndarray
     terms: Terms
     rented: np.ndarray
 
+    @property
+    def plan(self) -> InferencePlan:
+        """The plans with their defaults."""
+        return self.deployment.plan
+
     def take(self, rows: slice) -> ServingSetting:
-        """That of some of the plans."""
+        """The setting of some of the plans; of their columns the numbers alone."""
         return ServingSetting(
-            self.serving.take(rows),
-            {name: values[rows] for name, values in self.load.items()},
+            self.deployment.take(rows),
             {family: {name: v[rows] for name, v in constants.items()} for family, constants in self.bands.items()},
             [(family, far[rows]) for family, far in self.extrapolated],
-            [remark.take(rows) for remark in self.rules],
+            [remark.take(rows) for remark in self.remarks],
             self.max_sequence_length[rows],
             self.accelerators[rows],
             self.terms.take(rows),
@@ -106,45 +104,50 @@ class ServingSetting:
         )
 
 
+@dataclass(frozen=True)
+class Served:
+    """Plans of one mode: as the sheet has them, and the setting of their replicas or of each of their pools."""
+
+    stated: InferencePlan
+    setting: ServingSetting
+    both: ServingSetting | None = None
+    prefilling: ServingSetting | None = None
+    requests: Array | None = None
+
+
 def _constants(
-    calibration: Calibration, joined: Joined, attention: np.ndarray, stored: np.ndarray, architecture: Architecture
+    calibration: Calibration, joined: Joined, plan: InferencePlan, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     found: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
-    attention_keys = joined.keys_for(attention)
     found["gemm_wide"], _ = calibration.constants_of("gemm", joined.wide_keys)
     for families, keys in (
-        ((*_KERNELS, *(_EXCHANGES if architecture.experts else ())), joined.keys),
-        (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
-        (_LATENT if architecture.latent_attention else _ATTENTION, attention_keys),
+        ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
+        (("serving_experts",) if architecture.experts else (), joined.keys_named(plan.stored_in_table)),
+        (_ATTENTION[architecture.latent_attention], joined.keys_for(plan.attention_in_table)),
         (_LINEAR if architecture.linear_attention else (), joined.keys),
-        (_OF_SETTING, joined.keys),
+        (_SOFTWARE, joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
-            if family not in _UNSAID:
+            if family not in _BESIDE_OTHERS:
                 extrapolated.append((family, far))
-    if not architecture.latent_attention:
-        decode, slower = found["attention_decode"], found["serving_attention"]["memory_slowdown"]
-        found["attention_decode"] = {**decode, "memory_efficiency": decode["memory_efficiency"] / slower}
+    if (plan.graphs == 0.0).any():
+        found["serving_eager"], _ = calibration.constants_of("serving_eager", joined.keys)
     return found, extrapolated
 
 
-def _host_times(software: Mapping[str, Array], slowdown: Array, launching: Array | None = None) -> dict[str, Array]:
-    """Times of the software on the processors that stand beside the accelerators."""
-    found = {name: values * slowdown if name.endswith("_time") else values for name, values in software.items()}
-    if launching is not None:
-        found["kernel_overhead_time"] = software["kernel_overhead_time"] * launching
-    return found
-
-
-def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> ServingSetting:
+def serving_setting(
+    plans: Table, plan: InferencePlan, catalog: Catalog, named: Named, architecture: Architecture
+) -> ServingSetting:
     """Everything that serving a block of plans depends on.
 
     Parameters
     ----------
     plans : Table
         Inference plans.
+    plan : InferencePlan
+        Their columns.
     catalog : Catalog
         What they refer to.
     named : Named
@@ -157,86 +160,66 @@ def serving_setting(plans: Table, catalog: Catalog, named: Named, architecture: 
     ServingSetting
         Arguments of the equations.
     """
-    precision, given = plans.filled("precision"), plans.text("activation_precision")
-    codes, (weights, caches, activations) = distinct_names(precision, plans.text("kv_precision"), given)
-    product = product_precision(activations, weights)
-    multiplied = plans
-    if "activation_precision" in plans:
-        multiplied = replace(plans, columns={**plans.columns, "precision": product[codes]})
-    joined = join(multiplied, catalog, named)
-    words = attention_precision(cache_precision(caches, product), product).tolist()
-    attention = np.array([PRECISION_CODES[word] for word in words], dtype=np.int64)[codes]
-    plan = inference_plan(
-        plans.number("num_accelerators"),
-        plans.filled("tensor_parallel"),
-        plans.filled("pipeline_parallel"),
-        plans.number("prompt_length"),
-        plans.number("output_length"),
-        plans.number("batch_size"),
-        plans.number("concurrency"),
-        weights,
-        caches,
-        plans.filled("prefill_tokens"),
-        plans.filled("expert_parallel"),
-        plans.filled("data_parallel_attention"),
-        plans.filled("prefix_hit_rate"),
-        plans.filled("draft_tokens"),
-        plans.filled("acceptance_rate"),
-        plans.filled("draft_layers"),
-        activations,
-        plans.filled("context_parallel"),
-        np.asarray(plans.codes("context_method", _RING), dtype=np.float64),
-        plans.filled("output_variation"),
-        plans.filled("prompt_variation"),
-        (plans.filled("expert_dispatch") == "nodes").astype(np.float64),
-        plans.filled("two_batch_overlap"),
-        plans.filled("graphs"),
-        plans.number("memory_fraction"),
-        codes,
-    )
-    stored = np.array([PRECISION_CODES[word] for word in weights.tolist()], dtype=np.int64)[codes]
-    constants, extrapolated = _constants(catalog.calibration, joined, attention, stored, architecture)
-    slowdown = constants["serving_host"]["host_slowdown"]
-    if (plan.graphs == 0.0).any():
-        eager, _ = catalog.calibration.constants_of("serving_eager", joined.keys)
-        constants["serving_eager"] = _host_times(eager, slowdown)
-    peak = joined.peak_for(attention)
-    serving = Deployment(
+    if plan.has("activation_precision"):
+        plans = replace(plans, columns={**plans.columns, "precision": plan.product_precision})
+    joined = join(plans, catalog, named)
+    constants, extrapolated = _constants(catalog.calibration, joined, plan, architecture)
+    bands = {family: constants.pop(family) for family in _BANDS}
+    kernels, software = engine_constants(constants, architecture)
+    peak = joined.peak_for(plan.attention_in_table)
+    deployment = Deployment(
         joined.model,
         joined.device,
         replace(joined.device, peak_flop_rate=peak[:, None]),
         joined.wide_device,
         joined.network,
-        plan,
-        launched_ahead({family: values for family, values in constants.items() if family not in _OF_SETTING}),
-        {
-            **_host_times(constants["serving_software"], slowdown, constants["serving_host"]["launch_slowdown"]),
-            **constants["serving_memory"],
-        },
+        with_defaults(plan),
+        kernels,
+        software,
         joined.reserved_memory,
         architecture,
     )
-    return ServingSetting(
-        serving,
-        constants["serving_load"],
-        {family: constants[family] for family in _BANDS},
-        extrapolated,
-        joined.rules,
-        joined.max_sequence_length,
-        joined.accelerators,
-        joined.terms,
-        joined.rented,
-    )
+    facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented
+    return ServingSetting(deployment, bands, extrapolated, joined.rules, *facts)
 
 
-def _pool_settings(
-    plans: Table, catalog: Catalog, named: Named, architecture: Architecture
-) -> tuple[ServingSetting, ServingSetting, ServingSetting, Array]:
-    """Both pools of plans as rows of one setting, each alone, and the requests in flight."""
-    both, requests = pool_plans(plans)
-    setting = serving_setting(both, catalog, pool_rows(plans, named, catalog), architecture)
-    rows = len(plans)
-    return setting, setting.take(slice(0, rows)), setting.take(slice(rows, 2 * rows)), requests
+def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
+    """Plans of one mode with the setting of their replicas or pools.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans of one mode.
+    catalog : Catalog
+        What they refer to.
+    named : Named
+        Rows that they name.
+    architecture : Architecture
+        Structure that their models share.
+    mode : str
+        static, continuous or disaggregated.
+
+    Returns
+    -------
+    Served
+        (rows,).
+    """
+    stated = plan_columns(plans, InferencePlan)
+    if mode != "disaggregated":
+        return Served(stated, serving_setting(plans, stated, catalog, named, architecture))
+    pools, requests = pool_plans(stated)
+    rows = np.arange(len(plans))
+    twice = np.concatenate([rows, rows])
+    prefilling = prefill_rows(plans, catalog, named.accelerators)
+    both_named = Named(named.models[twice], np.concatenate([named.accelerators, prefilling]), named.networks[twice])
+    both_plans = plans.take(twice)
+    columns = {**both_plans.columns, "num_accelerators": pools.num_accelerators}
+    if "prefill_accelerator" in plans:
+        own, given = plans.text("accelerator"), plans.text("prefill_accelerator")
+        columns["accelerator"] = np.concatenate([own, np.where(given == "", own, given)])
+    both = serving_setting(replace(both_plans, columns=columns), pools, catalog, both_named, architecture)
+    first, second = both.take(slice(0, len(plans))), both.take(slice(len(plans), 2 * len(plans)))
+    return Served(stated, first, both, second, requests)
 
 
 def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
@@ -257,163 +240,108 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog) * len(_MODES)
     codes = codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)})
-    apart = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
+    rated = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
 
     def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        return _evaluate(some, catalog, rows, *_kind(code))
+        architecture, mode = architecture_of(code // len(_MODES)), _MODES[code % len(_MODES)]
+        served = served_plans(some, catalog, rows, architecture, mode)
+        with np.errstate(all="ignore"):
+            results = {**dict.fromkeys(_AT_TARGETS, np.full(len(some), np.nan)), **_results(served, mode)}
+            remarks = _broken(served, results)
+            return _reported(served, catalog, mode, results, *remarks_of_rows(remarks, len(some)))
 
-    return in_batches(plans, catalog, named, codes, evaluated, apart)
-
-
-def _kind(code: int) -> tuple[Architecture, str]:
-    return architecture_of(code // len(_MODES)), _MODES[code % len(_MODES)]
-
-
-def _stream(plans: Table, setting: ServingSetting, pool_requests: Array | None = None) -> Stream:
-    """Requests; ``pool_requests`` are in flight over separate pools."""
-    share, run = setting.load["waiting_share"][:, 0], plans.number("run_requests")
-    if pool_requests is not None:
-        first = first_of_run(run, pool_requests)
-        share = first + (1.0 - first) * share
-    return Stream(
-        plans.number("request_rate"),
-        plans.filled("prompt_variation"),
-        plans.number("ttft_target"),
-        plans.number("tpot_target"),
-        share,
-        run,
-        plans.filled("polling_steps"),
-        plans.filled("gathering_steps"),
-        plans.filled("prefill_first"),
-    )
+    return in_batches(plans, catalog, named, codes, evaluated, rated)
 
 
-def phase_servings(plans: Table, catalog: Catalog) -> tuple[Deployment, Deployment]:
-    """What a prefill and a step of decoding of one plan are computed with, at the batches that it runs with.
-
-    Parameters
-    ----------
-    plans : Table
-        One legal inference plan.
-    catalog : Catalog
-        What it refers to.
-
-    Returns
-    -------
-    tuple of Deployment
-        Of the prefill and of decoding: the same but for separate pools.
-    """
-    named = named_rows(plans, catalog)
-    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
-    mode = str(plans.filled("mode")[0])
-    if mode == "disaggregated":
-        both, setting, first, requests = _pool_settings(plans, catalog, named, architecture)
-        pools = pools_of(both.serving, setting.serving, first.serving, _stream(plans, setting, requests))
-        state = pool_state(pools.load, requests)
-        one = np.ones_like(requests)
-        return pools.prefilling.with_batch(one, state.prompts), pools.decoding.with_batch(state.batch, one)
-    setting = serving_setting(plans, catalog, named, architecture)
-    serving = setting.serving
+def _results(served: Served, mode: str) -> dict[str, Array]:
+    """Times, rates and memory of plans of one mode."""
+    deployment = served.setting.deployment
+    plan = deployment.plan
+    searched = not (np.isnan(plan.ttft_target) & np.isnan(plan.tpot_target)).all()
+    if served.both is not None and served.prefilling is not None and served.requests is not None:
+        pools = pools_of(served.both.deployment, deployment, served.prefilling.deployment, served.requests)
+        results = pooled_results(pools, served.requests)
+        return results | pooled_target_results(pools) if searched else results
     if mode == "continuous":
-        serving = operating(serving, _stream(plans, setting)).running
-    return serving, serving
-
-
-def _evaluate(
-    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str
-) -> dict[str, np.ndarray]:
-    rules: list[Remark] = []
-    whole, prefilling = plans.number("num_accelerators"), None
-    if mode == "disaggregated":
-        both, setting, first, requests = _pool_settings(plans, catalog, named, architecture)
-        prefilling, stream = first, _stream(plans, setting, requests)
-        owned = [pool.serving.plan.num_accelerators for pool in (setting, first)]
-        rules = [
-            Remark(
-                (owned[0] < 1.0) | (owned[1] < 1.0),
-                "{} accelerators cannot be divided into a prefill pool and a decoding pool; set prefill accelerators",
-                (whole,),
-            ),
-            *(
-                Remark(remark.rows, f"prefill pool: {remark.sentence}", remark.values)
-                for remark in (*first.rules, *serving_rules(first.serving.plan, first.serving.model))
-            ),
-        ]
+        operation = operating(deployment)
+        results, times = loaded_results(deployment, operation), operation.times
     else:
-        setting = serving_setting(plans, catalog, named, architecture)
-        stream = _stream(plans, setting)
-    serving = setting.serving
-    plan, searched = serving.plan, not (np.isnan(stream.first_target) & np.isnan(stream.token_target)).all()
-    with np.errstate(all="ignore"):
-        if mode == "disaggregated":
-            pools = pools_of(both.serving, serving, first.serving, stream)
-            results = pooled_results(pools, stream, requests)
-            if searched:
-                results |= pooled_target_results(pools, stream)
-        elif mode == "continuous":
-            operation = operating(serving, stream)
-            results = loaded_results(serving, stream, operation)
-            if searched:
-                results |= target_results(serving, stream, operation.memory.max_batch_size, operation.times)
-        else:
-            results = serving_results(serving)
-            if searched:
-                results |= target_results(serving, stream, results["max_batch_size"], BatchTimes.of(serving))
-        results = {**dict.fromkeys(_AT_TARGETS, np.full(len(plans), np.nan)), **results}
-        rules += [
-            *mode_rules(plans, mode),
-            *setting.rules,
-            *unmodelled_rules(
-                plans.filled("mode"),
-                plans.number("request_rate"),
-                plans.number("batch_size"),
-                plans.number("concurrency"),
-            ),
-            *precision_rules(plans.text("activation_precision"), plans.filled("precision")),
-            *serving_rules(plan, serving.model),
-            Remark(
-                np.isinf(results["ttft"]),
-                "request rate {} is more than the deployment can serve: at most {} requests/s",
-                (stream.request_rate, rounded_down(results["max_request_rate"])),
-            ),
-        ]
-        illegal, reason = remarks_of_rows(rules, len(plans))
-        low, high = band_ends(mode, full_cache(results["running_batch"], results["max_batch_size"]), setting.bands)
-        results["tpot_low"], results["tpot_high"] = results["tpot"] * low, results["tpot"] * high
-        results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
-        results |= _costs(plan, setting, prefilling or setting, whole, results)
-    codes = results["bound"]
-    bound = np.full(len(plans), "", dtype=object)
-    for code, word in enumerate(BOUNDS):
-        bound[(codes == code) & ~illegal] = word
-    capacity = results["memory_capacity"]
-    usable = results.pop("memory_usable")
-    notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
-    if prefilling is not None:
-        prompt = replace(prefilling.serving.plan, output_length=np.ones(len(plans)))
-        memory = memory_of(replace(prefilling.serving, plan=prompt))
-        room = memory.with_batch(prompt)
-        lacking = ~illegal & (room.used > room.usable)
-        notes.append(_memory_note(lacking, "prefill pool: one prompt ", room.used, room.usable, memory.capacity))
-        results["fits"] = np.where(lacking, 0.0, results["fits"])
-    notes += [
-        *(
-            Remark(remark.rows & ~illegal, remark.sentence, remark.values)
-            for remark in serving_warnings(plan, setting.max_sequence_length)
-        ),
-        *unpriced_notes(illegal, catalog, _pool_prices(setting, prefilling)),
-        *extrapolation_notes(setting.extrapolated, illegal),
+        results, times = serving_results(deployment), BatchTimes.of(deployment)
+    return results | target_results(deployment, results["max_batch_size"], times) if searched else results
+
+
+def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
+    """The rules that plans break, in the order in which they are said."""
+    stated, setting, pool = served.stated, served.setting, served.prefilling
+    model, remarks = setting.deployment.model, []
+    if pool is not None:
+        sizes = stated.replaced(
+            decode_pool_size=setting.plan.num_accelerators, prefill_pool_size=pool.plan.num_accelerators
+        )
+        remarks += broken_rules(POOL_RULES, sizes, model)
+        of_pool = (*pool.remarks, *broken_rules(SERVING_RULES, pool.plan, pool.deployment.model))
+        remarks += [Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in of_pool]
+    rate = rounded_down(results["max_request_rate"])
+    loaded = stated.replaced(ttft=results["ttft"], max_request_rate=rate)
+    return [
+        *remarks,
+        *broken_rules(MODE_RULES, stated, model),
+        *setting.remarks,
+        *broken_rules(REQUEST_RULES, stated, model),
+        *broken_rules(SERVING_RULES, setting.plan, model),
+        *broken_rules(CAPACITY_RULES, loaded, model),
     ]
-    add_notes(reason, notes)
+
+
+def _reported(
+    served: Served,
+    catalog: Catalog,
+    mode: str,
+    results: dict[str, Array],
+    illegal: np.ndarray,
+    reason: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Results with bands, costs, words and notes; NaN where a plan is illegal."""
+    setting, pool = served.setting, served.prefilling
+    low, high = band_ends(mode, full_cache(results["running_batch"], results["max_batch_size"]), setting.bands)
+    results["tpot_low"], results["tpot_high"] = results["tpot"] * low, results["tpot"] * high
+    results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
+    results |= _costs(served, results)
+    bound = np.full(len(illegal), "", dtype=object)
+    for code, word in enumerate(BOUNDS):
+        bound[(results["bound"] == code) & ~illegal] = word
+    add_notes(reason, _notes(served, catalog, results, illegal))
     numbers = results
     if illegal.any():
         numbers = {
             name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
             for name, values in results.items()
         }
-    rented = None if prefilling is None else prefilling.rented
+    rented = None if pool is None else pool.rented
     basis = basis_words(setting.rented, numbers["accelerator_hour_cost"], rented)
     return {**numbers, "bound": bound, "cost_basis": basis, "reason": reason}
+
+
+def _notes(served: Served, catalog: Catalog, results: dict[str, Array], illegal: np.ndarray) -> list[Remark]:
+    """What a reader of legal plans should know; a prefill pool without room for a prompt does not fit."""
+    setting, pool = served.setting, served.prefilling
+    usable, capacity = results.pop("memory_usable"), results["memory_capacity"]
+    notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
+    if pool is not None:
+        prompt = pool.plan.replaced(output_length=np.ones(len(illegal)))
+        memory = memory_of(replace(pool.deployment, plan=prompt))
+        held = memory.with_batch(prompt)
+        lacking = ~illegal & (held.used > held.usable)
+        notes.append(_memory_note(lacking, "prefill pool: one prompt ", held.used, held.usable, memory.capacity))
+        results["fits"] = np.where(lacking, 0.0, results["fits"])
+    limited = setting.plan.replaced(max_sequence_length=setting.max_sequence_length)
+    warnings = broken_rules(WARNINGS, limited, setting.deployment.model)
+    return [
+        *notes,
+        *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
+        *unpriced_notes(illegal, catalog, _pool_prices(setting, pool)),
+        *extrapolation_notes(setting.extrapolated, illegal),
+    ]
 
 
 def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:
@@ -421,20 +349,15 @@ def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, cap
     return Remark(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
 
 
-def _costs(
-    plan: InferencePlan,
-    decoding: ServingSetting,
-    prefilling: ServingSetting,
-    whole: Array,
-    results: Mapping[str, Array],
-) -> dict[str, Array]:
-    """What the tokens of plans cost; the two settings are the same but for separate pools."""
-    share, rate = results["prefill_share"], results["tokens_per_second"]
-    terms = mean_terms(decoding.terms, prefilling.terms, share)
-    lengths = plan.prompt_length, plan.output_length
+def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
+    """What the tokens of plans cost; each pool by its own terms."""
+    decoding, prefilling = served.setting.terms, (served.prefilling or served.setting).terms
+    share, rate, whole = results["prefill_share"], results["tokens_per_second"], served.stated.num_accelerators
+    terms = mean_terms(decoding, prefilling, share)
+    lengths = served.stated.prompt_length, served.stated.output_length
     return {
         **token_costs(terms, whole, rate, ALL_IN["inference"]),
-        **split_costs(decoding.terms, prefilling.terms, share, whole, rate, *lengths),
+        **split_costs(decoding, prefilling, share, whole, rate, *lengths),
         "accelerator_hour_cost": terms.cost_rate,
     }
 

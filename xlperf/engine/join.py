@@ -15,8 +15,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays
 from xlperf.engine.networks import network_of, own_links, plain_networks
-from xlperf.engine.token_costs import Terms
-from xlperf.equations.hardware.device import Device
+from xlperf.equations.cost.tokens import Terms
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.precisions import (
@@ -154,6 +154,34 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
     if faults:
         raise InputError(faults)
     return named
+
+
+def prefill_rows(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> np.ndarray:
+    """Accelerators that prefill: those of the plan but where separate pools have others.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans, (rows,).
+    catalog : Catalog
+        What they refer to.
+    accelerators : array of int64
+        Rows of the sheet accelerators that the plans name, (rows,).
+
+    Returns
+    -------
+    array of int64
+        Rows of the same sheet, (rows,).
+
+    Raises
+    ------
+    InputError
+        Naming every cell of ``prefill_accelerator`` whose name is not in the catalog.
+    """
+    if "prefill_accelerator" not in plans:
+        return accelerators
+    given = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+    return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, accelerators)
 
 
 def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:

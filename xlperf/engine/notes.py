@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from xlperf.base.arrays import Array, some
+from xlperf.catalog.catalog import Catalog
 from xlperf.equations.plan.rules import Remark, remarks_of_rows
 
 
@@ -98,3 +101,60 @@ def add_notes(reason: np.ndarray, notes: list[Remark]) -> None:
     if len(rows):
         pairs = zip(reason[rows].tolist(), sentences[rows].tolist(), strict=True)
         reason[rows] = [f"{before}; {words}" if before else words for before, words in pairs]
+
+
+BASES = ("", "own", "rent")
+"""Words of ``cost_basis``: no price; capex over life, energy and running cost; the rental price."""
+
+
+def basis_words(rented: np.ndarray, cost_rate: Array, other: np.ndarray | None = None) -> np.ndarray:
+    """How plans are priced, in words.
+
+    Parameters
+    ----------
+    rented : array of bool
+        Whether the accelerator has a rental price, (rows,).
+    cost_rate : Array
+        Cost of the mean accelerator; NaN where a price is missing, (rows,). [USD/s]
+    other : array of bool, optional
+        The same as ``rented`` of the pool that prefills.
+
+    Returns
+    -------
+    array of str
+        ``rent``, ``own``, ``rent and own`` or "".
+    """
+    words = np.where(rented, BASES[2], BASES[1]).astype(object)
+    if other is not None:
+        words[rented != other] = "rent and own"
+    words[np.isnan(cost_rate)] = BASES[0]
+    return words
+
+
+def unpriced_notes(
+    illegal: np.ndarray, catalog: Catalog, pools: Mapping[str, tuple[np.ndarray, Array]]
+) -> list[Remark]:
+    """Why plans have no cost.
+
+    Parameters
+    ----------
+    illegal : array of bool
+        Plans that get no note, (rows,).
+    catalog : Catalog
+        Whose accelerators are meant.
+    pools : mapping
+        By a word that names the pool: rows of its accelerators, and what one of them costs, (rows,).
+
+    Returns
+    -------
+    list of Remark
+        At most one for each pool.
+    """
+    names = catalog.tables["accelerators"].text("accelerator")
+    notes = []
+    for pool, (rows, cost_rate) in pools.items():
+        unpriced = ~illegal & np.isnan(cost_rate)
+        if unpriced.any():
+            words = f"no cost: the sheet prices has neither a rental price nor a capex for {pool}accelerator {{}}"
+            notes.append(Remark(unpriced, words, (names[rows],)))
+    return notes

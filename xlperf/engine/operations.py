@@ -14,18 +14,27 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.engine.columns import plan_columns
 from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import training_setting
-from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import gemm_time, vector_time
+from xlperf.equations.hardware.attention import (
+    attention_time,
+    decode_attention_time,
+    flash_traffic,
+    kv_cache_traffic,
+    visible_pairs,
+)
+from xlperf.equations.hardware.kernels import Device, gemm_time, vector_time
+from xlperf.equations.hardware.roofline import product_traffic
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.rules import remarks_of_rows
+from xlperf.equations.plan.rules import Remark, remarks_of_rows
+from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.communication import engine_all_reduce_time
+from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import product_times
 from xlperf.equations.serving.phases import VECTOR_FLOP
 
@@ -188,80 +197,132 @@ def _plans(operations: Table, catalog: Catalog, stack: str) -> Table:
     return plans
 
 
-def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) -> dict[str, np.ndarray]:
+class _Stack(NamedTuple):
+    """What a software stack brings: where kernels run, their constants, bytes per element, and what it adds to them.
+
+    ``products`` are the bytes of inputs and outputs of a product; ``vector_flop`` the work of the vector units per
+    byte; ``slowdown`` the factor of training on the time of each kernel; ``serving`` is None in training.
+    """
+
+    place: _Place
+    kernels: Mapping[str, Mapping[str, Array]]
+    products: tuple[Array, Array]
+    attention: Array
+    cache: Array
+    vector_flop: Array
+    slowdown: Array
+    serving: Deployment | None
+    remarks: list[Remark]
+    extrapolated: Mapping[str, np.ndarray]
+
+
+def _stack(operations: Table, catalog: Catalog, stack: str) -> _Stack:
     plans = _plans(operations, catalog, stack)
     named = named_rows(plans, catalog)
     architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
     if stack == "inference":
-        setting = serving_setting(plans, catalog, named, architecture)
-        serving = setting.serving
+        setting = serving_setting(plans, plan_columns(plans, InferencePlan), catalog, named, architecture)
+        serving, sizes = setting.deployment, setting.deployment.plan
         place = _Place(serving.device, serving.wide_device, serving.attention_device, serving.network)
-        rules, far = setting.rules, dict(setting.extrapolated)
-        kernels, sizes = serving.kernels, (serving.plan.attention_size[:, None], serving.plan.kv_size[:, None])
-    else:
-        own, joined, extrapolated = training_setting(plans, catalog, named, architecture)
-        place = _Place(own.device, own.wide_device, own.wide_device, own.network)
-        rules, far = joined.rules, dict(extrapolated)
-        kernels, sizes = own.constants, (own.plan.element_size[:, None],) * 2
-        slower = kernels["training_software"]["kernel_slowdown"]
-    column = {name: operations.filled(name)[:, None] for name in operations.schema.by_name if name in _NUMBERS}
-    size, group, batch = column["size"], column["group"], column["batch"]
-    heads = column["num_attention_heads"]
+        wide = sizes.activation_size[:, None]
+        return _Stack(
+            place, serving.kernels, (wide, wide), sizes.attention_size[:, None], sizes.kv_size[:, None],
+            VECTOR_FLOP / wide, np.ones_like(wide), serving, setting.remarks, dict(setting.extrapolated),
+        )  # fmt: skip
+    own, joined, extrapolated = training_setting(plans, catalog, named, architecture)
+    narrow, wide = own.plan.product_size[:, None], own.plan.element_size[:, None]
+    return _Stack(
+        _Place(own.device, own.wide_device, own.wide_device, own.network), own.constants, (narrow, wide), wide, wide,
+        np.zeros_like(wide), own.constants["training_software"]["kernel_slowdown"], None, joined.rules,
+        dict(extrapolated),
+    )  # fmt: skip
+
+
+class _Work(NamedTuple):
+    """One operation: FLOP, bytes, and its time on some accelerator and network."""
+
+    flop: Array
+    traffic: Array
+    timed: Timed
+
+
+def _collective(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _Work:
+    size, group, stride = column["size"], column["group"], column["stride"]
+    name = operation.replace("-", "_")
+
+    def timed(place: _Place) -> Array:
+        if operation == "all-reduce" and stack.serving is not None:
+            return engine_all_reduce_time(size, group, stride, place.network, stack.kernels)
+        return collective_time(name, size, group, stride, place.network, stack.kernels[name])
+
+    return _Work(np.full_like(size, np.nan), size, timed)
+
+
+def _product(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _Work:
+    m, n, k, batch = (column[name] for name in ("m", "n", "k", "batch"))
+    flop, serving = 2.0 * m * n * k * batch, stack.serving
+    if serving is None:
+
+        def timed(place: _Place) -> Array:
+            return stack.slowdown * gemm_time(place.device, stack.kernels["gemm"], m, n, k, batch, *stack.products)
+
+        return _Work(flop, product_traffic(m, n, k, batch, *stack.products), timed)
+    one = np.ones(1, dtype=bool)
+    products = ServingGemms(Gemms((operation,), m, n, k, batch), np.ones_like(m), one, ~one, ~one)
+
+    def served(place: _Place) -> Array:
+        return product_times(replace(serving, device=place.device, wide_device=place.wide_device), products)[1]
+
+    return _Work(flop, product_times(serving, products)[0], served)
+
+
+def _attention(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _Work:
+    batch, heads, width, queries = (column[n] for n in ("batch", "num_attention_heads", "head_size", "query_length"))
     groups = np.where(np.isnan(column["num_query_groups"]), heads, column["num_query_groups"])
-    width, queries = column["head_size"], column["query_length"]
     keys = np.where(np.isnan(column["key_length"]), queries, column["key_length"])
-    m, n, k = column["m"], column["n"], column["k"]
-    flop, traffic, moved = np.full_like(size, np.nan), np.full_like(size, np.nan), size
-    if operation in COLLECTIVES:
-        name = operation.replace("-", "_")
-        traffic = size
+    if operation == "prefill-attention":
+        shape, causal = (batch, heads, groups, queries, keys, width), column["causal"]
 
         def timed(place: _Place) -> Array:
-            if operation == "all-reduce" and stack == "inference":
-                return engine_all_reduce_time(size, group, column["stride"], place.network, kernels)
-            return collective_time(name, size, group, column["stride"], place.network, kernels[name])
-    elif operation == "gemm":
-        flop = 2.0 * m * n * k * batch
-        if stack == "inference":
-            one = np.ones(1, dtype=bool)
-            products = ServingGemms(Gemms((operation,), m, n, k, batch), np.ones_like(m), one, ~one, ~one)
-            traffic = product_times(serving, products)[0]
+            time = attention_time(place.attention_device, stack.kernels["attention"], *shape, causal, stack.attention)
+            return stack.slowdown * time
 
-            def timed(place: _Place) -> Array:
-                run = replace(serving, device=place.device, wide_device=place.wide_device)
-                return product_times(run, products)[1]
-        else:
-            narrow, wide = own.plan.product_size[:, None], own.plan.element_size[:, None]
-            traffic = batch * (narrow * k * (m + n) + wide * m * n)
+        flop = 4.0 * (batch * width) * heads * visible_pairs(queries, keys, causal)
+        return _Work(flop, flash_traffic(*shape, stack.attention), timed)
 
-            def timed(place: _Place) -> Array:
-                return slower * gemm_time(place.device, kernels["gemm"], m, n, k, batch, narrow, wide)
-    elif operation == "prefill-attention":
-        flop = 4.0 * (batch * width) * heads * visible_pairs(queries, keys, column["causal"])
-        traffic = 2.0 * (batch * width) * ((heads * queries + groups * keys) * sizes[0])
-        shape = batch, heads, groups, queries, keys, width, column["causal"], sizes[0]
+    def decoded(place: _Place) -> Array:
+        cached = batch, heads, groups, keys, width, stack.cache
+        return decode_attention_time(place.attention_device, stack.kernels["attention_decode"], *cached)
 
-        def timed(place: _Place) -> Array:
-            time = attention_time(place.attention_device, kernels["attention"], *shape)
-            return time if stack == "inference" else slower * time
-    elif operation == "decode-attention":
-        flop = 4.0 * (batch * width) * heads * keys
-        traffic = 2.0 * (batch * width) * (groups * keys * sizes[1])
+    return _Work(
+        4.0 * (batch * width) * heads * keys, kv_cache_traffic(batch, groups, keys, width, stack.cache), decoded
+    )
 
-        def timed(place: _Place) -> Array:
-            cached = batch, heads, groups, keys, width, sizes[1]
-            return decode_attention_time(place.attention_device, kernels["attention_decode"], *cached)
-    else:
-        traffic = moved
 
-        def timed(place: _Place) -> Array:
-            if stack == "inference":
-                work = moved * (VECTOR_FLOP / serving.plan.activation_size[:, None])
-                return vector_time(place.device, kernels["vector"], moved, work)
-            return slower * vector_time(place.device, kernels["vector"], moved, 0.0)
+def _memory(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _Work:
+    size = column["size"]
 
-    time = timed(place)
-    illegal, reason = remarks_of_rows(rules, len(operations))
+    def timed(place: _Place) -> Array:
+        return stack.slowdown * vector_time(place.device, stack.kernels["vector"], size, size * stack.vector_flop)
+
+    return _Work(np.full_like(size, np.nan), size, timed)
+
+
+_WORK: Mapping[str, Callable[[str, _Stack, Mapping[str, Array]], _Work]] = {
+    **dict.fromkeys(COLLECTIVES, _collective),
+    "gemm": _product,
+    "prefill-attention": _attention,
+    "decode-attention": _attention,
+    "memory": _memory,
+}
+
+
+def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) -> dict[str, np.ndarray]:
+    software = _stack(operations, catalog, stack)
+    column = {name: operations.filled(name)[:, None] for name in operations.schema.by_name if name in _NUMBERS}
+    flop, traffic, timed = _WORK[operation](operation, software, column)
+    time, size = timed(software.place), column["size"]
+    illegal, reason = remarks_of_rows(software.remarks, len(operations))
     family = _FAMILIES.get(operation, operation.replace("-", "_"))
     shared = operation in COLLECTIVES
     results = {
@@ -271,18 +332,18 @@ def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) 
         "traffic": traffic,
         "memory_rate": np.nan * time if shared else traffic / time,
         "algorithm_bandwidth": size / time if shared else np.nan * time,
-        "bus_bandwidth": size / time * COLLECTIVES[operation](group) if shared else np.nan * time,
+        "bus_bandwidth": size / time * COLLECTIVES[operation](column["group"]) if shared else np.nan * time,
     }
     shown: dict[str, np.ndarray] = {
         name: np.where(illegal | ~np.isfinite(values[:, 0]), np.nan, values[:, 0]) for name, values in results.items()
     }
-    shown["bound"] = np.where(illegal, "", _bounds(timed, place, time)).astype(object)
-    measured = np.where(far.get(family, np.zeros(len(time), dtype=bool)), "extrapolated", "measured")
+    shown["bound"] = np.where(illegal, "", _bounds(timed, software.place, time)).astype(object)
+    measured = np.where(software.extrapolated.get(family, np.zeros(len(time), dtype=bool)), "extrapolated", "measured")
     return {**shown, "calibration": np.where(illegal, "", measured).astype(object), "reason": reason}
 
 
 def _bounds(timed: Timed, place: _Place, time: Array) -> np.ndarray:
-    """What limits an operation most: twice what twice of each saves, or what is left with all three."""
+    """The resource whose doubling saves most time, or overhead where most of it is left with all three doubled."""
     saved = [2.0 * (time - timed(place.faster(what))) for what in _BOUNDS[:-1]]
     left = 2.0 * timed(place.faster("all")) - time
     most = np.argmax(np.concatenate([*saved, left], axis=-1), axis=-1)

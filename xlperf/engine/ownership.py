@@ -1,67 +1,90 @@
-"""Plans that are owned: servers, a network counted from the plan's own topology, building, power; cost by part."""
+"""Servers and plans that are owned: the hour of an accelerator by part, and the way from list prices to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div
-from xlperf.base.units import YEAR
+from xlperf.base.arrays import Array, Columns
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
+from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.engine.columns import columns_of
 from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.pools import prefill_rows
-from xlperf.engine.servers import HOUR_PARTS as SERVER_PARTS
-from xlperf.engine.servers import Columns, counted_parts, network_price, server_costs, server_numbers
+from xlperf.engine.join import prefill_rows
 from xlperf.engine.tables import evaluate
-from xlperf.engine.token_costs import ALL_IN, INPUT, OUTPUT, Terms, mean_terms, split_costs, token_costs
-from xlperf.equations.cost.tco import pool_mean, run_cost, token_rate_per_power
+from xlperf.equations.cost.ownership import (
+    OwnedPool,
+    accelerator_hour,
+    accelerators_bought,
+    owned_hour,
+    owned_pool,
+    server_costs,
+    working_terms,
+)
+from xlperf.equations.cost.servers import OwnerTerms, owner_terms, straight_line_terms
+from xlperf.equations.cost.tco import carbon_of_energy, owned_cost_rate
+from xlperf.equations.cost.tokens import (
+    ALL_IN,
+    INPUT,
+    OUTPUT,
+    cost_per_token,
+    energy_per_token,
+    mean_terms,
+    pool_mean,
+    run_cost,
+    split_costs,
+    token_costs,
+)
 
+SERVER_PARTS = ("accelerator_cost", "server_cost", "network_capital_cost", "storage_cost", "facility_cost",
+                "running_cost", "energy_cost")  # fmt: skip
+"""Results of a server that add up to ``cost_rate``."""
 ACCELERATOR_PARTS = ("hour_dies", "hour_memory", "hour_package", "hour_board", "hour_one_time", "hour_margin")
-DESIGN_PARTS = {
-    "hour_dies": ("raw_dies", "die_defects", "wasted_dies"),
-    "hour_memory": ("memory", "wasted_memory"),
-    "hour_package": ("raw_package", "package_defects"),
-    "hour_board": ("test", "board_cost"),
-    "hour_one_time": ("nre_per_unit",),
-}
-"""Results of a design that each part of the hour but the margin is made of."""
 HOUR_PARTS = ("hour_accelerator", "hour_server", "hour_network", "hour_storage", "hour_facility", "hour_running",
               "hour_energy")  # fmt: skip
 """Results that add up to the hour; the first is the sum of :data:`ACCELERATOR_PARTS` where a design is known."""
+AT_PRICES = {
+    "rent": "rented, sheet prices",
+    "own": "owned, sheet prices",
+    "rent and own": "one pool rented, one owned, sheet prices",
+}
+MARGIN = "provider: margin, overhead, idle hours (rent less owning at sheet prices)"
+LINES = (
+    ("purchase price: accelerator, server, network, storage", ("capex",)),
+    ("life, cost of capital, resale value", ("recovery_rate",)),
+    ("maintenance and staff", ("maintenance_share", "staff_cost")),
+    ("rack and building", ("facility", "facility_recovery_rate")),
+    ("power of server and network", ("server_power",)),
+    ("power usage effectiveness", ("power_usage_effectiveness",)),
+    ("price of electric energy", ("energy_price",)),
+    ("mean load in place of full load", ("load_share",)),
+    ("utilization", ("utilization",)),
+)
+"""Lines, and the arguments of :func:`xlperf.equations.cost.tco.owned_cost_rate` that each takes over from the owner."""
 
 
-class Owned(NamedTuple):
-    """The accelerators of plans, or of one of their pools, as an owner buys them, (rows,).
+def evaluate_servers(servers: Table, case: str = "base") -> Table:
+    """Capital, running and energy cost of an accelerator-hour for every row of a table of servers.
 
-    Attributes
+    Parameters
     ----------
-    row : np.ndarray
-        Row of servers; -1 where it has none of the accelerator.
-    number : dict of str to array
-        Of :func:`xlperf.engine.servers.server_numbers`.
-    parts : tuple of Array
-        Switches, cables and transceivers outside the servers. [-]
-    network : Array
-        Their price with adapters, share of one accelerator. [USD]
-    costs : dict of str to array
-        Of :func:`xlperf.engine.servers.server_costs`.
+    servers : Table
+        Rows of kind ``servers``.
+    case : str, default "base"
+        ``low``, ``base`` or ``high``: which of the prices, lives and rates that have a low and a high value.
+
+    Returns
+    -------
+    Table
+        ``servers_results``, one row per server, in the units used inside. ``fixed_accelerators`` and ``fixed_power``
+        are the two views of a planner; where a row has both, what the power feeds bounds the number.
     """
-
-    row: np.ndarray
-    number: Columns
-    parts: tuple[Array, ...]
-    network: Array
-    costs: Columns
-
-    @property
-    def terms(self) -> Terms:
-        """What an accelerator costs and draws on the mean of its working hours."""
-        power = self.costs["grid_power"] * self.number["load_share"]
-        return Terms(self.costs["cost_rate"], power, self.number["carbon_intensity"])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = server_costs(columns_of(servers, case=case))
+    return Table("servers_results", {c.name: found[c.name] for c in results_of("servers").columns}, servers.place)
 
 
 class OwnedPlans(NamedTuple):
@@ -71,14 +94,17 @@ class OwnedPlans(NamedTuple):
     ----------
     accelerators : tuple of np.ndarray
         Rows of the sheet accelerators: those that decode, or all, and those that prefill.
-    pools : tuple of Owned
-        What each is bought as.
+    servers : tuple of np.ndarray
+        Rows of the sheet servers that they are bought in; -1 where it has none of the accelerator.
+    pools : tuple of OwnedPool
+        What that costs.
     prefill_share : Array
         Share of the accelerators' time, or of the accelerators, that prefills. [-]
     """
 
     accelerators: tuple[np.ndarray, np.ndarray]
-    pools: tuple[Owned, Owned]
+    servers: tuple[np.ndarray, np.ndarray]
+    pools: tuple[OwnedPool, OwnedPool]
     prefill_share: Array
 
     @property
@@ -86,36 +112,28 @@ class OwnedPlans(NamedTuple):
         """Whether the pools have unlike accelerators."""
         return np.asarray(self.accelerators[0] != self.accelerators[1])
 
-    def mean(self, values: Callable[[Owned], Array]) -> Array:
-        """A value of the mean accelerator."""
-        first, second = self.pools
-        return values(first) if first is second else pool_mean(values(first), values(second), self.prefill_share)
-
 
 def owned_plans(plans: Table, results: Table, catalog: Catalog, owner: str = "", case: str = "base") -> OwnedPlans:
     """Look up what plans are bought as; arguments as :func:`evaluate_ownership`."""
     accelerator = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     other = prefill_rows(plans, catalog, accelerator)
     share = results["prefill_share"] if plans.kind == "inference" else np.zeros(len(plans))
-    first = _owned(plans, catalog, accelerator, owner, case)
-    second = first if (other == accelerator).all() else _owned(plans, catalog, other, owner, case)
-    return OwnedPlans((accelerator, other), (first, second), share)
+    server, first = _pool(plans, catalog, accelerator, owner, case)
+    other_server, second = (
+        (server, first) if (other == accelerator).all() else _pool(plans, catalog, other, owner, case)
+    )
+    return OwnedPlans((accelerator, other), (server, other_server), (first, second), share)
 
 
-def _owned(plans: Table, catalog: Catalog, accelerator: np.ndarray, owner: str, case: str) -> Owned:
-    servers, count = catalog.tables["servers"], plans.number("num_accelerators")
-    row = first_rows(servers, catalog, accelerator, owner)
-    number = {
-        name: np.where(row >= 0, values[row], np.nan) if len(values) else np.full(len(plans), np.nan)
-        for name, values in server_numbers(servers, case).items()
-    }
+def _pool(
+    plans: Table, catalog: Catalog, accelerator: np.ndarray, owner: str, case: str
+) -> tuple[np.ndarray, OwnedPool]:
+    """Rows of the servers of some accelerators, and what they cost in them."""
+    servers = catalog.tables["servers"]
+    rows, count = first_rows(servers, catalog, accelerator, owner), plans.number("num_accelerators")
+    server = columns_of(servers, rows, case)
     with np.errstate(divide="ignore", invalid="ignore"):
-        tier = _outer_tier(plans, catalog, accelerator, count, number)
-        endpoints = tier.endpoints
-        counted = counted_parts(tier.topology, endpoints, tier.oversubscription, number, tier.num_axes)
-        parts = tuple(np.where(endpoints > 0.0, part, 0.0 * endpoints) for part in counted)
-        network = network_price((parts[0], parts[1], parts[2]), endpoints, number) / count
-        return Owned(row, number, parts, network, server_costs(number, network))
+        return rows, owned_pool(server, *_outer_tier(plans, catalog, accelerator, count, server), count)
 
 
 def evaluate_ownership(
@@ -154,28 +172,21 @@ def evaluate_ownership(
     owned = owned_plans(plans, results, catalog, owner, case)
     count = plans.number("num_accelerators")
     with np.errstate(divide="ignore", invalid="ignore"):
-        columns = _per_plan(plans, results, owned, count)
-        made = [
-            _accelerator_parts(catalog, accelerator, pool, case)
-            for accelerator, pool in zip(owned.accelerators, owned.pools, strict=True)
-        ]
-        columns |= {name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS}
-        columns |= {
-            "server": _both_words(owned, [_names(catalog, "servers", pool.row) for pool in owned.pools]),
-            "design": _both_words(owned, [own["design"] for own in made]),
-            "accelerators_bought": _bought(owned, count),
-            "network_cost": owned.mean(lambda pool: pool.network),
+        made = [_accelerator_parts(catalog, owned, pool, case) for pool in (0, 1)]
+        prefilling = np.where(owned.mixed, np.round(count * owned.prefill_share), 0.0)
+        sizes = (pool.server.num_accelerators for pool in owned.pools)
+        columns: dict[str, np.ndarray] = {
+            **owned_hour(*owned.pools, owned.prefill_share, count, results["tokens_per_second"]),
+            **_tokens_and_runs(plans, results, owned, count),
+            **{name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS},
+            "accelerators_bought": accelerators_bought(count, prefilling, *sizes),
         }
-        for place, part in enumerate(("network_switches", "network_cables", "network_transceivers")):
-            columns[part] = owned.mean(lambda pool, place=place: pool.parts[place])  # type: ignore[misc]
     refused = np.isnan(results["tokens_per_second"])
-    reason = np.where(refused, results["reason"], _unbought(catalog, owned, owner)).astype(object)
-    for name, values in columns.items():
-        if values.dtype != object:
-            columns[name] = np.where(refused, np.nan, values)
-    columns["reason"] = reason
-    schema = table_schema("ownership")
-    return Table("ownership", {column.name: columns[column.name] for column in schema.columns}, plans.place)
+    columns = {name: np.where(refused, np.nan, values) for name, values in columns.items()}
+    columns["server"] = _both_words(owned, [_names(catalog, "servers", rows) for rows in owned.servers])
+    columns["design"] = _both_words(owned, [own["design"] for own in made])
+    columns["reason"] = np.where(refused, results["reason"], _unbought(catalog, owned, owner)).astype(object)
+    return Table("ownership", {c.name: columns[c.name] for c in table_schema("ownership").columns}, plans.place)
 
 
 def _names(catalog: Catalog, kind: str, rows: np.ndarray) -> np.ndarray:
@@ -193,21 +204,13 @@ def _both_words(owned: OwnedPlans, words: list[np.ndarray]) -> np.ndarray:
     return found
 
 
-def _bought(owned: OwnedPlans, count: Array) -> Array:
-    """Accelerators in whole servers, each pool in its own where they have unlike ones."""
-    prefilling = np.where(owned.mixed, np.round(count * owned.prefill_share), 0.0)
-    groups = [pool.number["num_accelerators"] for pool in owned.pools]
-    first = groups[0] * ceil_div(count - prefilling, groups[0])
-    return np.asarray(first + np.where(owned.mixed, groups[1] * ceil_div(prefilling, groups[1]), 0.0))
-
-
 def _unbought(catalog: Catalog, owned: OwnedPlans, owner: str) -> np.ndarray:
     """Why plans have no owner's cost."""
     names = catalog.tables["accelerators"].text("accelerator")
     more = f" and {owner}" if owner else ""
     reason = np.full(len(owned.prefill_share), "", dtype=object)
-    for accelerator, pool in zip(owned.accelerators[::-1], owned.pools[::-1], strict=True):
-        for row in np.flatnonzero(pool.row < 0).tolist():
+    for accelerator, server in zip(owned.accelerators[::-1], owned.servers[::-1], strict=True):
+        for row in np.flatnonzero(server < 0).tolist():
             reason[row] = f"no row of servers has accelerator {names[accelerator[row]]}{more}"
     return reason
 
@@ -223,16 +226,13 @@ def first_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: st
     return np.array([first.get(row, -1) for row in accelerator.tolist()], dtype=np.int64)
 
 
-class _Tier(NamedTuple):
-    """The tier that joins the servers of each plan, (rows,); no end points within one server."""
+def _outer_tier(
+    plans: Table, catalog: Catalog, accelerator: np.ndarray, count: Array, server: Columns
+) -> tuple[np.ndarray, Array, Array, Array]:
+    """Topology, end points, oversubscription and axes of the tier that joins the servers of each plan.
 
-    topology: np.ndarray
-    endpoints: Array
-    oversubscription: Array
-    num_axes: Array
-
-
-def _outer_tier(plans: Table, catalog: Catalog, accelerator: np.ndarray, count: Array, number: Columns) -> _Tier:
+    There are no end points within one server.
+    """
     networks, accelerators = catalog.tables["networks"], catalog.tables["accelerators"]
     given = plans.text("network")
     names = np.where(given == "", accelerators.text("default_network")[accelerator], given)
@@ -244,13 +244,13 @@ def _outer_tier(plans: Table, catalog: Catalog, accelerator: np.ndarray, count: 
     for row, (name, wanted) in enumerate(zip(names.tolist(), count.tolist(), strict=True)):
         tiers = catalog.network_tiers(str(name)).tolist()
         tier = next((tier for tier in tiers if sizes[tier] >= wanted), None)
-        if tier is None or wanted <= number["num_accelerators"][row]:
+        if tier is None or wanted <= server.num_accelerators[row]:
             continue
         topology[row], oversubscription[row] = topologies[tier], over[tier]
         num_axes[row] = _num_axes(str(topologies[tier]), str(dimensions[tier]))
-        links[row] = wanted * number["links_per_accelerator"][row] / shared[tier]
-    links = np.where(np.isnan(number["num_accelerators"]), np.nan, links)
-    return _Tier(topology, links, oversubscription, num_axes)
+        links[row] = wanted * server.links_per_accelerator[row] / shared[tier]
+    links = np.where(np.isnan(server.num_accelerators), np.nan, links)
+    return topology, links, oversubscription, num_axes
 
 
 def _num_axes(topology: str, dimensions: str) -> float:
@@ -263,53 +263,112 @@ def _num_axes(topology: str, dimensions: str) -> float:
     return text.count("x") + 1.0 if text else 2.0
 
 
-def _per_plan(plans: Table, results: Table, owned: OwnedPlans, count: Array) -> dict[str, np.ndarray]:
+def _tokens_and_runs(plans: Table, results: Table, owned: OwnedPlans, count: Array) -> dict[str, np.ndarray]:
+    """Cost, energy and carbon of tokens, of a step and of a run; NaN for what the plans are not about."""
     training = plans.kind == "training"
-    rate, share = results["tokens_per_second"], owned.prefill_share
-    nothing = np.full(len(plans), np.nan)
-    decoding, prefilling = (pool.terms for pool in owned.pools)
-    terms = mean_terms(decoding, prefilling, share)
-    hour, grid = terms.cost_rate, owned.mean(lambda pool: pool.costs["grid_power"])
-    tokens = token_costs(terms, count, rate, ALL_IN[plans.kind])
-    tokens |= {name: nothing for name in (*ALL_IN.values(), INPUT, OUTPUT) if name not in tokens}
+    rate, nothing = results["tokens_per_second"], np.full(len(plans), np.nan)
+    decoding, prefilling = (working_terms(pool) for pool in owned.pools)
+    terms = mean_terms(decoding, prefilling, owned.prefill_share)
+    tokens = dict.fromkeys((*ALL_IN.values(), INPUT, OUTPUT), nothing) | token_costs(
+        terms, count, rate, ALL_IN[plans.kind]
+    )
     if not training:
         lengths = plans.number("prompt_length"), plans.number("output_length")
-        tokens |= split_costs(decoding, prefilling, share, count, rate, *lengths)
-    del tokens["tokens_per_second_per_megawatt"]
-    run_time = results["run_time"] if training else nothing
-    hours = {name: owned.mean(lambda pool, part=part: pool.costs[part])  # type: ignore[misc]
-             for name, part in zip(HOUR_PARTS, SERVER_PARTS, strict=True)}  # fmt: skip
+        tokens |= split_costs(decoding, prefilling, owned.prefill_share, count, rate, *lengths)
+    carbon = [carbon_of_energy(each.power, each.carbon_intensity) for each in (decoding, prefilling)]
+    step_time, run_time = (results[name] if training else nothing for name in ("step_time", "run_time"))
     return {
         **{f"owned_{name}": values for name, values in tokens.items()},
-        **hours,
-        "capex": count * owned.mean(lambda pool: pool.costs["capex"]),
-        "facility": count * owned.mean(lambda pool: pool.costs["facility"]),
-        "power": count * grid,
-        "hour_cost": hour,
-        "owned_step_cost": run_cost(hour, count, results["step_time"]) if training else nothing,
-        "owned_run_cost": run_cost(hour, count, run_time),
-        "owned_run_carbon": owned.mean(lambda pool: pool.costs["carbon_rate"]) * count * run_time,
-        "tokens_per_second_per_provisioned_megawatt": token_rate_per_power(rate, count, grid),
-        "yearly_cost": owned.mean(lambda pool: pool.costs["cost_rate"] * pool.costs["used"]) * count * YEAR,
+        "owned_step_cost": run_cost(terms.cost_rate, count, step_time),
+        "owned_run_cost": run_cost(terms.cost_rate, count, run_time),
+        "owned_run_carbon": pool_mean(carbon[0], carbon[1], owned.prefill_share) * count * run_time,
     }
 
 
-def _accelerator_parts(catalog: Catalog, accelerator: np.ndarray, owned: Owned, case: str) -> dict[str, np.ndarray]:
-    """Hour of the accelerator by what it is made of; NaN where no design is made for it."""
-    designs = catalog.tables["chiplets"]
+def _accelerator_parts(catalog: Catalog, owned: OwnedPlans, pool: int, case: str) -> dict[str, np.ndarray]:
+    """Hour of the accelerator by what it is made of, and the name of its design; NaN and "" where there is none."""
+    designs, accelerator = catalog.tables["chiplets"], owned.accelerators[pool]
     rows = first_rows(designs, catalog, accelerator)
-    names = np.full(len(accelerator), "", dtype=object)
-    made = np.zeros((len(DESIGN_PARTS), len(accelerator)))
-    if len(designs):
-        results = evaluate_designs(designs, catalog, case)
-        groups = DESIGN_PARTS.values()
-        made = np.array([sum(results[name] for name in group) for group in groups])[:, rows]
-        names = np.where(rows >= 0, designs.text("chiplet")[rows], "").astype(object)
-    price = owned.number["accelerator_price"]
-    made = np.where(rows >= 0, made, np.nan)
-    parts = [*made, price - np.sum(made, axis=0)]
-    hours = {
-        name: part * owned.costs["accelerator_cost"] / price
-        for name, part in zip(ACCELERATOR_PARTS, parts, strict=True)
+    results = evaluate_designs(designs, catalog, case) if len(designs) else Table("chiplets_results", {})
+    found: dict[str, np.ndarray] = dict(accelerator_hour(columns_of(results, rows), owned.pools[pool]))
+    return {**found, "design": _names(catalog, "chiplets", rows)}
+
+
+def cost_bridge(
+    plans: Table, catalog: Catalog, owner: str = "", case: str = "base", results: Table | None = None
+) -> Table:
+    """Walk from the cost and energy per token of plans at the sheet prices to those of their owner.
+
+    Parameters
+    ----------
+    plans, catalog, owner, case, results
+        As :func:`xlperf.engine.evaluate_ownership`. Where the sheet prices lacks an input of an owner, such as a
+        purchase price beside a rent, the owner's own stands for it from the second line on.
+
+    Returns
+    -------
+    Table
+        ``cost_bridge``: a row per plan and line; lines that change nothing are left out, and so are plans that lack
+        a price or a server. The first line is the cost of :func:`xlperf.engine.evaluate`, the last that of
+        :func:`xlperf.engine.evaluate_ownership`, to the last bit.
+    """
+    results = evaluate(plans, catalog) if results is None else results
+    owned = owned_plans(plans, results, catalog, owner, case)
+    with np.errstate(all="ignore"):
+        states = [_states(catalog, owned, place) for place in (0, 1)]
+        rate, count = results["tokens_per_second"], plans.number("num_accelerators")
+        energies, costs = (
+            [per_token(pool_mean(first[kind], second[kind], owned.prefill_share), count, rate)
+             for first, second in zip(*states, strict=True)]
+            for kind, per_token in ((1, energy_per_token), (0, cost_per_token))
+        )  # fmt: skip
+    return _lines(plans, results, owned, np.array(costs), np.array(energies))
+
+
+def _states(catalog: Catalog, owned: OwnedPlans, place: int) -> list[tuple[Array, Array]]:
+    """Cost of a second [USD/s] and power [W] of an accelerator of one pool after each line, the first one included."""
+    accelerators, pool = owned.accelerators[place], owned.pools[place]
+    arrays = catalog_arrays(catalog, accelerators)
+    priced = arrays.terms.take(accelerators)
+    final = owner_terms(pool.server, pool.network)
+    terms = straight_line_terms(Columns(lambda name: arrays.owning[name][accelerators]), final)
+    found = [(priced.cost_rate, priced.power), _state(terms)]
+    for _, names in LINES:
+        terms = terms._replace(**{name: getattr(final, name) for name in names})
+        found.append(_state(terms))
+    return found
+
+
+def _state(terms: OwnerTerms) -> tuple[Array, Array]:
+    return owned_cost_rate(*terms), terms.grid_power * terms.load_share
+
+
+def _lines(plans: Table, results: Table, owned: OwnedPlans, costs: Array, energies: Array) -> Table:
+    """The lines of all plans, (lines, rows) each, as a table."""
+    known = np.isfinite(costs[0]) & np.isfinite(costs[-1])
+    changes, energy_changes = (np.diff(values, axis=0, prepend=0.0) for values in (costs, energies))
+    shown = (changes != 0.0) | (np.nan_to_num(energy_changes) != 0.0)
+    shown[0] = True
+    words = np.empty((len(costs) + 1, len(plans)), dtype=object)
+    words[0] = [AT_PRICES.get(str(basis), "") for basis in results["cost_basis"]]
+    words[1] = MARGIN
+    for place, (line, _) in enumerate(LINES, start=2):
+        words[place] = line
+    words[-1] = "owner, sheet servers"
+    nothing, last = np.full((1, len(plans)), np.nan), np.ones((1, len(plans)), dtype=bool)
+    kept = np.concatenate([shown, last]) & known
+    order = np.argsort(np.nonzero(kept)[1], kind="stable")
+
+    def listed(values: np.ndarray) -> np.ndarray:
+        return np.asarray(values[kept][order])
+
+    names = plans.text("name")
+    columns = {
+        "plan": listed(np.broadcast_to(names, words.shape)),
+        "line": listed(words),
+        "cost_change": listed(np.concatenate([changes, nothing])),
+        "cost": listed(np.concatenate([costs, costs[-1:]])),
+        "energy_change": listed(np.concatenate([energy_changes, nothing])),
+        "energy": listed(np.concatenate([energies, energies[-1:]])),
     }
-    return {**hours, "design": names}
+    return Table("cost_bridge", {column.name: columns[column.name] for column in table_schema("cost_bridge").columns})

@@ -9,8 +9,8 @@ import numpy as np
 from xlperf.base.arrays import Array, some
 from xlperf.catalog.table import Table
 from xlperf.engine.join import Joined
-from xlperf.equations.cost.systems import carbon_of_energy
-from xlperf.equations.cost.tco import run_cost
+from xlperf.equations.cost.tco import carbon_of_energy
+from xlperf.equations.cost.tokens import run_cost
 from xlperf.equations.model.model import mtp_parameters, parameter_count
 from xlperf.equations.plan.memory import optimizer_element_size
 from xlperf.equations.plan.training_plan import TrainingPlan

@@ -10,12 +10,11 @@ from xlperf.base.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.columns import plan_columns
 from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
-from xlperf.engine.notes import add_notes, extrapolation_notes, gibibytes
-from xlperf.engine.plans import plan_columns
+from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, unpriced_notes
 from xlperf.engine.run import run_results
-from xlperf.engine.token_costs import ALL_IN, basis_words, token_costs, unpriced_notes
-from xlperf.equations.cost.tco import run_cost
+from xlperf.equations.cost.tokens import ALL_IN, run_cost, token_costs
 from xlperf.equations.hardware.kernels import casts_apart, launched_ahead
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.rules import Remark, broken_rules, remarks_of_rows

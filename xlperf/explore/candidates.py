@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import AUTO_COLUMNS, split_header
 from xlperf.catalog.table import Table, place_of_row
+from xlperf.equations.plan.rules import Rule
 from xlperf.equations.plan.training_plan import PLACEHOLDERS
+from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.explore.auto_values import (
     MOST_ACCELERATORS,
     NUM_POINTS,
@@ -25,8 +27,8 @@ from xlperf.explore.auto_values import (
     sold_counts,
     thinned,
 )
-from xlperf.explore.mappings import cross_inference, cross_training, equal_chunks
-from xlperf.explore.space import MOST_PLANS, Space, TooMany, grid, space_of
+from xlperf.explore.mappings import PartialInference, PartialTraining, cross_inference, cross_training, equal_chunks
+from xlperf.explore.space import MOST_PLANS, PartialPlan, Space, TooMany, grid, space_of
 
 MOST_CANDIDATES = MOST_PLANS
 """Plans that one plan with ``auto`` may stand for, unless more are allowed."""
@@ -49,6 +51,17 @@ MAPPING: Mapping[str, tuple[str, ...]] = {
 }
 """What the mapping of a model on accelerators is, by kind of plan."""
 _LOADS = ("batch_size", "concurrency")
+KINDS: dict[str, tuple[Callable[[Space], None], type[PartialPlan], Sequence[Rule[Any]]]] = {
+    "training": (cross_training, PartialTraining, TRAINING_RULES),
+    "inference": (cross_inference, PartialInference, ()),
+}
+
+
+class Bounds(TypedDict, total=False):
+    """How many plans, and how many accelerators, ``auto`` stands for at the most."""
+
+    most: int
+    most_accelerators: float
 
 
 class Candidates(NamedTuple):
@@ -183,10 +196,10 @@ def candidates(
     plan: Table,
     catalog: Catalog,
     values: Mapping[str, np.ndarray] | None = None,
-    most: int = MOST_CANDIDATES,
-    most_accelerators: float = MOST_ACCELERATORS,
     counts: Array | None = None,
     num_points: int = 1,
+    most: int = MOST_CANDIDATES,
+    most_accelerators: float = MOST_ACCELERATORS,
 ) -> Candidates:
     """All plans that one plan stands for: its ``auto`` cells and columns with stated values in every combination.
 
@@ -205,14 +218,14 @@ def candidates(
         What it refers to.
     values : mapping of str to array, optional
         Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
-    most : int
-        Plans at the most.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
     counts : array, optional
         The only numbers of accelerators that ``auto`` stands for. [-]
     num_points : int
         Loads that each plan gets afterwards. [-]
+    most : int
+        Plans at the most.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
 
     Returns
     -------
@@ -234,7 +247,7 @@ def candidates(
     plain = Table(plan.kind, plan.columns, plan.place)
     base = grid(plain, {name: column for name, column in values.items() if name not in asked}, most)
     open_loads = [name for name in _LOADS if name in auto]
-    cross = cross_training if plan.kind == "training" else cross_inference
+    cross, record, rules = KINDS[plan.kind]
     ladders = _ladders(base, catalog, most_accelerators, counts) if "num_accelerators" in auto else None
     few = most // (COUNTS_SHARE * (NUM_POINTS if open_loads else num_points))
     chunks = (True, False) if "virtual_pipeline" in auto else (True,)
@@ -242,7 +255,7 @@ def candidates(
     for step, uneven in attempts:
         steps = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
         last = (step, uneven) == attempts[-1]
-        space = space_of(base, asked, catalog, most if last else few, steps)
+        space = space_of(base, asked, catalog, record, rules, most if last else few, steps)
         space.uneven = uneven
         try:
             cross(space)
@@ -327,9 +340,8 @@ def expanded(
     plans: Table,
     catalog: Catalog,
     without: Collection[str] = (),
-    most: int = MOST_CANDIDATES,
-    most_accelerators: float = MOST_ACCELERATORS,
     num_points: int = 1,
+    **bounds: Unpack[Bounds],
 ) -> Table:
     """Plans with every row that says ``auto`` replaced by all plans that it stands for.
 
@@ -341,12 +353,10 @@ def expanded(
         What they refer to.
     without : collection of str
         Columns whose ``auto`` is left blank.
-    most : int
-        Plans that a row may stand for.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
     num_points : int
         Loads that each plan gets afterwards. [-]
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -366,7 +376,7 @@ def expanded(
     faults: list[Fault] = []
     for row in range(len(plans)):
         try:
-            parts.append(candidates(plain.take([row]), catalog, None, most, most_accelerators, None, num_points).plans)
+            parts.append(candidates(plain.take([row]), catalog, num_points=num_points, **bounds).plans)
         except InputError as error:
             faults += error.faults
     if faults:

@@ -8,7 +8,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.lookup import CASES, uncertain_columns, values_in_case
+from xlperf.engine.columns import CASES, uncertain_columns, values_in_case
 
 MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
 
@@ -85,7 +85,7 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
 def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
     """One result of designs or servers, in the unit in which it is shown."""
     if table.kind == "servers":
-        from xlperf.engine.servers import evaluate_servers
+        from xlperf.engine.ownership import evaluate_servers
 
         found = evaluate_servers(table)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,10 @@ from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.engine.columns import choice_codes
 from xlperf.equations.model.model import Model
+from xlperf.equations.plan.columns import PlanColumns
+from xlperf.equations.plan.rules import Rule
 
 MOST_PLANS = 1_000_000
 """Rows of a grid at the most: more is a slip rather than a wish, and does not fit in memory."""
@@ -126,8 +129,6 @@ class TooMany(InputError):
 
 
 Mask = npt.NDArray[np.bool_]
-Legal = Callable[[Any], Mask]
-Value = Array | float
 
 
 def divisors(*counts: float) -> list[float]:
@@ -188,20 +189,112 @@ def powers_of_two(most: float) -> list[float]:
 _BATCH = 16_384
 
 
+class NotChosen(AttributeError):
+    """A column that has no value yet, or that a space does not know."""
+
+
+class PartialPlan(PlanColumns):
+    """Plans of a space while their columns are chosen: a column that is still open raises :class:`NotChosen`.
+
+    Rules of legality take it in place of a whole plan.
+    """
+
+    blanks: ClassVar[Mapping[str, Callable[..., Array | float]]] = {}
+    """Defaults that follow from other columns and from the longest sequence of the model."""
+    _space: Space
+    _rows: np.ndarray | None
+    _chosen: Mapping[str, np.ndarray]
+
+    def __init__(
+        self, space: Space, rows: np.ndarray | None = None, chosen: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Combinations of a space, or some of them; and a column that is tried."""
+        self.__dict__.update(_space=space, _rows=rows, _chosen=chosen or {})
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            column = self._space.base.schema.by_name.get(name)
+            if column is None or column.kind not in ("number", "flag", "choice"):
+                raise NotChosen(name)
+            values = self.words(name)
+            if column.kind == "choice":
+                codes = choice_codes(column.table, name)
+                values = np.array(list(map(codes.__getitem__, values.tolist())), dtype=np.float64)
+            elif name in self.blanks and np.isnan(values).any():
+                follows = self.blanks[name](self, self._space.longest[self._base_rows])
+                values = np.where(np.isnan(values), follows, values)
+            self.__dict__[name] = values
+            return values
+
+    def __len__(self) -> int:
+        return len(self._space) if self._rows is None else len(self._rows)
+
+    @property
+    def _base_rows(self) -> np.ndarray:
+        return self._space.rows if self._rows is None else self._space.rows[self._rows]
+
+    def has(self, name: str) -> bool:
+        """Whether the plans have a column; else every row has its default."""
+        return name in self._space.asked or name in self._space.base
+
+    def words(self, name: str) -> np.ndarray:
+        """A column as the plans state it, with the schema's default where it is blank; NaN or "" where it has none."""
+        if name in self._chosen:
+            return self._chosen[name]
+        if name in self._space.found:
+            return self._space.found[name] if self._rows is None else self._space.found[name][self._rows]
+        if name in self._space.asked:
+            raise NotChosen(name)
+        return np.asarray(self._space.base.filled(name)[self._base_rows])
+
+    def known(self, name: str) -> Array:
+        """A degree, 1 where it is blank or not chosen yet."""
+        try:
+            return np.asarray(np.nan_to_num(self.words(name), nan=1.0))
+        except NotChosen:
+            return np.ones(len(self))
+
+    @property
+    def model(self) -> Model:
+        """Shapes of the models."""
+        return cast(Model, _ModelRows(self._space.model, self._base_rows))
+
+
+class _ModelRows:
+    """Some rows of the shapes of models, taken when they are asked for."""
+
+    def __init__(self, model: Model, rows: np.ndarray) -> None:
+        self._model, self._rows = model, rows
+
+    def __getattr__(self, name: str) -> Array:
+        values: Array = np.asarray(getattr(self._model, name))[self._rows]
+        self.__dict__[name] = values
+        return values
+
+
+Where = Callable[[Any], Mask]
+
+
 @dataclass
 class Space:
-    """Combinations so far: rows of plans, and the values that columns of them take.
+    """Combinations of values of the searched columns that keep the rules of legality, built column by column.
 
     Attributes
     ----------
     base : Table
         One plan, with every combination of the stated values of columns that no other depends on.
     asked : mapping of str to array or None
-        Columns that are searched: the stated values, None where the rules say which there are.
+        Columns that are searched: the stated values, None where candidates follow from the plan.
     model : Model
         Shapes of the models of the rows of the base.
     longest : array
         Longest context of these models, NaN where it is not known. [-]
+    record : type of PartialPlan
+        What rules read.
+    rules : sequence of Rule
+        Rules of legality; each is applied once all that it reads is chosen. Those that read no searched column are
+        left to the evaluation, which says what is wrong.
     most : int
         Combinations at the most.
     counts : sequence of array
@@ -218,6 +311,8 @@ class Space:
     asked: Mapping[str, np.ndarray | None]
     model: Model
     longest: Array
+    record: type[PartialPlan]
+    rules: Sequence[Rule[Any]]
     most: int
     counts: Sequence[Array] = ()
     uneven: bool = True
@@ -226,58 +321,41 @@ class Space:
 
     def __post_init__(self) -> None:
         self.rows = np.arange(len(self.base))
+        plan = self.plan()
+        self.rules = [rule for rule in self.rules if _broken(rule, plan) is None]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def number(self, name: str) -> Array:
-        """Values of a number column with the default where it is blank; NaN where that is none."""
-        return self.found[name] if name in self.found else np.asarray(self.base.filled(name)[self.rows])
-
-    def text(self, name: str) -> np.ndarray:
-        """Values of a text column with the default where it is blank."""
-        return self.found[name] if name in self.found else self.base.filled(name)[self.rows]
-
-    def known(self, name: str) -> Array:
-        """Values of a degree, 1 where it is blank or not crossed yet."""
-        if name in self.asked and name not in self.found:
-            return np.ones(len(self))
-        return np.nan_to_num(self.number(name), nan=1.0)
-
-    def above_one(self, name: str) -> Mask:
-        """Where a degree is above 1."""
-        return np.asarray(self.known(name) > 1.0)
-
-    def shape(self, name: str) -> Array:
-        """A column of the model of each combination."""
-        return np.asarray(getattr(self.model, name)[self.rows])
-
-    @property
-    def all(self) -> Mask:
-        """True for each combination."""
-        return np.ones(len(self), dtype=bool)
+    def plan(self, rows: np.ndarray | None = None, chosen: Mapping[str, np.ndarray] | None = None) -> Any:
+        """The combinations, or some of them, as rules and equations read them."""
+        return self.record(self, rows, chosen)
 
     def cross(
         self,
         name: str,
-        domain: Sequence[float | str],
-        legal: Legal,
-        apart: Legal | None = None,
-        blank: Callable[[], Mask] | None = None,
+        values: Sequence[float | str] | Callable[[float], Sequence[float]],
+        number: Array | None = None,
+        legal: Where | None = None,
+        distinct: Where | None = None,
+        blank: Mask | None = None,
     ) -> None:
-        """Cross the combinations with the values of a column, if it is searched.
+        """Cross the combinations with the values of a column, if it is searched; those that break a rule are left out.
 
         Parameters
         ----------
         name : str
             Column.
-        domain : sequence
-            Values to try where none are stated, in the order in which equal plans are preferred.
-        legal : callable
-            For a value: which combinations it may stand in, (combinations,).
-        apart : callable, optional
-            The same for values of the domain alone: False where another value makes the same plan.
-        blank : callable, optional
+        values : sequence or callable
+            Values to try where none are stated, in the order in which equal plans are preferred; or what gives them
+            for a number of each combination.
+        number : array, optional
+            That number, (combinations,).
+        legal : callable, optional
+            Which plans to keep of those that keep the rules.
+        distinct : callable, optional
+            The same of values that are not stated: False where another value makes the same plan.
+        blank : array, optional
             Which combinations the column says nothing in: there it stays blank.
 
         Raises
@@ -288,85 +366,47 @@ class Space:
         if name not in self.asked:
             return
         stated = self.asked[name]
-        values = list(domain) if stated is None else stated.tolist()
-        without = blank() if blank is not None and (stated is None or "mode" in self.asked) else ~self.all
-        kept = []
-        for value in values:
-            good = ~without & legal(value)
-            if stated is None and apart is not None:
-                good = good & apart(value)
-            kept.append(np.flatnonzero(good))
-        if without.any():
-            values.append(float("nan"))
-            kept.append(np.flatnonzero(without))
-        index = np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
-        self.count(len(index))
-        which = np.repeat(np.arange(len(values)), [len(rows) for rows in kept])
-        order = np.argsort(index, kind="stable")
-        self.keep(index[order])
-        text = self.base.schema.by_name[name].is_text
-        self.found[name] = np.array(values, dtype=object if text else np.float64)[which[order]]
-
-    def cross_listed(
-        self,
-        name: str,
-        number: Array,
-        listed: Callable[[float], Sequence[float]],
-        legal: Legal,
-        blank: Callable[[], Mask] | None = None,
-    ) -> None:
-        """Cross the combinations with values that follow from a number of each, if the column is searched.
-
-        As :meth:`cross`, but the values to try differ from one combination to the next and are few of many:
-        divisors of what is left of the accelerators.
-
-        Parameters
-        ----------
-        name : str
-            Column.
-        number : array
-            What the values of each combination follow from, (combinations,).
-        listed : callable
-            Values to try for such a number, in the order in which equal plans are preferred.
-        legal : callable
-            For values, one per combination: where they may stand.
-        blank : callable, optional
-            As for :meth:`cross`.
-        """
-        if name not in self.asked or self.asked[name] is not None:
-            self.cross(name, (), legal, blank=blank)
-            return
-        without = blank() if blank is not None else ~self.all
-        numbers, which = np.unique(np.where(without, -1.0, number), return_inverse=True)
-        lists = [[float("nan")] if one < 0.0 else listed(one) for one in numbers.tolist()]
-        sizes = np.array([len(values) for values in lists], dtype=np.int64)
+        if stated is not None:
+            values, number, distinct = stated.tolist(), None, None
+        if blank is None or not (stated is None or "mode" in self.asked):
+            blank = np.zeros(len(self), dtype=bool)
+        numbers, which = np.unique(np.where(blank, -1.0, 0.0 if number is None else number), return_inverse=True)
+        lists: list[Sequence[Any]] = [
+            [float("nan")] if one < 0.0 else values(one) if callable(values) else values for one in numbers.tolist()
+        ]
+        sizes = np.array([len(listed) for listed in lists], dtype=np.int64)
         starts = np.cumsum(sizes) - sizes
-        flat = np.array([value for values in lists for value in values])
-        kept, found, total = [], [], 0
-        whole, taken = self.rows, dict(self.found)
-        for start in range(0, len(whole), _BATCH):
+        text = self.base.schema.by_name[name].is_text
+        flat = np.array([value for listed in lists for value in listed], dtype=object if text else np.float64)
+        kept, found, total = [np.zeros(0, dtype=np.int64)], [flat[:0]], 0
+        applied: set[int] = set()
+        for start in range(0, len(self), _BATCH):
             own = which[start : start + _BATCH]
             index = np.repeat(np.arange(start, start + len(own)), sizes[own])
             first = np.repeat(np.cumsum(sizes[own]) - sizes[own], sizes[own])
-            values = flat[np.repeat(starts[own], sizes[own]) + np.arange(len(index)) - first]
-            self.rows, self.found = whole[index], {key: column[index] for key, column in taken.items()}
-            good = np.isnan(values) | legal(values)
+            tried = flat[np.repeat(starts[own], sizes[own]) + np.arange(len(index)) - first]
+            plan = self.plan(index, {name: tried})
+            good = np.ones(len(index), dtype=bool)
+            for keeps in (legal, distinct):
+                if keeps is not None:
+                    good &= keeps(plan)
+            for place, rule in enumerate(self.rules):
+                broken = _broken(rule, plan)
+                if broken is not None:
+                    applied.add(place)
+                    good &= ~broken
+            good |= blank[index]
             kept.append(index[good])
-            found.append(values[good])
+            found.append(tried[good])
             total += len(kept[-1])
             self.count(total)
-        self.rows, self.found = whole, taken
-        self.keep(np.concatenate([*kept, np.zeros(0, dtype=np.int64)]))
-        self.found[name] = np.concatenate([*found, np.zeros(0)])
+        self.rules = [rule for place, rule in enumerate(self.rules) if place not in applied]
+        self.keep(np.concatenate(kept))
+        self.found[name] = np.concatenate(found)
 
     def cross_accelerators(self) -> None:
         """Cross the combinations with numbers of accelerators: those that their machines are sold in."""
-        sold: dict[float, Mask] = {}
-        for row, counts in enumerate(self.counts):
-            for count in counts.tolist():
-                sold.setdefault(count, np.zeros(len(self.counts), dtype=bool))[row] = True
-        domain = sorted(sold)
-        self.cross("num_accelerators", domain, lambda _: self.all, lambda value: sold[value][self.rows])
+        self.cross("num_accelerators", lambda row: self.counts[int(row)].tolist(), self.rows.astype(np.float64))
 
     def count(self, number: int) -> None:
         """Refuse more combinations than there may be."""
@@ -385,35 +425,32 @@ class Space:
 
     def table(self) -> Table:
         """The combinations as plans; places are those of the plan."""
-        taken = {name: values[self.rows] for name, values in self.base.columns.items()}
-        columns = {**taken, **self.found}
+        columns = {**{name: values[self.rows] for name, values in self.base.columns.items()}, **self.found}
         order = [column.name for column in self.base.schema.columns if column.name in columns]
         place = partial(place_of_row, self.base.place, self.rows)
         return Table(self.base.kind, {name: columns[name] for name in order}, place)
 
 
+def _broken(rule: Rule[Any], plan: PartialPlan) -> np.ndarray | None:
+    """Where plans break a rule; None while a column that it reads is open."""
+    if rule.column and not plan.has(rule.column):
+        return np.zeros(len(plan), dtype=bool)
+    try:
+        return rule.broken(plan, plan.model)
+    except NotChosen:
+        return None
+
+
 def space_of(
-    base: Table, asked: Mapping[str, np.ndarray | None], catalog: Catalog, most: int, counts: Sequence[Array] = ()
+    base: Table,
+    asked: Mapping[str, np.ndarray | None],
+    catalog: Catalog,
+    record: type[PartialPlan],
+    rules: Sequence[Rule[Any]],
+    most: int,
+    counts: Sequence[Array] = (),
 ) -> Space:
-    """A space that has nothing but the rows of its base.
-
-    Parameters
-    ----------
-    base : Table
-        One plan, with every combination of the stated values of columns that no other depends on.
-    asked : mapping of str to array or None
-        Columns that are searched.
-    catalog : Catalog
-        With the models.
-    most : int
-        Combinations at the most.
-    counts : sequence of array
-        Numbers of accelerators that ``auto`` stands for, of each row of the base. [-]
-
-    Returns
-    -------
-    Space
-        To be crossed.
+    """A space that has nothing but the rows of its base, to be crossed.
 
     Raises
     ------
@@ -422,6 +459,7 @@ def space_of(
     """
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    space = Space(base, asked, Model(*arrays.model[:, rows]), arrays.max_sequence_length[rows], most, counts)
+    model, longest = Model(*arrays.model[:, rows]), arrays.max_sequence_length[rows]
+    space = Space(base, asked, model, longest, record, rules, most, counts)
     space.count(len(base))
     return space

@@ -88,7 +88,7 @@ def checks_sheet(
 ) -> Worksheet:  # fmt: skip
     """Add the sheet ``checks``."""
     sheet: Worksheet = workbook.create_sheet("checks")
-    title(sheet, "Checks", "Plain formulas: they work without the add-in. What is not ok stands out.")
+    title(sheet, "Checks", "Plain formulas: they work without the add-in. What is not ok is highlighted.")
     rows = {kind: _rows(table) for kind, table in tables.items()}
     checks = _summary(rows, results)
     model_top = _TOP + len(checks) + 4
@@ -116,9 +116,9 @@ def checks_sheet(
     for row, check in enumerate(checks, start=_TOP):
         put(sheet[f"B{row}"], check.words, "xlperf key")
         formulas.put(_cell(sheet, f"C{row}"), f"={check.formula}", check.value, number="#,##0")
-        told = None if check.value is None else "ok" if not check.zero or not check.value else "look"
-        test = f'IF(C{row}=0,"ok","look")' if check.zero else f'IF(C{row}>0,"ok","look")'
-        formulas.put(_cell(sheet, f"D{row}"), f"={test}", told if check.zero else ("ok" if check.value else "look"))
+        told = None if check.value is None else "ok" if not check.zero or not check.value else "check"
+        test = f'IF(C{row}=0,"ok","check")' if check.zero else f'IF(C{row}>0,"ok","check")'
+        formulas.put(_cell(sheet, f"D{row}"), f"={test}", told if check.zero else ("ok" if check.value else "check"))
     put(sheet[f"B{model_top - 1}"], "Parameters of the models, from their shapes", "xlperf heading")
     headers = ["row", "model", *[name.replace("_", " ") for name in _PULLED]]
     for offset, words in enumerate([*headers, "computed (G)", "stated (G)", "difference", "verdict"], start=1):
@@ -242,7 +242,7 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         name = _reference(key)
         checks.append(
             Check(
-                f"Names that stand more than once on {kind}",
+                f"Duplicate names on {kind}",
                 f"SUMPRODUCT((COUNTIF({name},{name})>1)*1)",
                 _repeated([row[key.name] for row in rows[kind]]),
             )
@@ -252,7 +252,7 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         blanks = "+".join(f"COUNTBLANK({_reference(column)})" for column in needed)
         checks.append(
             Check(
-                f"Blank cells of {kind} that must hold something",
+                f"Blank mandatory cells of {kind}",
                 f"IF(COUNTA({_reference(needed[0])})=0,0,{blanks})",
                 sum(row[column.name] is None for row in rows[kind] for column in needed),
             )
@@ -310,7 +310,7 @@ def _unknown_names(column: Column, rows: Mapping[str, list[dict[str, Any]]]) -> 
             names.update(word.strip().casefold() for word in (row["aliases"] or "").split(";"))
     used = [row[column.name] for row in rows[column.table]]
     return Check(
-        f"Names in {column.name.replace('_', ' ')} of {column.table} that {column.reference} lacks",
+        f"Names in {column.name.replace('_', ' ')} of {column.table} that are not on {column.reference}",
         f"SUMPRODUCT({test})",
         sum(name is not None and name.casefold() not in names for name in used),
     )
@@ -335,7 +335,7 @@ def _finish(
             if table_schema("models").by_name[name].kind != "number":
                 _cell(sheet, f"{letter}{row}").alignment = Alignment(horizontal="center")
         _cell(sheet, f"{after[3]}{row}").alignment = Alignment(horizontal="center")
-    alarm(sheet, f"B{_TOP}:D{_TOP + count - 1}", f'$D{_TOP}="look"')
+    alarm(sheet, f"B{_TOP}:D{_TOP + count - 1}", f'$D{_TOP}="check"')
     alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
     sheet.freeze_panes = f"C{_TOP}"
     page_setup(sheet)

@@ -64,7 +64,7 @@ _STEPS = (
     "Install once: xlperf install libreoffice. Without the add-in the cells show the values of the last build.",
     "Change a yellow cell of a card below, or of a plan on the sheets training and inference; the results follow.",
     "Change the hardware: edit a row of accelerators, networks or prices, or add one. Units stand in the headers.",
-    "A cell that shows #N/A is a plan that cannot be; the column reason says why.",
+    "A cell shows #N/A where the plan is illegal; the column reason says why.",
     "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
 )
 _CHOICES_TOP = 50
@@ -105,7 +105,9 @@ def front_sheet(
     given = ",".join(f"{kind}[[#All]]" for kind in catalog_kinds(tables))
     catalog_cell: Any = sheet[CATALOG_CELL]
     formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
-    words = "Names the content of the catalog sheets. Every result depends on it, so that an edit there is seen."
+    words = (
+        "Identifies the content of the catalog sheets: every result refers to it, so an edit there changes the results."
+    )
     put(sheet[f"E{CATALOG_CELL[1:]}"], words, "xlperf note")
     sheet.merge_cells(f"E{CATALOG_CELL[1:]}:G{CATALOG_CELL[1:]}")
     for letters, kind in ((("B", "C"), "training"), (("E", "F"), "inference")):

@@ -39,14 +39,20 @@ _MEANINGS = (
     ),
     ("MFU", "6 x active matmul parameters (logits included) and full attention, over the dense peak of the precision."),
     ("HFU", "As MFU, with recomputation counted."),
-    ("memory", "Peak allocated on the fullest accelerator; memory reserved adds allocator and runtime. GiB = 2^30 B."),
+    (
+        "memory",
+        "Peak allocated on the accelerator that needs most; memory reserved adds allocator and runtime. GiB = 2^30 B.",
+    ),
     ("TPOT", "(latency - TTFT) / (output tokens - 1)."),
     (
         "cost",
         "Sheet prices: the rental price where the row has one, else capex over life, opex and energy; cost basis.",
     ),
     ("all-in cost", "All accelerators over the output tokens: output cost + input cost x prompt / output length."),
-    ("owned cost", "Sheet servers: an owner's cost. The sheet cost bridge walks there from the cost, line by line."),
+    (
+        "owned cost",
+        "Sheet servers: an owner's cost. The sheet cost bridge gives the difference to the cost, line by line.",
+    ),
     ("energy", "From the grid: server power at full load x PUE; owned energy: at the mean load, with the network."),
 )
 

@@ -107,7 +107,7 @@ def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
         fits = _Field(group.results.schema.by_name["fits"], states, colour("other"))
         fields = [*parts, _field(group, rows, "memory_capacity"), fits]
         block = _Block(sheet, group, _names(group, rows), fields, top)
-        block.memory_charts(f"{group.kind.capitalize()}: memory of the fullest accelerator", len(parts))
+        block.memory_charts(f"{group.kind.capitalize()}: memory of the accelerator that needs most", len(parts))
         top = _finish(sheet, block) + _BETWEEN
 
 

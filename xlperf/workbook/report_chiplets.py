@@ -14,7 +14,7 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
-from xlperf.equations.cost.systems import crossover_volume
+from xlperf.equations.cost.tco import crossover_volume
 from xlperf.workbook.charts import Cells, Points, curves
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.workbook.report_data import Report, number_words
@@ -200,7 +200,7 @@ def _volumes(sheet: Worksheet, catalog: Catalog, basis: Basis, top: int, block: 
         if volume == volume:
             verdict = f"cheaper {'from' if cheaper else 'up to'} {number_words(volume)} units"
         else:
-            verdict = "cheaper at every volume" if cheaper else "dearer at every volume"
+            verdict = "cheaper at every volume" if cheaper else "more expensive at every volume"
         there = float(made[0] + one_time[0] / volume) if volume == volume else None
         lines.append([f"{name}: {verdict}", volume if volume == volume else None, there, float(made[place]),
                       float(one_time[place]) / MILLION])  # fmt: skip

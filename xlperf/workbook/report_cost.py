@@ -14,10 +14,15 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import Column, results_of, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.bridge import cost_bridge
-from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, first_rows
-from xlperf.engine.servers import HOUR_PARTS as SERVER_PARTS
-from xlperf.engine.token_costs import ALL_IN
+from xlperf.engine.ownership import (
+    ACCELERATOR_PARTS,
+    HOUR_PARTS,
+    SERVER_PARTS,
+    cost_bridge,
+    evaluate_ownership,
+    first_rows,
+)
+from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.workbook.charts import Cells, Part, horizontal_bars, tornado, waterfall
 from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
 from xlperf.workbook.report_data import Plans, Report, number_words, plural, short
@@ -89,7 +94,7 @@ def used_designs(report: Report) -> np.ndarray:
 def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
     """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it."""
     from xlperf.engine.designs import evaluate_designs
-    from xlperf.engine.servers import evaluate_servers
+    from xlperf.engine.ownership import evaluate_servers
     from xlperf.explore.cost_sensitivity import cost_sensitivity
 
     catalog = report.catalog
@@ -136,7 +141,7 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
 
 
 _Step = tuple[str, str, float, float, str]
-"""Subject, part, what it stands on, amount, colour."""
+"""Subject, part, sum of the parts below it, amount, colour."""
 
 
 def _servers_of(designs: Table, catalog: Catalog) -> tuple[Table, dict[int, str]]:
@@ -385,7 +390,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
 
 
 def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
-    """Fill the sheet that walks from cost and energy at the sheet prices to those of the owner."""
+    """Fill the sheet that goes from cost and energy at the sheet prices to those of the owner, line by line."""
     top = _TOP
     for letter, width in zip("ABCDEF", (54, 66, 14, 14, 14, 14), strict=True):
         sheet.column_dimensions[letter].width = width

@@ -13,7 +13,7 @@ import numpy as np
 from xlperf.base.errors import XlperfError
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.pools import prefill_rows
+from xlperf.engine.join import prefill_rows
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -111,7 +111,7 @@ class Plans:
         return self._present([column for column in self.outputs if column.name.startswith("time_")])
 
     def memory_parts(self) -> list[Column]:
-        """Results that add up to the memory of the fullest accelerator, but those that are nothing in every plan."""
+        """Parts of the memory of the accelerator that needs most, but those that are zero in every plan."""
         named = [column for column in self.outputs if column.name.startswith("memory_")]
         return self._present([column for column in named if column.name not in MEMORY_VIEWS])
 

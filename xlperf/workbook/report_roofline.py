@@ -1,4 +1,4 @@
-"""The roofline: every operator of a few plans against the roofs of their accelerators."""
+"""The roofline: operators of a few plans against the peak rates and bandwidths of their accelerators."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _roofs(report: Report) -> list[_Roof]:
 
 
 def roofline_sheet(sheet: Worksheet, report: Report) -> None:
-    """Fill the sheet that sets the operators of a few plans against the roofs of their accelerators."""
+    """Fill the sheet that draws operators of a few plans under the rooflines of their accelerators."""
     schema = table_schema("operators")
     key = extra_column("plan", "", "Plan that the operator belongs to", "name")
     rate = extra_column("flop_rate", "TFLOP/s", "FLOP over time of one call")
@@ -128,7 +128,7 @@ def _chart(
     y_column: int,
     count: int,
 ) -> None:
-    """Draw the operators and the roofs; names and roofs stand in a second table below."""
+    """Draw the operators and the rooflines; their names and corners are in a second table below."""
     roofs = _roofs(report)
     x = np.array([v for v in Cells(sheet, x_column, header + 1, header + count).values if v], dtype=float)
     y = np.array([v for v in Cells(sheet, y_column, header + 1, header + count).values if v], dtype=float)
@@ -144,9 +144,9 @@ def _chart(
         slope = roof.bandwidth / factor("TFLOP/s")
         for at in (max(x_low, y_low / slope), roof.ridge, x_high):
             lines.append([roof.name, at / intensity, min(roof.peak / factor("TFLOP/s"), at * slope)])
-    key = extra_column("series", "", "Name of a series of the chart: operators of a plan, or a roof", "name")
-    at_column = extra_column("roof_intensity", "FLOP/B", "Arithmetic intensity of a corner of a roof")
-    rate_column = extra_column("roof_flop_rate", "TFLOP/s", "FLOP rate of a corner of a roof")
+    key = extra_column("series", "", "Name of a series of the chart: operators of a plan, or a roofline", "name")
+    at_column = extra_column("roof_intensity", "FLOP/B", "Arithmetic intensity of a corner of a roofline")
+    rate_column = extra_column("roof_flop_rate", "TFLOP/s", "FLOP rate of a corner of a roofline")
     write_table(sheet, [key, at_column, rate_column], lines, f"A{second}", "roofs", freeze=None, widths=False)
     labels = distinct([name.rsplit(": ", 1)[0] for name, _, _, _ in spans])
     points = []

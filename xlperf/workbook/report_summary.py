@@ -263,8 +263,8 @@ def _inference(group: Plans) -> Iterator[Finding]:
     bounds = [str(bound) for bound in group.results.text("bound")[group.where(GOOD, TOO_LARGE)] if bound]
     if bounds:
         counts = sorted(((bounds.count(bound), bound) for bound in distinct(bounds)), key=lambda pair: -pair[0])
-        words = listed([f"{plural(count, 'plan')} on {bound}" for count, bound in counts])
-        yield Finding("Decode waits", f"Most of the decode time waits: {words}.")
+        words = listed([f"{bound} in {plural(count, 'plan')}" for count, bound in counts])
+        yield Finding("Decode limit", f"A decode step is limited by {words}.")
     yield from _band(group, "tpot", "time per output token")
 
 

@@ -11,7 +11,8 @@ from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.base.units import HOUR, MILLION, YEAR
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
-from xlperf.equations.cost.tco import accelerator_cost_rate, pool_mean
+from xlperf.equations.cost.tco import accelerator_cost_rate
+from xlperf.equations.cost.tokens import pool_mean
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.style import page_setup, put, title
 from xlperf.workbook.tables import data_rows

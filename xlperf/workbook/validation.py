@@ -5,7 +5,7 @@ Columns keep the names of the published tables. The rows of the workbook are the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -318,17 +318,3 @@ def _stored(value: Any) -> Any:
         return value
     rounded = float(f"{value:.15g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
-
-
-def rows_of(sheet: str, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Cells:
-    """Rows by column name as cells of a sheet of this workbook.
-
-    Raises
-    ------
-    InputError
-        When the key is missing from the header.
-    """
-    key = next(part.key for part in PARTS if part.sheet == sheet)
-    if key not in header:
-        raise InputError(Fault(sheet, f'the header has no "{key}"'))
-    return [list(header), *([row.get(name) for name in header] for row in rows)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Columns, Numeric, array
 from xlperf.equations.cost import dies, packages, yields
-from xlperf.equations.cost.systems import die_carbon, sale_price
+from xlperf.equations.cost.tco import die_carbon, sale_price
 
 ORGANIC = ("soc", "organic")
 """Structures whose substrate is the carrier."""

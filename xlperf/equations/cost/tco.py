@@ -1,4 +1,4 @@
-r"""Total cost of ownership: from a price, a life and a power to the cost and energy of a token.
+r"""Total cost of ownership: prices and margins, the hour of an accelerator that is owned, carbon of energy and dies.
 
 Every function works on arrays that broadcast against each other. Costs of an accelerator are rates in USD per
 second of useful work; what is paid for idle hours is in them through the utilisation.
@@ -10,20 +10,6 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide
 from xlperf.base.units import YEAR
-
-__all__ = [
-    "accelerator_cost_rate",
-    "building_power",
-    "capital_recovery_rate",
-    "cost_per_token",
-    "energy_cost_rate",
-    "energy_per_token",
-    "owned_cost_rate",
-    "pool_mean",
-    "rate_per_cost",
-    "run_cost",
-    "token_rate_per_power",
-]
 
 
 def building_power(server_power: Numeric, power_usage_effectiveness: Numeric) -> Array:
@@ -156,126 +142,6 @@ def accelerator_cost_rate(
     return np.asarray(np.where(np.isnan(rent), owned, rent))
 
 
-def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Array:
-    r"""Mean over the accelerators of two pools: what one costs or draws that is neither of one pool nor the other.
-
-    .. math:: x = x_d + s\,(x_p - x_d)
-
-    A weighted mean; this work.
-
-    Parameters
-    ----------
-    decode : numeric
-        Value of an accelerator of the pool that decodes, e.g. a cost per second. [-]
-    prefill : numeric
-        Value of an accelerator of the pool that prefills. [-]
-    prefill_share : numeric
-        Share s of the accelerators, or of their time, that prefills. [-]
-
-    Returns
-    -------
-    mean : numeric
-        The value of both to the last bit where both are equal; NaN where one that counts is NaN. [-]
-
-    Examples
-    --------
-    4 B200 at 2.34 USD/h beside 8 A100 at 1.89 USD/h that prefill, USD/h of all twelve:
-
-    >>> float(12 * pool_mean(2.34, 1.89, 8 / 12))
-    24.48
-    """
-    first, second, share = array(decode), array(prefill), array(prefill_share)
-    mean = np.where(share == 0.0, first, first + share * (second - first))
-    return np.asarray(np.where(first == second, first + 0.0 * share, mean))
-
-
-def cost_per_token(cost_rate: Numeric, num_accelerators: Numeric, token_rate: Numeric) -> Array:
-    r"""Cost of one token.
-
-    .. math:: c_t = \frac{c\,n}{r}
-
-    Parameters
-    ----------
-    cost_rate : numeric
-        Cost c of one accelerator as :func:`accelerator_cost_rate` has it. [USD/s]
-    num_accelerators : numeric
-        Accelerators n that work on the tokens. [-]
-    token_rate : numeric
-        Tokens r per second of all of them, above 0. [token/s]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of a token. [USD/token]
-
-    Examples
-    --------
-    8 accelerators at 0.05 cents per second make 2000 tokens per second:
-
-    >>> float(cost_per_token(0.0005, 8.0, 2000.0))
-    2e-06
-    """
-    return np.asarray(array(cost_rate) * array(num_accelerators) / array(token_rate))
-
-
-def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Numeric) -> Array:
-    r"""Energy of one token.
-
-    .. math:: e_t = \frac{P\,n}{r}
-
-    Parameters
-    ----------
-    power : numeric
-        Power P of one accelerator on the basis that the result is wanted on, e.g. :func:`building_power`. [W]
-    num_accelerators : numeric
-        Accelerators n that work on the tokens. [-]
-    token_rate : numeric
-        Tokens r per second of all of them, above 0. [token/s]
-
-    Returns
-    -------
-    energy : numeric
-        Energy of a token. [J/token]
-
-    Examples
-    --------
-    8 kW over 4000 tokens per second:
-
-    >>> float(energy_per_token(1000.0, 8.0, 4000.0))
-    2.0
-    """
-    return np.asarray(array(power) * array(num_accelerators) / array(token_rate))
-
-
-def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: Numeric) -> Array:
-    r"""Tokens per second and watt, the inverse of the energy per token.
-
-    .. math:: r_P = \frac{r}{P\,n}
-
-    Parameters
-    ----------
-    token_rate : numeric
-        Tokens r per second of all accelerators. [token/s]
-    num_accelerators : numeric
-        Accelerators n that work on the tokens. [-]
-    power : numeric
-        Power P of one accelerator, above 0. [W]
-
-    Returns
-    -------
-    rate : numeric
-        Tokens per joule. [token/s/W]
-
-    Examples
-    --------
-    4000 tokens per second from 8 kW:
-
-    >>> float(token_rate_per_power(4000.0, 8.0, 1000.0))
-    0.5
-    """
-    return np.asarray(array(token_rate) / (array(power) * array(num_accelerators)))
-
-
 def capital_recovery_rate(
     discount_rate: Numeric, life: Numeric, residual_share: Numeric = 0.0, period: Numeric = YEAR
 ) -> Array:
@@ -389,61 +255,182 @@ def owned_cost_rate(
     return np.asarray((capital + running) / array(utilization) + energy)
 
 
-def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric, goodput_share: Numeric = 1.0) -> Array:
-    r"""Cost of a step, a training run or a day of service.
+def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
+    r"""Price that leaves a gross margin.
 
-    .. math:: c = \frac{r\,n\,t}{g}
+    .. math:: p = \frac{c}{1 - m}
 
-    Parameters
-    ----------
-    cost_rate : numeric
-        Cost r of one accelerator. [USD/s]
-    num_accelerators : numeric
-        Accelerators n that work on it. [-]
-    busy_time : numeric
-        Time t of useful work. [s]
-    goodput_share : numeric, default 1.0
-        Share g of the paid time that is useful: without restarts and lost steps. [-]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of the run. [USD]
-
-    Examples
-    --------
-    100 accelerators for an hour at 0.1 cents per second, nine tenths of it useful: 360 / 0.9:
-
-    >>> float(run_cost(0.001, 100.0, 3600.0, 0.9))
-    400.0
-    """
-    return np.asarray(array(cost_rate) * array(num_accelerators) * array(busy_time) / array(goodput_share))
-
-
-def rate_per_cost(token_rate: Numeric, num_accelerators: Numeric, cost_rate: Numeric) -> Array:
-    r"""Tokens per US dollar, the inverse of the cost per token.
-
-    .. math:: r_c = \frac{r}{c\,n}
+    The definition of a gross margin, solved for the price.
 
     Parameters
     ----------
-    token_rate : numeric
-        Tokens r per second of all accelerators. [token/s]
-    num_accelerators : numeric
-        Accelerators n that work on the tokens. [-]
-    cost_rate : numeric
-        Cost c of one accelerator, above 0. [USD/s]
+    unit_cost : numeric
+        Cost c of making one. [USD]
+    margin_share : numeric
+        Gross margin m as a share of the price, below 1. [-]
 
     Returns
     -------
-    rate : numeric
-        Tokens per US dollar. [token/USD]
+    price : numeric
+        Price. [USD]
 
     Examples
     --------
-    2000 tokens per second for 0.4 cents per second:
+    3000 USD is 30 % of the price:
 
-    >>> float(rate_per_cost(2000.0, 8.0, 0.0005))
-    500000.0
+    >>> float(sale_price(3000.0, 0.7))
+    10000.0
     """
-    return np.asarray(array(token_rate) / (array(cost_rate) * array(num_accelerators)))
+    return np.asarray(array(unit_cost) / (1.0 - array(margin_share)))
+
+
+def system_price(accelerator_price: Numeric, system_price_ratio: Numeric, link_cost: Numeric = 0.0) -> Array:
+    r"""Purchase price of an accelerator with its share of server and network, where no list of parts is known.
+
+    .. math:: C = p_a\,r + c_l
+
+    Parameters
+    ----------
+    accelerator_price : numeric
+        Price pa of the accelerator alone. [USD]
+    system_price_ratio : numeric
+        Price r with the share of server and network over that of the accelerator. [-]
+    link_cost : numeric, default 0.0
+        Cables or optics cl of its links. [USD]
+
+    Returns
+    -------
+    price : numeric
+        Capital cost of one accelerator, without the building. [USD]
+
+    References
+    ----------
+    .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, appendix A.
+
+    Examples
+    --------
+    >>> float(system_price(30_000.0, 2.0, 500.0))
+    60500.0
+    """
+    return np.asarray(array(accelerator_price) * array(system_price_ratio) + array(link_cost))
+
+
+def crossover_volume(
+    unit_cost: Numeric, one_time_cost: Numeric, other_unit_cost: Numeric, other_one_time_cost: Numeric
+) -> Array:
+    r"""Volume at which two designs cost the same: one cheaper to make, the other cheaper to design.
+
+    .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
+
+    Parameters
+    ----------
+    unit_cost : numeric
+        Cost c1 of making one of the first design. [USD]
+    one_time_cost : numeric
+        One-time cost C1 of the first design. [USD]
+    other_unit_cost : numeric
+        Cost c2 of making one of the other. [USD]
+    other_one_time_cost : numeric
+        One-time cost C2 of the other. [USD]
+
+    Returns
+    -------
+    volume : numeric
+        Units; NaN where one design is cheaper at every volume. [-]
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
+       DAC 2022, doi:10.1145/3489517.3530428.
+
+    Examples
+    --------
+    40,000 USD more for the design, 40 USD less for each unit:
+
+    >>> float(crossover_volume(100.0, 50000.0, 60.0, 90000.0))
+    1000.0
+    """
+    volume = divide(
+        array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan
+    )
+    return np.asarray(np.where(volume > 0.0, volume, np.nan))
+
+
+def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
+    r"""Carbon dioxide, with what is equivalent to it, of an amount of electric energy.
+
+    .. math:: m = E\,i
+
+    Parameters
+    ----------
+    energy : numeric
+        Energy E from the grid. [J]
+    carbon_intensity : numeric
+        Carbon i of the grid per energy. [kg/J]
+
+    Returns
+    -------
+    carbon : numeric
+        Mass of CO2 equivalent. [kg]
+
+    References
+    ----------
+    .. [1] U. Gupta et al., "ACT: designing sustainable computer systems with an architectural carbon modeling tool",
+       ISCA 2022, doi:10.1145/3470496.3527408.
+
+    Examples
+    --------
+    3600 J at 1 g/J:
+
+    >>> float(carbon_of_energy(3600.0, 0.001))
+    3.6
+    """
+    return np.asarray(array(energy) * array(carbon_intensity))
+
+
+def die_carbon(
+    die_area: Numeric,
+    die_yield: Numeric,
+    energy_per_area: Numeric,
+    carbon_intensity: Numeric,
+    gas_per_area: Numeric,
+    material_per_area: Numeric,
+) -> Array:
+    r"""Carbon of making a good die.
+
+    .. math:: m = \frac{A\,(e\,i + g + r)}{Y}
+
+    Parameters
+    ----------
+    die_area : numeric
+        Area A of the die. [mm2]
+    die_yield : numeric
+        Share Y of good dies. [-]
+    energy_per_area : numeric
+        Energy e of the fab per area. [J/mm2]
+    carbon_intensity : numeric
+        Carbon i of the fab's energy. [kg/J]
+    gas_per_area : numeric
+        Gases g of the process per area. [kg/mm2]
+    material_per_area : numeric
+        Carbon r of the raw materials per area. [kg/mm2]
+
+    Returns
+    -------
+    carbon : numeric
+        Mass of CO2 equivalent. [kg]
+
+    References
+    ----------
+    .. [1] U. Gupta et al., "ACT: designing sustainable computer systems with an architectural carbon modeling tool",
+       ISCA 2022, doi:10.1145/3470496.3527408.
+
+    Examples
+    --------
+    100 mm2 x (2 x 0.01 + 0.01 + 0.02) kg/mm2, every other die good:
+
+    >>> float(die_carbon(100.0, 0.5, 2.0, 0.01, 0.01, 0.02))
+    10.0
+    """
+    per_area = array(energy_per_area) * array(carbon_intensity) + array(gas_per_area) + array(material_per_area)
+    return np.asarray(array(die_area) * per_area / array(die_yield))

@@ -106,3 +106,21 @@ class ActivationStorage:
     """How activations wait for the backward pass."""
 
     FP8 = 1.0
+
+
+class ExpertDispatch:
+    """To whom a token is sent: each rank of its experts, or each node once."""
+
+    RANKS, NODES = 0.0, 1.0
+
+
+class Mode:
+    """How requests are batched."""
+
+    STATIC, CONTINUOUS, DISAGGREGATED = 0.0, 1.0, 2.0
+
+
+class KvPrecision:
+    """Precision of the key-value cache."""
+
+    FP32, FP16, BF16, FP8, INT8, FP4, INT4 = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0

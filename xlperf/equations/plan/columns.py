@@ -42,6 +42,12 @@ class PlanColumns(Columns):
         columns: Mapping[str, np.ndarray] = self.__dict__["_columns"]
         return next((len(values) for values in columns.values() if values.ndim), 1)
 
+    @property
+    def numbers(self) -> Mapping[str, Array]:
+        """The columns of numbers by name."""
+        columns: Mapping[str, np.ndarray] = self.__dict__["_columns"]
+        return {name: values for name, values in columns.items() if values.dtype != object}
+
     def has(self, name: str) -> bool:
         """Whether the sheet has a column; else every row has its default."""
         return name in self.__dict__["_given"]

@@ -1,44 +1,45 @@
-"""An inference plan as arrays: what a row of the sheet means for the equations."""
+"""An inference plan: the columns of the sheet, their defaults, and what follows from them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
-from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.base.arrays import Array, array
+from xlperf.equations.plan.choices import ContextMethod, ExpertDispatch
+from xlperf.equations.plan.columns import PlanColumns
+from xlperf.equations.plan.precisions import PRECISION_CODES, PRECISIONS
+
+SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
+"""Precisions of weights and of the key-value cache, in the order of the sheet's choices."""
+_SERVED = [PRECISIONS[name] for name in SERVED_PRECISIONS]
+_WEIGHT_SIZES = np.array([each.weight_size for each in _SERVED])
+_INPUT_SIZES = np.array([each.input_size for each in _SERVED])
+_ELEMENT_SIZES = np.array([each.element_size for each in _SERVED])
+_CACHES = np.array([SERVED_PRECISIONS.index(each.cache) for each in _SERVED])
+_IN_TABLE = np.array([PRECISION_CODES[name] for name in SERVED_PRECISIONS])
+_PRODUCTS = np.array([[name in each.products for name in SERVED_PRECISIONS] for each in _SERVED])
+_FOUR_BITS = np.array([each.weight_size < 1.0 for each in _SERVED])
+_NARROW_FLOAT = np.array([name in ("fp8", "fp4") for name in SERVED_PRECISIONS])
+_NAMES = np.array(SERVED_PRECISIONS, dtype=object)
+_MULTIPLIED = np.array([", ".join(each.products) for each in _SERVED], dtype=object)
+_FP32, _BF16, _FP8 = (SERVED_PRECISIONS.index(name) for name in ("fp32", "bf16", "fp8"))
+POOL_DEGREES = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "data_parallel_attention",
+)
+"""Degrees that the prefill pool of separate pools has by itself."""
 
 
-def _none() -> Array:
-    return np.zeros(())
-
-
-def _one() -> Array:
-    return np.ones(())
-
-
-@dataclass(frozen=True, eq=False)
-class InferencePlan:
-    """Columns of inference plans, one entry per plan; every field has shape (rows,).
+class InferencePlan(PlanColumns):
+    """Columns of inference plans as the sheet ``inference`` has them, (rows,), and what follows from them.
 
     Attributes
     ----------
-    num_accelerators : Array
-        Accelerators of the deployment. [-]
-    tensor_parallel : Array
-        Ranks that share each matrix. [-]
-    pipeline_parallel : Array
-        Stages. [-]
-    prompt_length : Array
-        Tokens of a prompt. [-]
-    output_length : Array
-        Tokens that are generated for a request. [-]
-    batch_size : Array
-        Requests that run together on the fullest replica. [-]
-    num_requests : Array
-        Requests in flight on all replicas together. [-]
     weight_size : Array
         Bytes of a weight of the layers, its share of the scales included. [B]
     input_size : Array
@@ -49,79 +50,97 @@ class InferencePlan:
         Bytes of an element of the key-value cache. [B]
     attention_size : Array
         Bytes of an element of queries, keys and values in the attention of the prefill. [B]
-    prefill_tokens : Array
-        Tokens of one pass of the prefill at most; a longer prefill takes several passes. [-]
-    expert_parallel : Array
-        Ranks, of those that share a stage, that the routed experts are dealt out to; the rest share each expert. [-]
-    attention_replicas : Array
-        Copies of the attention layers on the ranks that share a stage, each with its part of the batch. [-]
-    prefix_hit_rate : Array
-        Share of a prompt whose keys and values are in the cache already. [-]
-    draft_tokens : Array
-        Tokens that are drafted for a step to check; 0 without speculation. [-]
-    acceptance_rate : Array
-        Probability that a drafted token is accepted, given that those before it are. [-]
-    draft_layers : Array
-        Layers that a drafted token passes. [-]
     prompts_together : Array
         Prompts that a prefill takes while others are decoded; 0 where the whole batch is prefilled. [-]
-    context_parallel : Array
-        Ranks that share a prompt in the prefill and the cache of each sequence in decoding; each holds all weights
-        of its stage and tensor-parallel rank. [-]
-    ring : Array
-        1 where keys and values of a prompt go round in a ring behind the attention, 0 where they are gathered first.
-        [-]
-    output_variation : Array
-        Coefficient of variation of the output lengths. [-]
-    four_bits : Array
-        1 where weights are stored in 4 bits. [-]
-    prompt_variation : Array
-        Coefficient of variation of the prompt lengths. [-]
-    by_node : Array
-        1 where a token is sent to a node of the innermost tier once and passed on inside it to its experts, 0 where
-        it is sent to each of their ranks. [-]
-    two_batches : Array
-        1 where each batch is cut in two and one half computes while the other is sent to experts, 0 where not. [-]
-    graphs : Array
-        1 where a step of decoding is launched as a whole, 0 where the host launches each kernel. [-]
-    memory_fraction : Array
-        Share of the memory that the engine takes; NaN: the engine's default. [-]
     """
 
-    num_accelerators: Array
-    tensor_parallel: Array
-    pipeline_parallel: Array
-    prompt_length: Array
-    output_length: Array
-    batch_size: Array
-    num_requests: Array
-    weight_size: Array
-    input_size: Array
-    activation_size: Array
-    kv_size: Array
-    attention_size: Array
-    prefill_tokens: Array
-    expert_parallel: Array = field(default_factory=_one)
-    attention_replicas: Array = field(default_factory=_one)
-    prefix_hit_rate: Array = field(default_factory=_none)
-    draft_tokens: Array = field(default_factory=_none)
-    acceptance_rate: Array = field(default_factory=_none)
-    draft_layers: Array = field(default_factory=_one)
-    prompts_together: Array = field(default_factory=_none)
-    context_parallel: Array = field(default_factory=_one)
-    ring: Array = field(default_factory=_one)
-    output_variation: Array = field(default_factory=_none)
-    four_bits: Array = field(default_factory=_none)
-    prompt_variation: Array = field(default_factory=_none)
-    by_node: Array = field(default_factory=_none)
-    two_batches: Array = field(default_factory=_none)
-    graphs: Array = field(default_factory=_one)
-    memory_fraction: Array = field(default_factory=lambda: np.full((), np.nan))
+    @cached_property
+    def weight_codes(self) -> np.ndarray:
+        """Precision of the weights, a position in SERVED_PRECISIONS. [-]"""
+        return np.asarray(self.precision.astype(np.int64))
+
+    @cached_property
+    def product_codes(self) -> np.ndarray:
+        """Precision of the matrix products: that of the activations where it is given, else that of the weights. [-]"""
+        given = self.activation_precision
+        return np.where(np.isnan(given), self.precision, given).astype(np.int64)
+
+    @cached_property
+    def cache_codes(self) -> np.ndarray:
+        """Precision of the key-value cache: as given, else FP8 with products in FP8 and FP4, else 16 bits. [-]"""
+        given = self.kv_precision
+        return np.where(np.isnan(given), _CACHES[self.product_codes], given).astype(np.int64)
+
+    @cached_property
+    def attention_codes(self) -> np.ndarray:
+        """Precision of attention: FP8 where both products and cache are narrow floats, else 16 bits. [-]"""
+        narrow = _NARROW_FLOAT[self.cache_codes] & _NARROW_FLOAT[self.product_codes]
+        return np.where(narrow, _FP8, np.where(self.product_codes == _FP32, _FP32, _BF16))
+
+    @property
+    def weight_precision(self) -> np.ndarray:
+        """Name of the precision of the weights. [-]"""
+        return np.asarray(_NAMES[self.weight_codes])
+
+    @property
+    def product_precision(self) -> np.ndarray:
+        """Name of the precision of the matrix products. [-]"""
+        return np.asarray(_NAMES[self.product_codes])
+
+    @property
+    def product_precisions(self) -> np.ndarray:
+        """Names of the precisions that the weights can be multiplied in. [-]"""
+        return np.asarray(_MULTIPLIED[self.weight_codes])
+
+    @property
+    def multiplies(self) -> np.ndarray:
+        """Where weights can be multiplied in the precision of the products: widened to it, never narrowed. [-]"""
+        return np.asarray(_PRODUCTS[self.weight_codes, self.product_codes])
+
+    @cached_property
+    def four_bits(self) -> np.ndarray:
+        """Where weights are stored in 4 bits. [-]"""
+        return np.asarray(_FOUR_BITS[self.weight_codes])
+
+    @property
+    def stored_in_table(self) -> np.ndarray:
+        """Precision of the weights, a position in the table of precisions. [-]"""
+        return np.asarray(_IN_TABLE[self.weight_codes])
+
+    @property
+    def attention_in_table(self) -> np.ndarray:
+        """Precision of attention, a position in the table of precisions. [-]"""
+        return np.asarray(_IN_TABLE[self.attention_codes])
+
+    @cached_property
+    def ring(self) -> Array:
+        """1 where keys and values go round a ring behind the attention, 0 where they are gathered first. [-]"""
+        return np.where(self.context_method == ContextMethod.RING, 1.0, 0.0)
+
+    @cached_property
+    def sent_to_nodes(self) -> np.ndarray:
+        """Where a token is sent once to each node of its experts, and inside it to their ranks. [-]"""
+        return np.asarray(self.expert_dispatch == ExpertDispatch.NODES)
+
+    @cached_property
+    def tokens_after_first(self) -> Array:
+        """Output tokens after the first one. [-]"""
+        return np.asarray(np.maximum(self.output_length - 1.0, 0.0))
+
+    @cached_property
+    def context_length(self) -> Array:
+        """Tokens of prompt and output. [-]"""
+        return np.asarray(self.prompt_length + self.output_length)
+
+    @cached_property
+    def requests_of_fullest(self) -> Array:
+        """Requests in flight on the replica that has most of them. [-]"""
+        return np.asarray(np.ceil(self.concurrency / np.maximum(self.num_replicas, 1.0)))
 
     @cached_property
     def attention_parallel(self) -> Array:
         """Ranks that share the heads of one copy of the attention layers. [-]"""
-        return np.asarray(self.tensor_parallel / self.attention_replicas)
+        return np.asarray(self.tensor_parallel / self.data_parallel_attention)
 
     @property
     def expert_tensor_parallel(self) -> Array:
@@ -231,253 +250,75 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
     return np.asarray(np.where(refused == 0.0, drafted + 1.0, series))
 
 
-def distinct_names(*names: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Rows of names that differ, each once, and which of them every row is.
+def with_defaults(plan: InferencePlan) -> InferencePlan:
+    """Fill the blanks whose default follows from other columns, and look up bytes per element.
 
     Parameters
     ----------
-    *names : np.ndarray
-        Columns of names, (rows,).
-
-    Returns
-    -------
-    tuple of np.ndarray and list of np.ndarray
-        Position of each row among the rows that differ, and those, column by column.
-
-    >>> codes, (first, second) = distinct_names(np.array(["a", "b", "a"]), np.array(["", "", ""]))
-    >>> codes.tolist(), first.tolist(), second.tolist()
-    ([0, 1, 0], ['a', 'b'], ['', ''])
-    """
-    rows = list(zip(*(column.tolist() for column in names), strict=True))
-    seen = {row: code for code, row in enumerate(dict.fromkeys(rows))}
-    codes = list(map(seen.__getitem__, rows))
-    columns = zip(*seen, strict=True) if seen else [()] * len(names)
-    return np.array(codes, dtype=np.int64), [np.array(column, dtype=object) for column in columns]
-
-
-def sizes(field: str, precision: np.ndarray) -> Array:
-    """Bytes per element for a column of precisions.
-
-    Parameters
-    ----------
-    field : str
-        Field of the table: weight_size, input_size or element_size.
-    precision : np.ndarray
-        Names, (rows,).
-
-    Returns
-    -------
-    Array
-        NaN for a name that is not in the table. [B]
-
-    >>> sizes("weight_size", np.array(["fp8", "int4"])).tolist()
-    [1.0, 0.5625]
-    """
-    found = map(PRECISIONS.get, precision.tolist())
-    return np.array([np.nan if one is None else getattr(one, field) for one in found], dtype=np.float64)
-
-
-def product_precision(activation_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Precision of the products of a plan: that of its activations where they are given, else that of its weights.
-
-    Parameters
-    ----------
-    activation_precision : np.ndarray
-        Of the plans, (rows,); "" where blank: as the weights, 16 bits with INT4.
-    precision : np.ndarray
-        Precision of the weights, (rows,).
-
-    Returns
-    -------
-    np.ndarray
-        Object array of names.
-
-    >>> product_precision(np.array(["", "fp8", "bf16"]), np.array(["fp4", "int4", "fp8"])).tolist()
-    ['fp4', 'fp8', 'bf16']
-    """
-    pairs = zip(activation_precision.tolist(), precision.tolist(), strict=True)
-    return np.array([str(given) or str(name) for given, name in pairs], dtype=object)
-
-
-def cache_precision(kv_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Precision of the key-value cache: as given, else FP8 with products in FP8 and FP4, else 16 bits.
-
-    Parameters
-    ----------
-    kv_precision : np.ndarray
-        Of the plans, (rows,); "" where blank.
-    precision : np.ndarray
-        Precision of the products, (rows,).
-
-    Returns
-    -------
-    np.ndarray
-        Object array of names.
-
-    >>> cache_precision(np.array(["", "fp8", ""]), np.array(["fp4", "bf16", "fp16"])).tolist()
-    ['fp8', 'fp8', 'bf16']
-    """
-    pairs = zip(kv_precision.tolist(), precision.tolist(), strict=True)
-    return np.array([str(given) or PRECISIONS[str(name)].cache for given, name in pairs], dtype=object)
-
-
-def attention_precision(kv_precision: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Precision that attention computes in: FP8 where both products and cache are narrow floats, else 16 bits.
-
-    Parameters
-    ----------
-    kv_precision : np.ndarray
-        Precision of the cache as :func:`cache_precision` has it, (rows,).
-    precision : np.ndarray
-        Precision of weights and products, (rows,).
-
-    Returns
-    -------
-    np.ndarray
-        Object array of names: fp32 bf16 fp8.
-
-    >>> attention_precision(np.array(["fp8", "fp8", "bf16"]), np.array(["fp4", "bf16", "fp8"])).tolist()
-    ['fp8', 'bf16', 'bf16']
-    """
-    narrow = ("fp8", "fp4")
-    pairs = zip(kv_precision.tolist(), precision.tolist(), strict=True)
-    names = [
-        "fp8" if cache in narrow and name in narrow else "fp32" if name == "fp32" else "bf16" for cache, name in pairs
-    ]
-    return np.array(names, dtype=object)
-
-
-def inference_plan(
-    num_accelerators: Array,
-    tensor_parallel: Array,
-    pipeline_parallel: Array,
-    prompt_length: Array,
-    output_length: Array,
-    batch_size: Array,
-    concurrency: Array,
-    precision: np.ndarray,
-    kv_precision: np.ndarray,
-    prefill_tokens: Numeric = 8192.0,
-    expert_parallel: Numeric = 1.0,
-    attention_replicas: Numeric = 1.0,
-    prefix_hit_rate: Numeric = 0.0,
-    draft_tokens: Numeric = 0.0,
-    acceptance_rate: Numeric = 0.0,
-    draft_layers: Numeric = 1.0,
-    activation_precision: np.ndarray | None = None,
-    context_parallel: Numeric = 1.0,
-    ring: Numeric = 1.0,
-    output_variation: Numeric = 0.0,
-    prompt_variation: Numeric = 0.0,
-    by_node: Numeric = 0.0,
-    two_batches: Numeric = 0.0,
-    graphs: Numeric = 1.0,
-    memory_fraction: Numeric = np.nan,
-    named: np.ndarray | None = None,
-) -> InferencePlan:
-    """Resolve the columns of inference plans into what the equations need.
-
-    Parameters
-    ----------
-    num_accelerators : Array
-        Accelerators of the deployment, (rows,). [-]
-    tensor_parallel : Array
-        Ranks that share each matrix, (rows,). [-]
-    pipeline_parallel : Array
-        Stages, (rows,). [-]
-    prompt_length : Array
-        Tokens of a prompt, (rows,). [-]
-    output_length : Array
-        Tokens generated for a request, (rows,). [-]
-    batch_size : Array
-        Requests that run together on a replica, (rows,); NaN: what concurrency asks for, else 1. [-]
-    concurrency : Array
-        Requests in flight over all replicas, (rows,); NaN: batch size x replicas. [-]
-    precision : np.ndarray
-        Precision of the weights, (rows,).
-    kv_precision : np.ndarray
-        Precision of the cache, (rows,); "" where blank.
-    prefill_tokens : numeric, default 8192
-        Tokens of one pass of the prefill at most: what vLLM and TensorRT-LLM admit unless told otherwise. [-]
-    expert_parallel : numeric, default 1
-        Ranks that the experts are dealt out to. [-]
-    attention_replicas : numeric, default 1
-        Copies of the attention layers on the ranks that share a stage. [-]
-    prefix_hit_rate : numeric, default 0
-        Share of a prompt that is in the cache already. [-]
-    draft_tokens : numeric, default 0
-        Tokens drafted per step. [-]
-    acceptance_rate : numeric, default 0
-        Probability that a drafted token is accepted, given that those before it are. [-]
-    draft_layers : numeric, default 1
-        Layers that a drafted token passes. [-]
-    activation_precision : np.ndarray, optional
-        Precision that activations enter products in, (rows,); "" where blank: as the weights.
-    context_parallel : numeric, default 1
-        Ranks that share a prompt and its cache. [-]
-    ring : numeric, default 1
-        1 where they pass keys and values on behind the attention, 0 where these are gathered first. [-]
-    output_variation : numeric, default 0
-        Coefficient of variation of the output lengths. [-]
-    prompt_variation : numeric, default 0
-        Coefficient of variation of the prompt lengths. [-]
-    by_node : numeric, default 0
-        1 where tokens are sent to nodes once, 0 where to each rank of their experts. [-]
-    two_batches : numeric, default 0
-        1 where one half of a batch computes while the other is sent, 0 where not. [-]
-    graphs : numeric, default 1
-        1 where a step of decoding is launched as a whole, 0 where kernel by kernel. [-]
-    memory_fraction : numeric, default NaN
-        Share of the memory that the engine takes; NaN: the engine's default. [-]
-    named : np.ndarray, optional
-        Which of the names of precisions each row has, where :func:`distinct_names` has found them already; default:
-        there is one for each row.
+    plan : InferencePlan
+        As the sheet has it, (rows,).
 
     Returns
     -------
     InferencePlan
-        With the batch of the fullest replica and bytes per element.
+        Batch size: what the concurrency asks of a replica, else 1. Concurrency: batch size x replicas. Cache: in FP8
+        with products in FP8 and FP4, else in 16 bits. Attention: in FP8 where both are, else in 16 bits.
     """
-    ranks = array(tensor_parallel) * array(context_parallel) * array(pipeline_parallel)
-    replicas = np.maximum(array(num_accelerators) / ranks, 1.0)
-    asked = array(concurrency)
+    ranks = plan.tensor_parallel * plan.context_parallel * plan.pipeline_parallel
+    replicas = np.maximum(plan.num_accelerators / ranks, 1.0)
+    asked = plan.concurrency
     share = np.where(np.isnan(asked), 1.0, np.ceil(asked / replicas))
-    batch = np.where(np.isnan(array(batch_size)), share, array(batch_size))
-    if activation_precision is None:
-        activation_precision = np.full(len(precision), "", dtype=object)
-    codes, weights, caches, given = named, precision, kv_precision, activation_precision
-    if codes is None:
-        codes, (weights, caches, given) = distinct_names(precision, kv_precision, activation_precision)
-    product = product_precision(given, weights)
-    cache = cache_precision(caches, product)
-    attention = attention_precision(cache, product)
-    return InferencePlan(
-        num_accelerators=array(num_accelerators),
-        tensor_parallel=array(tensor_parallel),
-        pipeline_parallel=array(pipeline_parallel),
-        prompt_length=array(prompt_length),
-        output_length=array(output_length),
+    batch = np.where(np.isnan(plan.batch_size), share, plan.batch_size)
+    return plan.replaced(
         batch_size=batch,
-        num_requests=np.where(np.isnan(asked), batch * replicas, asked),
-        weight_size=sizes("weight_size", weights)[codes],
-        input_size=sizes("input_size", product)[codes],
-        activation_size=sizes("element_size", product)[codes],
-        kv_size=sizes("weight_size", cache)[codes],
-        attention_size=sizes("weight_size", attention)[codes],
-        prefill_tokens=array(prefill_tokens) + 0.0 * batch,
-        expert_parallel=array(expert_parallel) + 0.0 * batch,
-        attention_replicas=array(attention_replicas) + 0.0 * batch,
-        prefix_hit_rate=array(prefix_hit_rate) + 0.0 * batch,
-        draft_tokens=array(draft_tokens) + 0.0 * batch,
-        acceptance_rate=array(acceptance_rate) + 0.0 * batch,
-        draft_layers=array(draft_layers) + 0.0 * batch,
-        context_parallel=array(context_parallel) + 0.0 * batch,
-        ring=array(ring) + 0.0 * batch,
-        output_variation=array(output_variation) + 0.0 * batch,
-        four_bits=(sizes("weight_size", weights) < 1.0).astype(np.float64)[codes],
-        prompt_variation=array(prompt_variation) + 0.0 * batch,
-        by_node=array(by_node) + 0.0 * batch,
-        two_batches=array(two_batches) + 0.0 * batch,
-        graphs=array(graphs) + 0.0 * batch,
-        memory_fraction=array(memory_fraction) + 0.0 * batch,
+        concurrency=np.where(np.isnan(asked), batch * replicas, asked),
+        prompts_together=np.zeros_like(batch),
+        weight_size=_WEIGHT_SIZES[plan.weight_codes],
+        input_size=_INPUT_SIZES[plan.product_codes],
+        activation_size=_ELEMENT_SIZES[plan.product_codes],
+        kv_size=_WEIGHT_SIZES[plan.cache_codes],
+        attention_size=_WEIGHT_SIZES[plan.attention_codes],
     )
+
+
+def pool_plans(plan: InferencePlan) -> tuple[InferencePlan, Array]:
+    """Separate pools as plans of their own, and the requests in flight over both.
+
+    Accelerators are divided in half unless a plan says how many prefill. A pool in which no token is sent to experts
+    leaves out how they are sent. Batches are 1: the load on a pool follows from that on both.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        As the sheet has it, (rows,).
+
+    Returns
+    -------
+    pools : InferencePlan
+        The pools that decode, then those that prefill, (2 x rows,), each with its own accelerators and degrees.
+    requests : Array
+        Requests in flight over both pools, (rows,). [-]
+    """
+    total, asked = plan.num_accelerators, plan.prefill_accelerators
+    prefill = np.where(np.isnan(asked), np.floor(0.5 * total), asked)
+    decode = total - prefill
+    own = {name: getattr(plan, name) for name in POOL_DEGREES}
+    given = {name: getattr(plan, f"prefill_{name}") for name in POOL_DEGREES}
+    other = {name: np.where(np.isnan(values), own[name], values) for name, values in given.items()}
+    degrees = {name: np.concatenate([own[name], other[name]]) for name in POOL_DEGREES}
+    decoders = decode / (own["tensor_parallel"] * own["context_parallel"] * own["pipeline_parallel"])
+    batch, concurrency = plan.batch_size, plan.concurrency
+    requests = np.where(np.isnan(concurrency), np.where(np.isnan(batch), 1.0, batch) * decoders, concurrency)
+    here, there = own["data_parallel_attention"] > 1.0, other["data_parallel_attention"] > 1.0
+    sends = np.concatenate([here | ~there, there | ~here])
+    rows = np.arange(len(total))
+    both = plan.take(np.concatenate([rows, rows]))
+    pools = both.replaced(
+        **degrees,
+        num_accelerators=np.concatenate([decode, prefill]),
+        expert_dispatch=np.where(sends, both.expert_dispatch, ExpertDispatch.RANKS),
+        two_batch_overlap=np.where(sends, both.two_batch_overlap, 0.0),
+        batch_size=np.ones(2 * len(total)),
+        concurrency=np.full(2 * len(total), np.nan),
+    )
+    return pools, np.asarray(requests)

@@ -1,241 +1,229 @@
-"""Rules that make an inference plan legal, and what a reader of a legal one should know."""
+"""Rules that make an inference plan legal, as data, and what a reader of a legal one should know."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array
-from xlperf.equations.model.model import Model
-from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.equations.plan.rules import Remark
-from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.plan.choices import Mode
+from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
 
 
-def _fraction(values: Array) -> np.ndarray:
+def _fraction(values: np.ndarray) -> np.ndarray:
     return np.asarray(values != np.floor(values))
 
 
-def serving_rules(plan: InferencePlan, model: Model) -> list[Remark]:
-    """Rules that a served model must keep.
+def _of_pools(name: str) -> Rule[InferencePlan]:
+    """A column of the prefill pool, which only separate pools have."""
 
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees, lengths and batch, (rows,).
-    model : Model
-        Shapes, (rows,).
+    def given(plan: InferencePlan) -> np.ndarray:
+        if name == "prefill_accelerator":
+            return np.asarray(plan.words(name) != "")
+        return np.asarray(~np.isnan(getattr(plan, name)))
 
-    Returns
-    -------
-    list of Remark
-        Each with a sentence that says what is wrong.
-    """
-    whole = (
-        ("num accelerators", plan.num_accelerators),
-        ("tensor parallel", plan.tensor_parallel),
-        ("pipeline parallel", plan.pipeline_parallel),
-        ("prompt length", plan.prompt_length),
-        ("output length", plan.output_length),
-        ("batch size", plan.batch_size),
-        ("concurrency", plan.num_requests),
-        ("expert parallel", plan.expert_parallel),
-        ("data parallel attention", plan.attention_replicas),
-        ("context parallel", plan.context_parallel),
+    return Rule(
+        lambda plan, model: given(plan) & (plan.mode != Mode.DISAGGREGATED),
+        f"{name.replace('_', ' ')} needs mode disaggregated",
+        name,
     )
-    tensor, pipeline = plan.tensor_parallel, plan.pipeline_parallel
-    heads_split, experts_split = plan.attention_parallel, plan.expert_parallel
-    experts = model.num_experts + 0.0 * tensor
-    each_expert = np.where(experts > 0.0, model.expert_ffn_hidden_size, 0.0)
-    heads, groups = model.num_attention_heads, model.num_query_groups
-    ranks, context = plan.replica_ranks, plan.context_parallel
-    replicas = plan.num_replicas
-    fullest = np.ceil(plan.num_requests / np.maximum(replicas, 1.0))
-    rules = [Remark(_fraction(values), f"{name} must be a whole number, is {{}}", (values,)) for name, values in whole]
-    if np.any(model.num_linear_layers > 0.0):
-        rules += _linear_rules(plan, model)
-    return [
-        *rules,
-        Remark(
-            _fraction(replicas) & (context == 1.0),
-            "tensor {} x pipeline {} parallel is {} ranks, which do not divide the {} accelerators of the plan",
-            (tensor, pipeline, ranks, plan.num_accelerators),
-        ),
-        Remark(
-            _fraction(replicas) & (context != 1.0),
-            "tensor {} x context {} x pipeline {} parallel is {} ranks, which do not divide the {} accelerators of "
-            "the plan",
-            (tensor, context, pipeline, ranks, plan.num_accelerators),
-        ),
-        Remark(
-            2.0 * context > np.maximum(plan.prompt_length, 2.0),
-            "context parallel {} needs two tokens of the prompt on each rank, the prompt has {}",
-            (context, plan.prompt_length),
-        ),
-        Remark(
-            _fraction(heads_split),
-            "data parallel attention {} does not divide tensor parallel {}",
-            (plan.attention_replicas, tensor),
-        ),
-        Remark(
-            (experts_split > 1.0) & (experts == 0.0),
-            "expert parallel {} needs a mixture of experts; use 1",
-            (experts_split,),
-        ),
-        *(
-            Remark(
-                (asked > 0.0) & ((experts == 0.0) | (plan.attention_replicas == 1.0)),
-                f"{words} needs a mixture of experts and data parallel attention above 1: else no token is sent",
-            )
-            for words, asked in (("two batch overlap", plan.two_batches), ("expert dispatch nodes", plan.by_node))
-        ),
-        Remark(
-            _fraction(plan.expert_tensor_parallel),
-            "expert parallel {} does not divide tensor parallel {}",
-            (experts_split, tensor),
-        ),
-        Remark(
-            (experts > 0.0) & _fraction(experts / experts_split),
-            "expert parallel {} does not divide the {} experts",
-            (experts_split, experts),
-        ),
-        Remark(
-            (experts > 0.0) & _fraction(each_expert / plan.expert_tensor_parallel),
-            "{} ranks that share an expert do not divide its width {}",
-            (plan.expert_tensor_parallel, each_expert),
-        ),
-        Remark(
-            _fraction(heads / heads_split),
-            "tensor parallel {} does not divide the {} attention heads",
-            (heads_split, heads),
-        ),
-        Remark(
-            (model.latent_attention == 0.0) & _fraction(groups / heads_split) & _fraction(heads_split / groups),
-            "tensor parallel {} and the {} key and value heads do not divide one another",
-            (heads_split, groups),
-        ),
-        Remark(
-            (model.num_dense_layers > 0.0) & _fraction(model.ffn_hidden_size / heads_split),
-            "tensor parallel {} does not divide the feed-forward width {}",
-            (heads_split, model.ffn_hidden_size),
-        ),
-        Remark(
-            pipeline > model.num_layers,
-            "pipeline parallel {} needs more layers than the model's {}",
-            (pipeline, model.num_layers),
-        ),
-        Remark(
-            ~_fraction(replicas) & (fullest != plan.batch_size),
-            "batch size {} does not agree with concurrency {} on {} replicas; give one of the two",
-            (plan.batch_size, plan.num_requests, replicas),
-        ),
-    ]
 
 
-def _linear_rules(plan: InferencePlan, model: Model) -> list[Remark]:
-    """Rules for models with layers of linear attention, whose state no ranks share but by heads."""
-    linear, ranks = model.num_linear_layers > 0.0, plan.attention_parallel
-    return [
-        Remark(
-            linear & (plan.context_parallel > 1.0),
-            "context parallel {} is not modelled for layers of linear attention; use 1",
-            (plan.context_parallel,),
+def _whole(name: str) -> Rule[InferencePlan]:
+    words = name.replace("_", " ")
+    return Rule(lambda plan, model: _fraction(getattr(plan, name)), f"{words} must be a whole number, is {{{name}}}")
+
+
+MODE_RULES: tuple[Rule[InferencePlan], ...] = (
+    *(_of_pools(name) for name in ("prefill_accelerator", "prefill_accelerators")),
+    *(_of_pools(f"prefill_{name}") for name in POOL_DEGREES),
+    Rule(
+        lambda plan, model: (plan.prompt_variation > 0.0) & (plan.mode == Mode.STATIC),
+        "prompt variation needs mode continuous or disaggregated",
+    ),
+    Rule(
+        lambda plan, model: (plan.output_variation > 0.0) & (plan.mode == Mode.STATIC),
+        "output variation needs mode continuous or disaggregated",
+    ),
+    Rule(
+        lambda plan, model: ~np.isnan(plan.run_requests) & (plan.mode == Mode.STATIC),
+        "run requests needs mode continuous or disaggregated",
+    ),
+    Rule(
+        lambda plan, model: (plan.polling_steps != 1.0) & (plan.mode != Mode.CONTINUOUS),
+        "polling steps needs mode continuous",
+    ),
+    Rule(
+        lambda plan, model: (plan.gathering_steps != 0.0) & (plan.mode != Mode.CONTINUOUS),
+        "gathering steps needs mode continuous",
+    ),
+    Rule(
+        lambda plan, model: (plan.prefill_first > 0.0) & (plan.mode != Mode.CONTINUOUS),
+        "prefill first needs mode continuous",
+    ),
+    Rule(
+        lambda plan, model: (plan.prefill_first > 0.0) & np.isnan(plan.run_requests) & (plan.mode == Mode.CONTINUOUS),
+        "prefill first says something of a run only; set run requests",
+    ),
+    Rule(
+        lambda plan, model: (
+            (plan.gathering_steps > 0.0) & (plan.data_parallel_attention <= 1.0) & (plan.mode == Mode.CONTINUOUS)
         ),
-        *(
-            Remark(
-                linear & _fraction(heads / ranks),
-                f"tensor parallel {{}} does not divide the {{}} {words} heads of linear attention",
-                (ranks, heads),
-            )
-            for words, heads in (("key", model.linear_key_heads), ("value", model.linear_value_heads))
+        "gathering steps needs data parallel attention",
+    ),
+)
+"""Columns that have a meaning in some modes only; of plans as the sheet has them."""
+
+POOL_RULES: tuple[Rule[InferencePlan], ...] = (
+    Rule(
+        lambda plan, model: (plan.decode_pool_size < 1.0) | (plan.prefill_pool_size < 1.0),
+        "{num_accelerators} accelerators cannot be divided into a prefill pool and a decoding pool; "
+        "set prefill accelerators",
+    ),
+)
+"""Of plans with separate pools."""
+
+REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
+    Rule(
+        lambda plan, model: ~np.isnan(plan.request_rate) & (plan.mode == Mode.STATIC),
+        'request rate {request_rate} needs mode continuous or disaggregated, not "static"; '
+        "or give a batch size or concurrency",
+    ),
+    Rule(
+        lambda plan, model: ~np.isnan(plan.request_rate) & ~(np.isnan(plan.batch_size) & np.isnan(plan.concurrency)),
+        "request rate {request_rate} beside a batch size or concurrency: give one of them",
+    ),
+    Rule(
+        lambda plan, model: ~np.isnan(plan.activation_precision) & ~plan.multiplies,
+        "activation precision {product_precision} does not go with weights in {weight_precision}; "
+        "use {product_precisions}",
+        "activation_precision",
+    ),
+)
+"""Load and precisions; of plans as the sheet has them."""
+
+SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
+    *map(
+        _whole,
+        (
+            "num_accelerators",
+            "tensor_parallel",
+            "pipeline_parallel",
+            "prompt_length",
+            "output_length",
+            "batch_size",
+            "concurrency",
+            "expert_parallel",
+            "data_parallel_attention",
+            "context_parallel",
         ),
-    ]
-
-
-def unmodelled_rules(mode: np.ndarray, request_rate: Array, batch_size: Array, concurrency: Array) -> list[Remark]:
-    """Rules for what a plan may ask for in the sheet and the equations do not cover.
-
-    Parameters
-    ----------
-    mode : np.ndarray
-        How requests are batched, (rows,).
-    request_rate : Array
-        Requests that arrive per second, (rows,); NaN where blank. [request/s]
-    batch_size : Array
-        Requests of a replica, (rows,); NaN where blank. [-]
-    concurrency : Array
-        Requests in flight, (rows,); NaN where blank. [-]
-
-    Returns
-    -------
-    list of Remark
-        Each with a sentence that says what is not modelled and what would do.
-    """
-    rated = ~np.isnan(array(request_rate))
-    counted = ~(np.isnan(array(batch_size)) & np.isnan(array(concurrency)))
-    return [
-        Remark(
-            rated & np.asarray(mode == "static"),
-            'request rate {} needs mode continuous or disaggregated, not "{}"; or give a batch size or concurrency',
-            (request_rate, mode),
+    ),
+    Rule(
+        lambda plan, model: (model.num_linear_layers > 0.0) & (plan.context_parallel > 1.0),
+        "context parallel {context_parallel} is not modelled for layers of linear attention; use 1",
+    ),
+    Rule(
+        lambda plan, model: (
+            (model.num_linear_layers > 0.0) & _fraction(model.linear_key_heads / plan.attention_parallel)
         ),
-        Remark(
-            rated & counted,
-            "request rate {} beside a batch size or concurrency: give one of them",
-            (request_rate,),
+        "tensor parallel {attention_parallel} does not divide the {model.linear_key_heads} key heads of linear "
+        "attention",
+    ),
+    Rule(
+        lambda plan, model: (
+            (model.num_linear_layers > 0.0) & _fraction(model.linear_value_heads / plan.attention_parallel)
         ),
-    ]
-
-
-def precision_rules(activation_precision: np.ndarray, precision: np.ndarray) -> list[Remark]:
-    """Rules for the precisions of weights and activations: weights are widened to the product, never narrowed.
-
-    Parameters
-    ----------
-    activation_precision : np.ndarray
-        Of the plans, (rows,); "" where blank.
-    precision : np.ndarray
-        Precision of the weights, (rows,).
-
-    Returns
-    -------
-    list of Remark
-        None where no plan gives a precision of its activations.
-    """
-    if not (activation_precision != "").any():
-        return []
-    pairs = list(zip(activation_precision.tolist(), precision.tolist(), strict=True))
-    wrong = np.array([bool(given) and given not in PRECISIONS[name].products for given, name in pairs])
-    known = np.array([", ".join(PRECISIONS[name].products) for _, name in pairs], dtype=object)
-    return [
-        Remark(
-            wrong,
-            "activation precision {} does not go with weights in {}; use {}",
-            (activation_precision, precision, known),
-        )
-    ]
-
-
-def serving_warnings(plan: InferencePlan, max_sequence_length: Array) -> list[Remark]:
-    """Sentences for legal plans that a reader should know about.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Lengths, (rows,).
-    max_sequence_length : Array
-        Longest context of the models, (rows,); NaN where it is not known. [-]
-
-    Returns
-    -------
-    list of Remark
-        Not a cause to refuse the plan.
-    """
-    context = plan.prompt_length + plan.output_length
-    return [
-        Remark(
-            np.asarray(context > max_sequence_length),
-            "prompt and output are {} tokens, beyond the model's longest context of {}",
-            (context, max_sequence_length),
+        "tensor parallel {attention_parallel} does not divide the {model.linear_value_heads} value heads of linear "
+        "attention",
+    ),
+    Rule(
+        lambda plan, model: _fraction(plan.num_replicas) & (plan.context_parallel == 1.0),
+        "tensor {tensor_parallel} x pipeline {pipeline_parallel} parallel is {replica_ranks} ranks, which do not "
+        "divide the {num_accelerators} accelerators of the plan",
+    ),
+    Rule(
+        lambda plan, model: _fraction(plan.num_replicas) & (plan.context_parallel != 1.0),
+        "tensor {tensor_parallel} x context {context_parallel} x pipeline {pipeline_parallel} parallel is "
+        "{replica_ranks} ranks, which do not divide the {num_accelerators} accelerators of the plan",
+    ),
+    Rule(
+        lambda plan, model: 2.0 * plan.context_parallel > np.maximum(plan.prompt_length, 2.0),
+        "context parallel {context_parallel} needs two tokens of the prompt on each rank, the prompt has "
+        "{prompt_length}",
+    ),
+    Rule(
+        lambda plan, model: _fraction(plan.attention_parallel),
+        "data parallel attention {data_parallel_attention} does not divide tensor parallel {tensor_parallel}",
+    ),
+    Rule(
+        lambda plan, model: (plan.expert_parallel > 1.0) & (model.num_experts == 0.0),
+        "expert parallel {expert_parallel} needs a mixture of experts; use 1",
+    ),
+    Rule(
+        lambda plan, model: (
+            (plan.two_batch_overlap > 0.0) & ((model.num_experts == 0.0) | (plan.data_parallel_attention == 1.0))
         ),
-        Remark(plan.output_length == 1.0, "one output token: there is no tpot"),
-    ]
+        "two batch overlap needs a mixture of experts and data parallel attention above 1: else no token is sent",
+    ),
+    Rule(
+        lambda plan, model: plan.sent_to_nodes & ((model.num_experts == 0.0) | (plan.data_parallel_attention == 1.0)),
+        "expert dispatch nodes needs a mixture of experts and data parallel attention above 1: else no token is sent",
+    ),
+    Rule(
+        lambda plan, model: _fraction(plan.expert_tensor_parallel),
+        "expert parallel {expert_parallel} does not divide tensor parallel {tensor_parallel}",
+    ),
+    Rule(
+        lambda plan, model: (model.num_experts > 0.0) & _fraction(model.num_experts / plan.expert_parallel),
+        "expert parallel {expert_parallel} does not divide the {model.num_experts} experts",
+    ),
+    Rule(
+        lambda plan, model: (
+            (model.num_experts > 0.0) & _fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel)
+        ),
+        "{expert_tensor_parallel} ranks that share an expert do not divide its width {model.expert_ffn_hidden_size}",
+    ),
+    Rule(
+        lambda plan, model: _fraction(model.num_attention_heads / plan.attention_parallel),
+        "tensor parallel {attention_parallel} does not divide the {model.num_attention_heads} attention heads",
+    ),
+    Rule(
+        lambda plan, model: (
+            (model.latent_attention == 0.0)
+            & _fraction(model.num_query_groups / plan.attention_parallel)
+            & _fraction(plan.attention_parallel / model.num_query_groups)
+        ),
+        "tensor parallel {attention_parallel} and the {model.num_query_groups} key and value heads do not divide one "
+        "another",
+    ),
+    Rule(
+        lambda plan, model: (model.num_dense_layers > 0.0) & _fraction(model.ffn_hidden_size / plan.attention_parallel),
+        "tensor parallel {attention_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
+    ),
+    Rule(
+        lambda plan, model: plan.pipeline_parallel > model.num_layers,
+        "pipeline parallel {pipeline_parallel} needs more layers than the model's {model.num_layers}",
+    ),
+    Rule(
+        lambda plan, model: ~_fraction(plan.num_replicas) & (plan.requests_of_fullest != plan.batch_size),
+        "batch size {batch_size} does not agree with concurrency {concurrency} on {num_replicas} replicas; give one of "
+        "the two",
+    ),
+)
+"""Degrees, lengths and batch; of a pool or of all replicas, defaults filled in."""
+
+CAPACITY_RULES: tuple[Rule[InferencePlan], ...] = (
+    Rule(
+        lambda plan, model: np.isinf(plan.ttft),
+        "request rate {request_rate} is more than the deployment can serve: at most {max_request_rate} requests/s",
+    ),
+)
+"""Of plans with their results: with as many requests the queue grows without end."""
+
+WARNINGS: tuple[Rule[InferencePlan], ...] = (
+    Rule(
+        lambda plan, model: plan.context_length > plan.max_sequence_length,
+        "prompt and output are {context_length} tokens, beyond the model's longest context of {max_sequence_length}",
+    ),
+    Rule(lambda plan, model: plan.output_length == 1.0, "one output token: there is no tpot"),
+)
+"""What a reader of a legal plan should know; of plans with the longest context of their models."""

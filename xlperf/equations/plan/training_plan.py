@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -195,6 +195,11 @@ class TrainingPlan(PlanColumns):
         """Where sharded weights are gathered for every micro-batch; a pipeline keeps them for the whole step. [-]"""
         return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel < 2))
 
+    @cached_property
+    def gathers_once(self) -> np.ndarray:
+        """Where sharded weights are gathered once a step and whole gradients stay until its end: in a pipeline. [-]"""
+        return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel > 1))
+
     def again(self, module: str) -> Array:
         """1 where selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""
         found = self._recomputed.get(module)
@@ -314,9 +319,19 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.replace(",", " ").split())
 
 
-def _or_else(values: Array, fallback: Array | float) -> Array:
-    blank = np.isnan(values)
-    return np.where(blank, fallback, values) if some(blank) else values
+BLANKS: Mapping[str, Callable[[TrainingPlan, Array], Array | float]] = {
+    "data_parallel": lambda plan, _: (
+        plan.num_accelerators / (plan.tensor_parallel * plan.pipeline_parallel * plan.context_parallel)
+    ),
+    "sequence_parallel": lambda plan, _: np.where(plan.tensor_parallel > 1, 1.0, 0.0),
+    "global_batch_size": lambda plan, _: (
+        plan.data_parallel * plan.micro_batch_size * MICRO_BATCHES_PER_STAGE * plan.pipeline_parallel
+    ),
+    "sequence_length": lambda _, longest: np.fmin(DEFAULT_SEQUENCE_LENGTH, longest),
+    "adapter_rank": lambda *_: 0.0,
+    **dict.fromkeys(UNLIMITED, lambda *_: np.inf),
+}
+"""What a blank stands for, by column: it follows from columns before it and the longest sequence of the model."""
 
 
 def with_defaults(plan: TrainingPlan, model: Model, max_sequence_length: Array, gradient_size: Array) -> TrainingPlan:
@@ -339,17 +354,12 @@ def with_defaults(plan: TrainingPlan, model: Model, max_sequence_length: Array, 
         Data parallel: what the other degrees leave of the accelerators. Sequence parallel: where tensor parallel is
         above 1. Global batch: four micro-batches per stage and replica. Sequence: 4096 tokens, or the model's longest.
     """
-    tensor, stages, micro = plan.tensor_parallel, plan.pipeline_parallel, plan.micro_batch_size
-    replicas = _or_else(plan.data_parallel, plan.num_accelerators / (tensor * stages * plan.context_parallel))
-    longest = np.minimum(DEFAULT_SEQUENCE_LENGTH, _or_else(max_sequence_length, DEFAULT_SEQUENCE_LENGTH))
+    for name, follows in BLANKS.items():
+        values = getattr(plan, name)
+        if some(np.isnan(values)):
+            plan = plan.replaced(**{name: np.where(np.isnan(values), follows(plan, max_sequence_length), values)})
     stated = np.where(plan.gradient_precision == GradientPrecision.FP32, FP32_SIZE, BF16_SIZE)
     return plan.replaced(
-        data_parallel=replicas,
-        sequence_parallel=_or_else(plan.sequence_parallel, np.where(tensor > 1, 1.0, 0.0)),
-        global_batch_size=_or_else(plan.global_batch_size, replicas * micro * MICRO_BATCHES_PER_STAGE * stages),
-        sequence_length=_or_else(plan.sequence_length, longest),
-        adapter_rank=_or_else(plan.adapter_rank, 0.0),
         mtp_layers=np.asarray(plan.train_mtp * model.num_mtp_layers),
         gradient_size=np.where(np.isnan(plan.gradient_precision), gradient_size, stated),
-        **{name: _or_else(getattr(plan, name), np.inf) for name in UNLIMITED},
     )

@@ -9,7 +9,7 @@ slowest stage. All functions are vectorised over plans (rows,); phases are an ax
 
 from xlperf.equations.serving.batch_times import BatchTimes
 from xlperf.equations.serving.continuous import loaded_results, operating
-from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.limits import pooled_target_results, target_results
 from xlperf.equations.serving.memory import memory_of
 from xlperf.equations.serving.phases import BOUNDS, ServingWork, phase_times, serving_bound, serving_work
@@ -21,7 +21,6 @@ __all__ = [
     "BatchTimes",
     "Deployment",
     "ServingWork",
-    "Stream",
     "loaded_results",
     "memory_of",
     "operating",

@@ -61,15 +61,15 @@ def batching_of(plan: InferencePlan) -> Batching:
     prompts = np.where(apart, plan.prompts_together, plan.batch_size)
     rounds = np.where(apart, 1.0, plan.num_micro_batches)
     # Parts that do not divide the batch have one prompt more or less.
-    replicas, fewest = plan.attention_replicas, np.floor(prompts / rounds)
+    replicas, fewest = plan.data_parallel_attention, np.floor(prompts / rounds)
     fuller = prompts - rounds * fewest
     own = fuller * np.ceil((fewest + 1.0) / replicas) + (rounds - fuller) * np.ceil(fewest / replicas)
     passes = np.maximum(np.ceil(own * plan.own_tokens / plan.prefill_tokens), rounds)
-    if not np.any(plan.two_batches > 0.0):
+    if not np.any(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
         return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)
     # A token or a sequence cannot be cut in two.
-    cut = (plan.two_batches > 0.0) & (replicas > 1.0)
+    cut = (plan.two_batch_overlap > 0.0) & (replicas > 1.0)
     halves = np.where(cut & (plan.own_tokens * prompts >= 2.0 * rounds * replicas), 2.0, 1.0)
     parts = np.where(cut & (plan.micro_batch_size >= 2.0 * replicas), 2.0, 1.0)
     sequences = np.ceil(plan.micro_batch_size / parts)
@@ -94,7 +94,7 @@ def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array
         Tokens, and how the model is split, (rows,). [-]
     """
     prompts, drafted = batching.own_prompts, 1.0 + plan.draft_tokens
-    sequences = np.ceil(batching.sequences / plan.attention_replicas)
+    sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
     new = plan.own_tokens / batching.passes
     return ServingShape(
         prefill_tokens=prompts * new,

@@ -46,10 +46,10 @@ def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
     shared = collective_time("all_gather", spread * there, group, 1.0, network, kernels["all_gather"])
     shared = shared + collective_time("reduce_scatter", spread * back, group, 1.0, network, kernels["reduce_scatter"])
     fastest = np.minimum(direct, shared)
-    if np.any(plan.by_node > 0.0):
+    if np.any(plan.sent_to_nodes):
         crossing = [_by_node(deployment, own * size, sent * size) for size in (there, back)]
         crossed = crossing[0] + crossing[1]
-        fastest = np.where(plan.by_node[:, None] > 0.0, np.minimum(fastest, crossed), fastest)
+        fastest = np.where(plan.sent_to_nodes[:, None], np.minimum(fastest, crossed), fastest)
     return sent * (there + back), fastest
 
 
@@ -226,10 +226,10 @@ def serving_messages(
         times[..., TRANSFER] = collective_time(
             "point_to_point", hidden, stages, plan.stage_ranks[:, None], network, kernels["point_to_point"]
         )
-    if architecture.experts and np.any(plan.attention_replicas != 1.0):
+    if architecture.experts and np.any(plan.data_parallel_attention != 1.0):
         size, time = _exchange(deployment, tokens)
         sizes[..., EXCHANGE] = size
-        apart = plan.attention_replicas > 1.0
+        apart = plan.data_parallel_attention > 1.0
         times[..., EXCHANGE] = np.where(apart[:, None], time, 0.0)
         exchanges = np.where(apart, model.num_moe_layers / model.num_layers, 0.0)
         reduces = reduces - exchanges

@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.serving.batch_times import BatchTimes
-from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import (
     UNBOUNDED,
     Cycle,
@@ -248,15 +248,13 @@ class Operation(NamedTuple):
     times: BatchTimes
 
 
-def operating(deployment: Deployment, stream: Stream) -> Operation:
+def operating(deployment: Deployment) -> Operation:
     """The batch that replicas decode and the prompts that they prefill together under a stream of requests.
 
     Parameters
     ----------
     deployment : Deployment
         Model, accelerators, plan, calibration, (rows,).
-    stream : Stream
-        Requests, (rows,).
 
     Returns
     -------
@@ -264,14 +262,14 @@ def operating(deployment: Deployment, stream: Stream) -> Operation:
         Times and state of a replica.
     """
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
-    workload = request_load(plan, plan, stream)
+    workload = request_load(plan, plan, deployment.burst_fraction)
     replicas = np.maximum(plan.num_replicas, 1.0)
-    arriving = ~np.isnan(stream.request_rate)
+    arriving = ~np.isnan(plan.request_rate)
     # A plan that has room for no request keeps its numbers.
     places = np.maximum(memory.max_batch_size, 1.0)
-    requests = np.maximum(plan.num_requests / replicas, 1.0)
-    active, ends = np.minimum(requests, places), ~np.isnan(stream.run_requests)
-    rate, state = stream.request_rate / replicas, None
+    requests = np.maximum(plan.concurrency / replicas, 1.0)
+    active, ends = np.minimum(requests, places), ~np.isnan(plan.run_requests)
+    rate, state = plan.request_rate / replicas, None
     if arriving.any():
         rows, most = np.flatnonzero(arriving), np.where(memory.max_batch_size >= 1.0, places, UNBOUNDED)
         every = Replicas(times, workload, most)
@@ -298,16 +296,16 @@ def operating(deployment: Deployment, stream: Stream) -> Operation:
         share, one = workload.shared(active, burst, passes[1]), np.ones_like(burst)
         line = service.step_base, service.step_slope
         early = Service(passes[1], share, *line, service.decode_steps, one, service.turn_steps)
-        first = first_of_run(stream.run_requests / replicas, requests)
-        together = staying_together(service.decode_steps, stream.prefill_first, plan.output_variation)
-        steady = run_state(closed_state(early, requests, places), steady, first, together, stream.run_requests)
+        first = first_of_run(plan.run_requests / replicas, requests)
+        together = staying_together(service.decode_steps, plan.prefill_first, plan.output_variation)
+        steady = run_state(closed_state(early, requests, places), steady, first, together, plan.run_requests)
     if state is not None:
         service, capacity = (
             state.service(service),
             np.where(arriving, state.capacity, capacity),
         )
         interval = state.prefill / workload.pipeline_stages
-        opened = service.open_state(rate, stream.prompt_variation, state.running, state.least_share, interval)
+        opened = service.open_state(rate, plan.prompt_variation, state.running, state.least_share, interval)
         steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     running = times.step(batch)
     loaded = deployment.with_batch(batch, prompts)
@@ -315,15 +313,13 @@ def operating(deployment: Deployment, stream: Stream) -> Operation:
     return Operation(service, steady, results, places, capacity, loaded, memory, times)
 
 
-def loaded_results(deployment: Deployment, stream: Stream, operation: Operation) -> dict[str, Array]:
+def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Array]:
     """Results of continuous batching, as :func:`xlperf.equations.serving.serving_results` has them for a static batch.
 
     Parameters
     ----------
     deployment : Deployment
         Model, accelerators, plan, calibration, (rows,).
-    stream : Stream
-        Requests, (rows,).
     operation : Operation
         Their steady state, as :func:`operating` has it.
 
@@ -332,15 +328,15 @@ def loaded_results(deployment: Deployment, stream: Stream, operation: Operation)
     dict of str to Array
         Columns of inference_results, (rows,), with quantiles, queueing and running requests.
     """
-    service, steady, places = operation.service, operation.steady, operation.places
-    replicas, arriving = np.maximum(deployment.plan.num_replicas, 1.0), ~np.isnan(stream.request_rate)
+    plan, service, steady, places = deployment.plan, operation.service, operation.steady, operation.places
+    replicas, arriving = np.maximum(plan.num_replicas, 1.0), ~np.isnan(plan.request_rate)
     best = np.where(arriving, operation.capacity, np.maximum(operation.capacity, steady.rate)) * replicas
     rate = steady.rate
-    if not np.isnan(stream.run_requests).all():
-        offered = np.maximum(deployment.plan.num_requests / replicas, 1.0)
-        of_run = run_rate(service, np.minimum(offered, places), stream.run_requests / replicas, rate)
+    if not np.isnan(plan.run_requests).all():
+        offered = np.maximum(plan.concurrency / replicas, 1.0)
+        of_run = run_rate(service, np.minimum(offered, places), plan.run_requests / replicas, rate)
         rate = np.where(arriving, rate, of_run)
     # With fewer requests than replicas the others are idle.
-    busy = np.where(arriving, replicas, np.minimum(replicas, deployment.plan.num_requests))
+    busy = np.where(arriving, replicas, np.minimum(replicas, plan.concurrency))
     one = np.ones_like(replicas)
-    return streamed(deployment.plan, stream, service, steady, operation.results, best, rate * busy, one, one)
+    return streamed(plan, service, steady, operation.results, best, rate * busy, one, one)

@@ -12,15 +12,16 @@ from typing import TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import Device, launched_ahead
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan
 
-Bundle = TypeVar("Bundle", Model, Device, Network, InferencePlan)
+Bundle = TypeVar("Bundle", Model, Device, Network)
 Rows = np.ndarray | slice
-_NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Device, Network, InferencePlan)}
+_NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Device, Network)}
 _READ = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
+_OF_ENGINE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention")
 _MANY = 256
 """Rows from which on arrays are packed to take some of them. [-]"""
 
@@ -83,7 +84,7 @@ class Deployment:
         Calibration constants (rows, 1) by family: gemm, gemm_wide of those other products, attention,
         attention_decode, attention_latent, vector, serving_experts, linear_attention and the collectives.
     software : mapping of str to Array
-        Calibration constants (rows, 1) of the families serving_software and serving_memory.
+        Calibration constants (rows, 1) of the families serving_software, serving_memory and serving_load.
     reserved_memory : Array
         Memory that the driver keeps from the engine, (rows,). [B]
     architecture : Architecture
@@ -101,9 +102,14 @@ class Deployment:
     reserved_memory: Array
     architecture: Architecture
 
+    @property
+    def burst_fraction(self) -> Array:
+        """Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]"""
+        return self.software["waiting_share"][:, 0]
+
     def with_batch(self, batch: Array, prompts: Array) -> Deployment:
         """The same with other numbers of requests per decode step and of prompts per prefill."""
-        return replace(self, plan=replace(self.plan, batch_size=batch, prompts_together=prompts))
+        return replace(self, plan=self.plan.replaced(batch_size=batch, prompts_together=prompts))
 
     def take(self, rows: Rows) -> Deployment:
         """Some of the plans; a plan may be taken several times."""
@@ -114,8 +120,9 @@ class Deployment:
     @cached_property
     def _arrays(self) -> list[Array]:
         """Every array, in an order of its own."""
-        bundles = self.model, self.device, self.attention_device, self.wide_device, self.network, self.plan
+        bundles = self.model, self.device, self.attention_device, self.wide_device, self.network
         found = [values for bundle in bundles for values in _READ[type(bundle)](bundle)]
+        found += self.plan.numbers.values()
         for constants in (*self.kernels.values(), self.software):
             found += constants.values()
         return [*found, self.reserved_memory]
@@ -137,7 +144,7 @@ class Deployment:
             bundle(self.attention_device),
             bundle(self.wide_device),
             bundle(self.network),
-            bundle(self.plan),
+            InferencePlan(dict(zip(self.plan.numbers, left, strict=False))),
             {name: dict(zip(constants, left, strict=False)) for name, constants in self.kernels.items()},
             dict(zip(self.software, left, strict=False)),
             next(left),
@@ -145,36 +152,53 @@ class Deployment:
         )
 
 
-@dataclass(frozen=True)
-class Stream:
-    """Requests, (rows,).
+def host_times(constants: Mapping[str, Array], slowdown: Array) -> dict[str, Array]:
+    """Times of the software on the host processors beside the accelerators.
 
-    Attributes
+    Parameters
     ----------
-    request_rate : Array
-        Requests that arrive per second over the deployment; NaN: a constant number is in flight. [request/s]
-    prompt_variation : Array
-        Coefficient of variation of the prompts. [-]
-    first_target, token_target : Array
-        Largest times to the first token and per token; NaN: any. [s]
-    burst_fraction : Array
-        Fraction of the requests in flight that arrive at the same moment. [-]
-    run_requests : Array
-        Requests of a run; NaN: without end. [-]
-    polling_steps : Array
-        Decode steps between two scheduler polls for new requests. [-]
-    gathering_steps : Array
-        Most decode steps that a prompt waits for prompts of the other attention replicas. [-]
-    prefill_first : Array
-        1 where prompts go before all decoding, 0 where both share a step. [-]
-    """
+    constants : mapping of str to Array
+        Constants of a family of software, (rows, 1).
+    slowdown : Array
+        Time of these processors over that of the reference, (rows, 1). [-]
 
-    request_rate: Array
-    prompt_variation: Array
-    first_target: Array
-    token_target: Array
-    burst_fraction: Array
-    run_requests: Array
-    polling_steps: Array
-    gathering_steps: Array
-    prefill_first: Array
+    Returns
+    -------
+    dict of str to Array
+        The same, times multiplied.
+    """
+    return {name: values * slowdown if name.endswith("_time") else values for name, values in constants.items()}
+
+
+def engine_constants(
+    constants: Mapping[str, Mapping[str, Array]], architecture: Architecture
+) -> tuple[dict[str, Mapping[str, Array]], dict[str, Array]]:
+    """Constants of the kernels and of the software of serving engines on their hosts.
+
+    Kernels are launched ahead of the accelerator. Attention of an engine reads its cache slower than the kernel by
+    itself; the host's processors slow down its software, and launches by a factor of their own (heuristic, this work).
+
+    Parameters
+    ----------
+    constants : mapping of str to mapping of str to Array
+        Constants (rows, 1) by family, those of the kernels and the families serving_software, serving_memory,
+        serving_load, serving_host and serving_attention; serving_eager where a step is launched kernel by kernel.
+    architecture : Architecture
+        Structure that the models share.
+
+    Returns
+    -------
+    tuple of dict
+        Fields ``kernels`` and ``software`` of a :class:`Deployment`.
+    """
+    host = constants["serving_host"]
+    kernels = {family: values for family, values in constants.items() if family not in _OF_ENGINE}
+    if not architecture.latent_attention:
+        decode, slower = kernels["attention_decode"], constants["serving_attention"]["memory_slowdown"]
+        kernels["attention_decode"] = {**decode, "memory_efficiency": decode["memory_efficiency"] / slower}
+    if "serving_eager" in constants:
+        kernels["serving_eager"] = host_times(constants["serving_eager"], host["host_slowdown"])
+    software = host_times(constants["serving_software"], host["host_slowdown"])
+    launching = constants["serving_software"]["kernel_overhead_time"] * host["launch_slowdown"]
+    software["kernel_overhead_time"] = launching
+    return launched_ahead(kernels), {**software, **constants["serving_memory"], **constants["serving_load"]}

@@ -10,8 +10,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, total
 from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import linear_attention_time, serving_gemm_time, vector_time
+from xlperf.equations.hardware.kernels import Device, linear_attention_time, serving_gemm_time, vector_time
 from xlperf.equations.model.linear import (
     CHUNK,
     STATE_SPACE_CHUNK,
@@ -119,7 +118,7 @@ def wide_attention(plan: InferencePlan, architecture: Architecture) -> np.ndarra
        technical blog 1, 2025, table of the precision of each component.
     .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
     """
-    return np.asarray((plan.four_bits > 0.0) & bool(architecture.experts))
+    return np.asarray(plan.four_bits & bool(architecture.experts))
 
 
 def _columns(flags: np.ndarray, num_rows: int) -> np.ndarray:
@@ -354,7 +353,7 @@ def attention_kernels(
         Operations of one call, (rows, phases, kinds). [FLOP]
     """
     architecture = deployment.architecture
-    sequences = np.ceil(batching.sequences / deployment.plan.attention_replicas)
+    sequences = np.ceil(batching.sequences / deployment.plan.data_parallel_attention)
     found: list[tuple[Array, Array, Array]] = []
     if PREFILL in phases:
         found += _prefill_attention(deployment, batching)

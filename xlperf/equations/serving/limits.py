@@ -7,9 +7,10 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.batch_times import BatchTimes
 from xlperf.equations.serving.continuous import Replicas
-from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import RequestLoad, half_of, request_load
 from xlperf.equations.serving.pools import PoolLoad, Pools, pool_state
 from xlperf.equations.serving.queueing import Steady, closed_state, largest_within
@@ -124,22 +125,20 @@ def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
     return low, rate, running
 
 
-def _targets_of(stream: Stream, tokens: Array) -> tuple[np.ndarray, _Targets]:
+def _targets_of(plan: InferencePlan) -> tuple[np.ndarray, _Targets]:
     """Which plans have targets, and those."""
-    first, token = stream.first_target, stream.token_target
+    first, token, tokens = plan.ttft_target, plan.tpot_target, plan.tokens_after_first
     asked = ~(np.isnan(first) & np.isnan(token))
     return asked, _Targets(np.where(np.isnan(first), np.inf, first), np.where(np.isnan(token), np.inf, token), tokens)
 
 
-def target_results(deployment: Deployment, stream: Stream, places: Array, times: BatchTimes) -> dict[str, Array]:
+def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> dict[str, Array]:
     """Largest batch of a replica under the targets, and the throughput of all replicas with it.
 
     Parameters
     ----------
     deployment : Deployment
         Model, accelerators, plan, calibration, (rows,).
-    stream : Stream
-        With the targets, (rows,).
     places : Array
         Requests that a replica has memory for, whole, (rows,). [-]
     times : BatchTimes
@@ -152,26 +151,23 @@ def target_results(deployment: Deployment, stream: Stream, places: Array, times:
         (rows,); NaN without a target.
     """
     plan = deployment.plan
-    tokens = np.maximum(plan.output_length - 1.0, 0.0)
-    asked, targets = _targets_of(stream, tokens)
-    search = _Replicas(times, request_load(plan, plan, stream), targets, places)
+    asked, targets = _targets_of(plan)
+    search = _Replicas(times, request_load(plan, plan, deployment.burst_fraction), targets, places)
     batch, rate, _ = _largest_good(np.where(asked, places, 0.0), search)
-    known = places + tokens + plan.prompt_length
+    known = places + targets.tokens + plan.prompt_length
     return {
         "batch_at_targets": np.where(asked & ~np.isnan(known), batch, np.nan),
         "tokens_per_second_at_targets": np.where(asked, rate * plan.num_replicas * plan.output_length, np.nan),
     }
 
 
-def pooled_target_results(pools: Pools, stream: Stream) -> dict[str, Array]:
+def pooled_target_results(pools: Pools) -> dict[str, Array]:
     """Largest throughput of two pools under the targets, and the requests that a decoding replica then decodes.
 
     Parameters
     ----------
     pools : Pools
         As :func:`xlperf.equations.serving.pools_of` has them, (rows,).
-    stream : Stream
-        With the targets, (rows,).
 
     Returns
     -------
@@ -180,15 +176,14 @@ def pooled_target_results(pools: Pools, stream: Stream) -> dict[str, Array]:
         (rows,); NaN without a target.
     """
     plan, other = pools.decoding.plan, pools.prefilling.plan
-    tokens = np.maximum(plan.output_length - 1.0, 0.0)
-    asked, targets = _targets_of(stream, tokens)
+    asked, targets = _targets_of(plan)
     most = np.maximum(pools.memory.max_batch_size, 0.0) * plan.num_replicas
     # Requests that are being prefilled stand beside those that are decoded.
     most = most + np.where(
         most > 0.0, np.maximum(other.prefill_tokens / other.own_tokens, 1.0) * other.num_replicas, 0.0
     )
     _, rate, running = _largest_good(np.where(asked, most, 0.0), _Pools(pools.load, targets))
-    known = most + tokens + plan.prompt_length
+    known = most + targets.tokens + plan.prompt_length
     return {
         "batch_at_targets": np.where(asked & ~np.isnan(known), running, np.nan),
         "tokens_per_second_at_targets": np.where(asked, rate * plan.output_length, np.nan),

@@ -8,7 +8,6 @@ import numpy as np
 
 from xlperf.base.arrays import Array, array, divide
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.deployment import Stream
 from xlperf.equations.serving.queueing import Service, step_line
 
 UNBOUNDED = 65536.0
@@ -279,8 +278,8 @@ def mean_pass(prompts: Array, smaller: Array, larger: Array) -> Array:
     return np.asarray((1.0 - share) * array(smaller) + share * array(larger))
 
 
-def request_load(plan: InferencePlan, prefilling: InferencePlan, stream: Stream) -> RequestLoad:
-    """What requests ask of the replicas of plans.
+def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array) -> RequestLoad:
+    """Per-request workload of the replicas of plans.
 
     Parameters
     ----------
@@ -288,8 +287,8 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, stream: Stream)
         Of the replicas that decode, (rows,).
     prefilling : InferencePlan
         Of those that prefill, (rows,).
-    stream : Stream
-        Requests, (rows,).
+    burst_fraction : Array
+        Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]
 
     Returns
     -------
@@ -298,14 +297,14 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, stream: Stream)
     """
     taken = np.maximum(np.floor(prefilling.prefill_tokens / prefilling.own_tokens), 1.0)
     return RequestLoad(
-        np.maximum(plan.output_length - 1.0, 0.0) / plan.tokens_per_step,
+        plan.tokens_after_first / plan.tokens_per_step,
         plan.tokens_per_step,
-        prefilling.attention_replicas * taken,
+        prefilling.data_parallel_attention * taken,
         prefilling.pipeline_parallel,
-        stream.burst_fraction,
-        plan.attention_replicas,
-        stream.polling_steps,
-        stream.gathering_steps,
+        burst_fraction,
+        plan.data_parallel_attention,
+        plan.polling_steps,
+        plan.gathering_steps,
         plan.pipeline_parallel,
         1.0 + plan.draft_tokens,
     )

@@ -313,8 +313,8 @@ class ReplicaMemory(NamedTuple):
 
     def with_batch(self, plan: InferencePlan) -> BatchMemory:
         """Memory with the batch of a plan that is otherwise the same."""
-        own = np.ceil(plan.batch_size / plan.attention_replicas)
-        prefilled = np.ceil(plan.micro_batch_size / plan.attention_replicas)
+        own = np.ceil(plan.batch_size / plan.data_parallel_attention)
+        prefilled = np.ceil(plan.micro_batch_size / plan.data_parallel_attention)
         activations = np.minimum(prefilled, self.max_prefill_sequences) * self.working_set_size
         usable = usable_memory(
             self.capacity, self.reserved, self.weights, activations, self.budget, self.activation_share
@@ -352,7 +352,7 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
     widest = model.ffn_hidden_size
     if architecture.experts:
         copies = model.top_k * model.expert_ffn_hidden_size * ranks / plan.expert_tensor_parallel
-        copies = copies * plan.attention_replicas / plan.expert_parallel + model.shared_ffn_hidden_size
+        copies = copies * plan.data_parallel_attention / plan.expert_parallel + model.shared_ffn_hidden_size
         widest = np.where(model.num_dense_layers > 0.0, np.maximum(widest, copies), copies)
     widths = model.hidden_size, projected, attended, widest, model.gated_mlp, model.vocab_size
     tokens = plan.own_tokens, plan.prefill_tokens
@@ -395,6 +395,6 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
         largest_batch(free - prefix, cache, activations * working_set, most, plan.pipeline_parallel)
         for free, activations in ((budget, covered), (capacity - reserved - weights, 1.0))
     ]
-    batch = np.asarray(np.minimum(*largest) * plan.attention_replicas)
+    batch = np.asarray(np.minimum(*largest) * plan.data_parallel_attention)
     sequence = cache, prefix, state, working_set, most
     return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch)

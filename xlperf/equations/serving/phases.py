@@ -124,8 +124,8 @@ def _host(
     """Time of the host; ``launched`` are kernels and messages of a layer, (rows, phases)."""
     model, plan, software, kernels = deployment.model, deployment.plan, deployment.software, deployment.kernels
     architecture = deployment.architecture
-    sequences = np.ceil(batching.sequences / plan.attention_replicas)
-    served = side_by_side(shape.prefill_sampled * plan.attention_replicas, sequences)[:, list(phases)]
+    sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
+    served = side_by_side(shape.prefill_sampled * plan.data_parallel_attention, sequences)[:, list(phases)]
     prefill = np.array([1.0, 0.0])[list(phases)]
     each_served = prefill * software["request_overhead_time"] + (1.0 - prefill) * software["token_overhead_time"]
     blocks = (0.5 * model.num_blocks)[:, None] if architecture.linear_attention else 1.0
@@ -177,7 +177,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         exposed = exposed.copy()
         exposed[:, 0, CONTEXT] = hidden_exchange(exposed[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel)
     parts = _parts(kernels, messages, exposed, host)
-    if architecture.experts and np.any(plan.two_batches > 0.0):
+    if architecture.experts and np.any(plan.two_batch_overlap > 0.0):
         halves = side_by_side(batching.prefill_halves, batching.decode_halves)[:, list(phases)]
         share = deployment.kernels["serving_experts"]["exchange_share"] * (np.array(phases) == PREFILL)
         exposed = _overlapped(messages, exposed, parts, halves, share)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +9,11 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.serving.batch_times import BatchTimes, Times
-from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import UNBOUNDED, RequestLoad, bounded_rise, half_of, octave, request_load
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
-from xlperf.equations.serving.queueing import Service, Steady, step_line
+from xlperf.equations.serving.queueing import Service, Steady, first_of_run, step_line
 from xlperf.equations.serving.results import batch_results, streamed
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
@@ -121,7 +120,7 @@ class PoolState(NamedTuple):
     best: Array
 
 
-def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, stream: Stream) -> Pools:
+def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, requests: Array) -> Pools:
     """Two pools of the same plans.
 
     Parameters
@@ -132,8 +131,8 @@ def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, str
         The former alone; its plan counts its own accelerators, (rows,).
     prefilling : Deployment
         The latter alone; its plan counts its own accelerators, (rows,).
-    stream : Stream
-        Requests, (rows,).
+    requests : Array
+        Requests in flight over both pools, (rows,). [-]
 
     Returns
     -------
@@ -141,17 +140,19 @@ def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, str
         Each by itself and what their state follows from, (rows,).
     """
     plan, other, memory = decoding.plan, prefilling.plan, memory_of(decoding)
+    first = first_of_run(plan.run_requests, requests)
+    burst_fraction = first + (1.0 - first) * decoding.burst_fraction
     # A plan that has room for no request keeps its numbers.
     places = np.maximum(memory.max_batch_size, 1.0)
     load = PoolLoad(
         BatchTimes.of(both, pools=True),
-        request_load(plan, other, stream),
+        request_load(plan, other, burst_fraction),
         np.maximum(other.num_replicas, 1.0),
         np.maximum(plan.num_replicas, 1.0),
-        np.where(~np.isnan(stream.request_rate) & ~(memory.max_batch_size >= 1.0), UNBOUNDED, places),
+        np.where(~np.isnan(plan.request_rate) & ~(memory.max_batch_size >= 1.0), UNBOUNDED, places),
         _transfer_time(prefilling, decoding, memory),
-        stream.request_rate,
-        stream.prompt_variation,
+        plan.request_rate,
+        plan.prompt_variation,
     )
     return Pools(decoding, prefilling, memory, load)
 
@@ -288,15 +289,13 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     return PoolState(service, steady, *(value.reshape(shape) for value in (batch, fewer, passes, capacity)))
 
 
-def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, Array]:
+def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
     """Results of separate pools for prefill and decoding.
 
     Parameters
     ----------
     pools : Pools
         As :func:`pools_of` has them, (rows,).
-    stream : Stream
-        Requests, (rows,).
     requests : Array
         Requests in flight over both pools, (rows,). [-]
 
@@ -308,9 +307,9 @@ def pooled_results(pools: Pools, stream: Stream, requests: Array) -> dict[str, A
     plan, other = pools.decoding.plan, pools.prefilling.plan
     service, steady, batch, _, prefill, best = pool_state(pools.load, requests, detailed=True)
     running = pools.load.times.step(batch)
-    loaded = replace(plan, batch_size=running.batch)
+    loaded = plan.replaced(batch_size=running.batch)
     results = batch_results(loaded, pools.memory, prefill, running.parts, running.bound)
-    whole = replace(plan, num_accelerators=plan.num_accelerators + other.num_accelerators)
+    whole = plan.replaced(num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
-    found = streamed(whole, stream, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
+    found = streamed(whole, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
     return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}

@@ -7,7 +7,7 @@ import numpy as np
 from xlperf.base.arrays import Array, total
 from xlperf.equations.model.serving import DECODING, PREFILL
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.deployment import Deployment, Stream
+from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.phases import (
     ATTENTION,
@@ -73,7 +73,7 @@ def batch_results(
     decode = steps * step
     latency = prefill + decode
     decodes = steps > 0.0
-    rate = plan.num_requests * plan.output_length / latency
+    rate = plan.concurrency * plan.output_length / latency
     held = memory.with_batch(plan)
     used, usable = held.used, held.usable
     per_token = np.where(decodes, step, np.nan)
@@ -111,7 +111,6 @@ def batch_results(
 
 def streamed(
     plan: InferencePlan,
-    stream: Stream,
     service: Service,
     steady: Steady,
     results: dict[str, Array],
@@ -126,8 +125,6 @@ def streamed(
     ----------
     plan : InferencePlan
         With all accelerators of the deployment, (rows,).
-    stream : Stream
-        Requests, (rows,).
     service : Service
         Times of a replica, (rows,).
     steady : Steady
@@ -148,8 +145,8 @@ def streamed(
     dict of str to Array
         Columns of inference_results, (rows,).
     """
-    arriving = ~np.isnan(stream.request_rate)
-    tokens = np.maximum(plan.output_length - 1.0, 0.0)
+    arriving = ~np.isnan(plan.request_rate)
+    tokens = plan.tokens_after_first
     first = steady.first_token + steady.queue_time
     latency = first + steady.decode_time
     per_token = np.where(tokens > 0.0, steady.decode_time / np.maximum(tokens, 1.0), np.nan)
@@ -168,7 +165,7 @@ def streamed(
         "decode_time": steady.decode_time,
         "prefill_share": service.prefill_share / (service.prefill_share + decoding),
     }
-    varied = stream.prompt_variation, plan.output_variation
+    varied = plan.prompt_variation, plan.output_variation
     sides = [side for side in (False, True) if (arriving == side).any()]
     spread = [
         spread_quantiles(service, steady, tokens, *varied, side, prefill_replicas, interrupting) for side in sides

@@ -101,6 +101,8 @@ def adapter_parameters(model: Model, plan: TrainingPlan, tensor_parallel: Array)
     AdapterParameters
         0 where all weights are trained. [-]
     """
+    if not some(plan.frozen):
+        return AdapterParameters(0.0 * plan.adapter_rank, 0.0 * plan.adapter_rank)
     tokens = np.ones_like(plan.adapter_rank)
 
     def size(place: str, gemms: Gemms) -> Array:

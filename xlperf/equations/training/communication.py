@@ -1,4 +1,4 @@
-"""Collectives of a training step: one call each, with its bytes."""
+"""Collectives of a training step: the messages of each parallelism, and the time of one call of each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from xlperf.base.arrays import Array, Numeric, array, side_by_side, some
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.choices import ContextMethod, QuantizedCopies, TensorOverlap, TokenDispatch
 from xlperf.equations.training.setting import Setting
+from xlperf.equations.training.stages import StageParameters, quantized_weights
 
 
 class Collective(NamedTuple):
@@ -18,6 +19,16 @@ class Collective(NamedTuple):
     operation: str
     time: Array
     message_size: Array
+
+
+class _Message(NamedTuple):
+    """A call to be timed, (rows,): operation, bytes, ranks of the group and their stride; repeated ``calls`` times."""
+
+    operation: str
+    size: Array
+    group: Array
+    stride: Array
+    calls: Array | None = None
 
 
 class Communication(NamedTuple):
@@ -47,16 +58,25 @@ class Communication(NamedTuple):
     expert_weight_gather: Collective
 
 
-def _call(setting: Setting, operation: str, *calls: tuple[Array, Array, Array]) -> list[Collective]:
-    """Several calls of one operation, (message size, group size, stride) each, timed together; groups of 1 cost 0."""
-    needed = [index for index, (_, group, _) in enumerate(calls) if some(group != 1.0)]
-    found = [Collective(operation, 0.0 * message, message) for message, _, _ in calls]
-    if needed:
-        message, group, stride = (side_by_side(*values) for values in zip(*(calls[i] for i in needed), strict=True))
-        time = collective_time(operation, message, group, stride, setting.network, setting.constants[operation])
-        for column, index in enumerate(needed):
-            found[index] = Collective(operation, time[:, column], found[index].message_size)
-    return found
+def _timed(setting: Setting, messages: dict[str, _Message]) -> Communication:
+    """Time of all messages: those of one operation together; groups of one rank cost nothing."""
+    silent = Collective("", 0.0 * setting.plan.tokens, 0.0 * setting.plan.tokens)
+    found = dict.fromkeys(Communication._fields, silent)
+    needed: dict[str, list[str]] = {}
+    for name, message in messages.items():
+        found[name] = Collective(message.operation, 0.0 * message.size, message.size)
+        if some(message.group != 1.0):
+            needed.setdefault(message.operation, []).append(name)
+    for operation, names in needed.items():
+        same = [messages[name] for name in names]
+        size, group, stride = map(side_by_side, *((each.size, each.group, each.stride) for each in same))
+        time = collective_time(operation, size, group, stride, setting.network, setting.constants[operation])
+        for column, name in enumerate(names):
+            found[name] = found[name]._replace(time=time[:, column])
+    for name, message in messages.items():
+        if message.calls is not None:
+            found[name] = Collective(message.operation, message.calls * found[name].time, message.calls * message.size)
+    return Communication(**found)
 
 
 def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
@@ -92,136 +112,140 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     return np.asarray(places / np.maximum(chosen, 1.0) * (1.0 - missed))
 
 
-def communication_of(
-    setting: Setting,
-    parameters: Array,
-    expert_parameters: Array,
-    narrow_parameters: Array,
-    trained_parameters: Array,
-    trained_expert_parameters: Array,
-) -> Communication:
+def _tensor_messages(setting: Setting) -> dict[str, _Message]:
+    """Activations between the blocks of a layer: an all-reduce, or with sequence parallelism its two halves."""
+    plan = setting.plan
+    split, stride = plan.sequence_parallel > 0, plan.strides["tp"]
+    whole, halves = np.where(split, 1.0, plan.tensor_parallel), np.where(split, plan.tensor_parallel, 1.0)
+    return {
+        "tensor_reduce": _Message("all_reduce", setting.stream_size, whole, stride),
+        "tensor_gather": _Message("all_gather", setting.stream_size, halves, stride),
+        "tensor_scatter": _Message("reduce_scatter", setting.stream_size, halves, stride),
+    }
+
+
+def _context_messages(setting: Setting) -> dict[str, _Message]:
+    """Keys and values of a part of the sequence: passed on in a ring, gathered, or exchanged for heads (Ulysses)."""
+    model, plan = setting.model, setting.plan
+    heads = setting.heads
+    groups = np.where(model.latent_attention > 0, heads, setting.key_heads)
+    pair = model.qk_head_size + model.v_head_size
+    keys_and_values = plan.tokens * groups * pair * plan.element_size
+    queries_and_output = plan.tokens * heads * pair * plan.element_size
+
+    def message(operation: str, method: float, size: Array) -> _Message:
+        group = np.where(plan.context_method == method, plan.context_parallel, 1.0)
+        return _Message(operation, size, group, plan.strides["cp"])
+
+    whole = keys_and_values * plan.context_parallel
+    return {
+        "context_step": message("point_to_point", ContextMethod.RING, keys_and_values),
+        "context_gather": message("all_gather", ContextMethod.ALL_GATHER, whole),
+        "context_exchange": message("all_to_all", ContextMethod.ULYSSES, queries_and_output + keys_and_values),
+    }
+
+
+def _sent_share(setting: Setting) -> Array:
+    """Share of the copies of tokens that are sent to experts: once to each rank or node, or a copy for each expert."""
+    model, plan = setting.model, setting.plan
+    inside = np.maximum(setting.network.size[:, 0] / plan.expert_strides["ep"], 1.0)
+    across = plan.expert_parallel / np.minimum(inside, plan.expert_parallel)
+    share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
+    share = np.where(across > 1.0, np.minimum(share, plan.dispatch_nodes / np.maximum(model.top_k, 1.0)), share)
+    share = np.where(plan.token_dispatch == TokenDispatch.COPIES, 1.0, share)
+    # buffers of one size for each expert
+    return np.where(np.isnan(plan.expert_capacity), share, plan.expert_capacity)
+
+
+def _expert_messages(setting: Setting) -> dict[str, _Message]:
+    """Tokens sent to the ranks of their experts, and gathered within the ranks that share an expert."""
+    model, plan = setting.model, setting.plan
+    routed, _, _ = setting.routed
+    copies = routed * model.top_k * model.hidden_size
+    sent = _sent_share(setting) * copies * plan.dispatch_size
+    stream = copies * plan.element_size * plan.expert_tensor_parallel
+    shared = plan.expert_tensor_parallel, plan.expert_strides["tp"]
+    return {
+        "expert_exchange": _Message("all_to_all", sent, plan.expert_parallel, plan.expert_strides["ep"]),
+        "expert_gather": _Message("all_gather", stream, *shared),
+        "expert_scatter": _Message("reduce_scatter", stream, *shared),
+    }
+
+
+def _saved_size(setting: Setting) -> Array:
+    """Bytes per GEMM weight that a gathering in low precision saves, (rows,). [B]"""
+    plan = setting.plan
+    primary = plan.quantized & (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
+    share = np.where(primary, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)
+    return np.asarray(share * (plan.element_size - plan.product_size))
+
+
+def _replica_messages(setting: Setting, parameters: StageParameters, quantized: Array) -> dict[str, _Message]:
+    """Gradients reduced over replicas and weights gathered from their shards, outside routed experts.
+
+    What is sharded is reduced in two steps: scattered within the ranks that share one set of shards, then added up
+    between such groups. With adapters only what is trained has to be gathered, except by ZeRO-3.
+    """
+    model, plan = setting.model, setting.plan
+    shards = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
+    stride = np.minimum(plan.strides["cp"], plan.strides["dp"])
+    tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
+    calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
+    gradients = parameters.trained * plan.gradient_size
+    weights = parameters.dense * plan.element_size - quantized * _saved_size(setting)
+    only_trained = plan.frozen & (plan.zero_stage < 3)
+    weights = np.where(only_trained, parameters.trained * plan.element_size, weights)
+    groups = plan.shards / shards
+    return {
+        "gradient_reduce": _Message("reduce_scatter", gradients / calls, shards, stride, calls),
+        "group_reduce": _Message("all_reduce", gradients / shards / calls, groups, stride * shards, calls),
+        "weight_gather": _Message("all_gather", weights / calls, shards, stride, calls),
+    }
+
+
+def _expert_replica_messages(setting: Setting, parameters: StageParameters) -> dict[str, _Message]:
+    """The same for routed experts."""
+    plan = setting.plan
+    shards = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
+    stride = plan.expert_strides["dp"]
+    gradients = parameters.trained_experts * plan.gradient_size
+    weights = parameters.experts * (plan.element_size - _saved_size(setting))
+    weights = np.where(plan.frozen & (plan.zero_stage < 3), 0.0, weights)
+    groups = plan.expert_shards / shards
+    return {
+        "expert_gradient_reduce": _Message("reduce_scatter", gradients, shards, stride),
+        "expert_group_reduce": _Message("all_reduce", gradients / shards, groups, stride * shards),
+        "expert_weight_gather": _Message("all_gather", weights, shards, stride),
+    }
+
+
+def communication_of(setting: Setting) -> Communication:
     """Time and size of every collective of a step.
 
     Parameters
     ----------
     setting : Setting
         Model, network, plan and calibration. [-]
-    parameters : Array
-        Parameters of the fullest stage on one rank, routed experts apart, (rows,). [-]
-    expert_parameters : Array
-        Parameters of its routed experts, (rows,). [-]
-    narrow_parameters : Array
-        Those among the former that are weights of products of the layers, (rows,). [-]
-    trained_parameters : Array
-        Parameters that have gradients, routed experts apart, (rows,). [-]
-    trained_expert_parameters : Array
-        Those of its routed experts, (rows,). [-]
 
     Returns
     -------
     Communication
         Seconds and bytes, (rows,). [s, B]
     """
-    model, plan = setting.model, setting.plan
-    tensor, context = plan.tensor_parallel, plan.context_parallel
-    stream = plan.tokens * model.hidden_size * plan.element_size
-    split, sharded = plan.sequence_parallel > 0, plan.zero_stage > 0
-    pair_call = (stream, np.where(split, tensor, 1.0), plan.strides["tp"])
-    reduce_call = (stream, np.where(split, 1.0, tensor), plan.strides["tp"])
-    stride = np.minimum(plan.strides["cp"], plan.strides["dp"])
-    gradients = trained_parameters * plan.gradient_size
-    sharded_ranks = np.where(sharded, plan.zero_shards, 1.0)
-    tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
-    calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
-    primary = plan.quantized & (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
-    saved = np.where(primary, 1.0 - plan.wide_layers / model.num_layers, 0.0) * (plan.element_size - plan.product_size)
-    weights = parameters * plan.element_size - narrow_parameters * saved
-    expert_weights_size = expert_parameters * (plan.element_size - saved)
-    frozen = plan.frozen & (plan.zero_stage < 3)  # only what is trained has to be gathered
-    if some(frozen):
-        weights = np.where(frozen, trained_parameters * plan.element_size, weights)
-        expert_weights_size = np.where(frozen, 0.0, expert_weights_size)
-    weights_call = (weights / calls, sharded_ranks, stride)
-    scatter_call = (gradients / calls, sharded_ranks, stride)
-    whole_call = (gradients / sharded_ranks / calls, plan.shards / sharded_ranks, stride * sharded_ranks)
-
-    def repeated(call: Collective) -> Collective:
-        """All calls of a step, one for each tensor."""
-        return Collective(call.operation, calls * call.time, calls * call.message_size)
-
-    heads = setting.heads
-    groups = np.where(model.latent_attention > 0, heads, setting.key_heads)
-    pair = model.qk_head_size + model.v_head_size
-    keys_and_values = plan.tokens * groups * pair * plan.element_size
-    queries_and_output = plan.tokens * heads * pair * plan.element_size
-    ring, gather, exchange = (
-        (np.where(plan.context_method == method, context, 1.0), plan.strides["cp"])
-        for method in (ContextMethod.RING, ContextMethod.ALL_GATHER, ContextMethod.ULYSSES)
-    )
-    context_gather = (keys_and_values * context, *gather)
-    context_exchange = (queries_and_output + keys_and_values, *exchange)
-
+    plan = setting.plan
+    quantized = quantized_weights(plan, setting.parameters, setting.pipeline.middle)
+    messages = {
+        **_tensor_messages(setting),
+        **_context_messages(setting),
+        "stage_transfer": _Message(
+            "point_to_point", setting.stream_size / plan.tensor_parallel, plan.pipeline_parallel, plan.strides["pp"]
+        ),
+        **_replica_messages(setting, setting.fullest, quantized),
+    }
     if setting.architecture.experts:
-        routed, _, _ = setting.routed
-        copies = routed * model.top_k * model.hidden_size
-        inside = np.minimum(
-            np.maximum(setting.network.size[:, 0] / plan.expert_strides["ep"], 1.0), plan.expert_parallel
-        )
-        across = plan.expert_parallel / inside
-        share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
-        share = np.where(across > 1.0, np.minimum(share, plan.dispatch_nodes / np.maximum(model.top_k, 1.0)), share)
-        share = np.where(plan.token_dispatch == TokenDispatch.COPIES, 1.0, share)
-        padded = ~np.isnan(plan.expert_capacity)  # buffers of one size for each expert
-        if some(padded):
-            share = np.where(padded, plan.expert_capacity, share)
-        exchange_call = (share * copies * plan.dispatch_size, plan.expert_parallel, plan.expert_strides["ep"])
-        expert_stream = copies * plan.element_size * plan.expert_tensor_parallel
-        expert_call = (expert_stream, plan.expert_tensor_parallel, plan.expert_strides["tp"])
-        expert_stride = plan.expert_strides["dp"]
-        expert_sharded = np.where(sharded, plan.expert_zero_shards, 1.0)
-        expert_gradients = trained_expert_parameters * plan.gradient_size
-        expert_weights = (expert_weights_size, expert_sharded, expert_stride)
-        expert_scatter = (expert_gradients, expert_sharded, expert_stride)
-        expert_reduce = (
-            expert_gradients / expert_sharded,
-            plan.expert_shards / expert_sharded,
-            expert_stride * expert_sharded,
-        )
-        gathers = _call(setting, "all_gather", pair_call, weights_call, context_gather, expert_call, expert_weights)
-        scatters = _call(setting, "reduce_scatter", pair_call, scatter_call, expert_call, expert_scatter)
-        reduces = _call(setting, "all_reduce", reduce_call, whole_call, expert_reduce)
-        exchanges = _call(setting, "all_to_all", context_exchange, exchange_call)
-    else:
-        none = Collective("", 0.0 * stream, 0.0 * stream)
-        gathers = [*_call(setting, "all_gather", pair_call, weights_call, context_gather), none, none]
-        scatters = [*_call(setting, "reduce_scatter", pair_call, scatter_call), none, none]
-        reduces = [*_call(setting, "all_reduce", reduce_call, whole_call), none]
-        exchanges = [*_call(setting, "all_to_all", context_exchange), none]
-    transfers = _call(
-        setting,
-        "point_to_point",
-        (stream / tensor, plan.pipeline_parallel, plan.strides["pp"]),
-        (keys_and_values, *ring),
-    )
-
-    return Communication(
-        tensor_reduce=reduces[0],
-        tensor_gather=gathers[0],
-        tensor_scatter=scatters[0],
-        context_step=transfers[1],
-        context_gather=gathers[2],
-        context_exchange=exchanges[0],
-        expert_exchange=exchanges[1],
-        expert_gather=gathers[3],
-        expert_scatter=scatters[2],
-        stage_transfer=transfers[0],
-        gradient_reduce=repeated(scatters[1]),
-        group_reduce=repeated(reduces[1]),
-        weight_gather=repeated(gathers[1]),
-        expert_gradient_reduce=scatters[3],
-        expert_group_reduce=reduces[2],
-        expert_weight_gather=gathers[4],
-    )
+        messages |= _expert_messages(setting)
+        messages |= _expert_replica_messages(setting, setting.fullest)
+    return _timed(setting, messages)
 
 
 def tensor_times(setting: Setting, communication: Communication) -> Array:

@@ -10,12 +10,20 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, total
-from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.training_plan import TrainingPlan
-from xlperf.equations.training.stages import StageLayers, stages_of
+from xlperf.equations.training.stages import (
+    Pipeline,
+    RankParameters,
+    StageContents,
+    StageParameters,
+    fullest_parameters,
+    pipeline_contents,
+    rank_parameters,
+)
 
 WORD = 4.0
 """Bytes of an FP32 element: logits, master weights, moments. [B]"""
@@ -85,9 +93,29 @@ class Setting:
     architecture: Architecture
 
     @cached_property
-    def stages(self) -> StageLayers:
-        """Layers of the kinds of stages. [-]"""
-        return stages_of(self.model, self.plan)
+    def pipeline(self) -> Pipeline:
+        """What the stages of the pipeline hold. [-]"""
+        return pipeline_contents(self.model, self.plan)
+
+    @cached_property
+    def contents(self) -> StageContents:
+        """The same of the first, a middle and the last stage beside each other, (rows, 3). [-]"""
+        return self.pipeline.stages()
+
+    @cached_property
+    def parameters(self) -> RankParameters:
+        """Parameters of each block on one rank. [-]"""
+        return rank_parameters(self.model, self.plan)
+
+    @cached_property
+    def fullest(self) -> StageParameters:
+        """Parameters of the largest stage on one rank. [-]"""
+        return fullest_parameters(self.model, self.plan, self.parameters, self.pipeline)
+
+    @cached_property
+    def stream_size(self) -> Array:
+        """Bytes of the residual stream of a micro-batch on one rank of the context, (rows,). [B]"""
+        return np.asarray(self.plan.tokens * self.model.hidden_size * self.plan.element_size)
 
     @cached_property
     def heads(self) -> Array:

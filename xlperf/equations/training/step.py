@@ -1,7 +1,7 @@
-"""Time of an optimizer step, from the operators of a layer up.
+"""Time of an optimizer step, from the kernels of a layer up.
 
-Arrays have shape (rows,) but for operators, which have (rows, operators). The step is built for the critical
-stage: the slower of a full stage and the last one, which holds the output projection.
+Kernels are timed for one layer of each kind, counted over the contents of three stages (the first, one in the middle
+and the last), and summed up for the slowest of them. Arrays have shape (rows,); those of stages (rows, 3).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ones, side_by_side, some, total
+from xlperf.base.arrays import Array, side_by_side, some, total
 from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.model.model import Model, layer_matrices, matrix_parameters
 from xlperf.equations.model.transformer import attention_flop, expert_parameters, training_flop_per_token
@@ -26,12 +26,14 @@ from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.adapters import adapter_parameters
 from xlperf.equations.training.communication import Communication, communication_of, context_time, tensor_times
 from xlperf.equations.training.kernels import kernel_parts
-from xlperf.equations.training.memory import RankParameters, memory_of, mixture_layers, rank_parameters
+from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.recompute import selected_share
 from xlperf.equations.training.setting import WORD, Part, Setting
+from xlperf.equations.training.stages import StageContents, pacing_contents, quantized_weights
 
-FORWARD, BACKWARD, WEIGHTS, AGAIN = 0, 1, 2, 3
-_FULL, _LAST, _MIDDLE = 0, 1, 2
+PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
+_LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)
+FIRST, MIDDLE, LAST = 0, 1, 2
 
 
 class Step(NamedTuple):
@@ -45,9 +47,26 @@ class Step(NamedTuple):
     optimizer_time: Array
 
 
-class _Stage(NamedTuple):
-    """Times of one micro-batch on a stage, (rows,) or (rows, kinds of stages); spans are kernels of a pass with what
-    they wait for of the host and the context. [s]
+class _BlockTimes(NamedTuple):
+    """Times of one block: kernels (rows, places), forward, backward, of weight gradients and recomputed; collectives
+    of tensor and expert parallelism (rows,); of context parallelism (rows, 1, cores). [s]
+    """
+
+    forward: Array
+    backward: Array
+    weight_gradients: Array
+    again: Array
+    tensor_forward: Array
+    tensor_backward: Array
+    context_forward: Array
+    context_backward: Array
+    exchange: Array
+    expert: Array
+
+
+class _StageTimes(NamedTuple):
+    """Times of one micro-batch on a stage, (rows,) or (rows, 3); spans are kernels of a pass with what they wait for
+    of the host and the context. [s]
     """
 
     forward: Array
@@ -69,156 +88,168 @@ class _Stage(NamedTuple):
 
     @property
     def time(self) -> Array:
+        """Time of a micro-batch. [s]"""
         shown = (self.forward, self.backward, self.again, self.tensor, self.context, self.expert, self.waiting)
         return total(side_by_side(*shown))
 
-    def kind(self, index: int | Array) -> _Stage:
-        """The stages of one kind, or of the kind that each row names."""
+    def stage(self, index: int | Array) -> _StageTimes:
+        """One of the stages, or the one that each row names."""
         if isinstance(index, int):
-            return _Stage(*(values[:, index] for values in self))
+            return _StageTimes(*(values[:, index] for values in self))
         rows = np.arange(len(index))
-        return _Stage(*(values[rows, index] for values in self))
+        return _StageTimes(*(values[rows, index] for values in self))
 
 
-class _Blocks(NamedTuple):
-    """Times of one block: kernels (rows, places); tensor by pass (rows, 2); context by pass, of layers that attend to
-    everything and of local ones (rows, 2, 2); others (rows,). [s]
-    """
-
-    forward: Array
-    backward: Array
-    weight_gradients: Array
-    tensor: Array
-    context: Array
-    exchange: Array
-    expert: Array
-    again: Array
-
-
-PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
-_LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), (1, 2)
-
-
-def _blocks(setting: Setting, parts: list[Part], communication: Communication) -> _Blocks:
+def _block_times(setting: Setting, parts: list[Part], communication: Communication) -> _BlockTimes:
+    """Kernels of each place and collectives of each block, once."""
     slowdown = setting.constants["training_software"]["kernel_slowdown"]
-    plan = setting.plan
-    selective = some(plan.recompute == Recompute.SELECTIVE)
+    selective = some(setting.plan.recompute == Recompute.SELECTIVE)
     times = np.zeros((4, len(slowdown), len(PLACES)))
+    forward, backward, weights, again = times
     for part in parts:
         place = PLACES.index(part.place)
-        times[FORWARD if part.phase == "forward" else BACKWARD, :, place] += part.total_time
+        (forward if part.phase == "forward" else backward)[:, place] += part.total_time
         if part.phase == "backward" and part.family == "gemm":
-            times[WEIGHTS, :, place] += part.time_of("weight gradient")
-        if selective and part.phase == "forward":
-            share = selected_share(plan, part)
-            if share is not None:
-                times[AGAIN, :, place] += total(part.calls * part.time * share)
+            weights[:, place] += part.time_of("weight gradient")
+        share = selected_share(setting.plan, part) if selective and part.phase == "forward" else None
+        if share is not None:
+            again[:, place] += total(part.calls * part.time * share)
     times *= slowdown
     exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
-    return _Blocks(
-        times[FORWARD],
-        times[BACKWARD],
-        times[WEIGHTS],
-        tensor_times(setting, communication),
-        np.stack([context_time(setting, communication, *times[:2, :, place]) for place in CORES], axis=-1),
+    tensor = tensor_times(setting, communication)
+    cores = zip(forward[:, CORES].T, backward[:, CORES].T, strict=True)
+    context = np.stack([context_time(setting, communication, *core) for core in cores], axis=-1)
+    return _BlockTimes(
+        forward,
+        backward,
+        weights,
+        again,
+        tensor[:, 0],
+        tensor[:, 1],
+        context[:, None, 0],
+        context[:, None, 1],
         2.0 * exchange,
         communication.expert_gather.time + communication.expert_scatter.time,
-        times[AGAIN],
     )
 
 
-def _counts(model: Model, layers: Array, mixtures: Array, head: Array, embedding: Array, mtp: Array) -> Array:
-    """Calls of each place per micro-batch, (..., places), of stages with so many layers."""
+def _calls(model: Model, contents: StageContents) -> Array:
+    """Calls of each place per micro-batch, (rows, 3, places): an MTP module looks tokens up and has a head as well."""
+    layers, mixtures, embedding, head, mtp = contents
     local = layers * (model.num_local_layers / model.num_layers)[:, None]
-    return side_by_side(layers, layers - local, local, layers - mixtures, mixtures, head, embedding, mtp)
+    return side_by_side(layers, layers - local, local, layers - mixtures, mixtures, head + mtp, embedding + mtp, mtp)
 
 
-def _stages(setting: Setting, blocks: _Blocks, counts: Array) -> _Stage:
-    """Times of kinds of stages, (rows, kinds), from the calls of each place, (rows, kinds, places)."""
+def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array]:
+    """Time in which the host launches the layers of a pass, and what it adds for experts, (rows, 3). [s]
+
+    The former hides behind the kernels that run meanwhile; the latter does not. Graphs are launched at once.
+    """
     plan, constants = setting.plan, setting.constants
-    layers, mixtures = counts[..., 0], counts[..., 4]
-    software = constants["training_software"]
+    layers, mixtures, software = contents.layers, contents.mixtures, constants["training_software"]
     ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
-    host = (layers - mixtures) * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
-    apart = np.zeros(host.shape)
-    if some(plan.graphs != Graphs.NONE):
-        host = np.where((plan.graphs != Graphs.NONE)[:, None], 0.0, host)
-    if setting.architecture.experts:
-        launched = np.where(plan.graphs[:, None] < Graphs.STEP, mixtures, 0.0)
-        experts = (setting.model.num_experts / plan.expert_parallel)[:, None]
-        host = host + launched * constants["experts"]["layer_overhead_time"]
-        apart = launched * experts * constants["experts"]["launch_time"]
+    host = contents.dense * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
+    host = np.where((plan.graphs != Graphs.NONE)[:, None], 0.0, host)
+    if not setting.architecture.experts:
+        return host, np.zeros(host.shape)
+    launched = np.where((plan.graphs != Graphs.STEP)[:, None], mixtures, 0.0)
+    experts = (setting.model.num_experts / plan.expert_parallel)[:, None]
+    host = host + launched * constants["experts"]["layer_overhead_time"]
+    return host, launched * experts * constants["experts"]["launch_time"]
+
+
+def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents) -> _StageTimes:
+    """Times of one micro-batch on each stage, (rows, 3): kernels and collectives of a block, times how often."""
+    plan, calls = setting.plan, _calls(setting.model, contents)
+    layers, mixtures = contents.layers, contents.mixtures
     full = (plan.recompute == Recompute.FULL)[:, None]
     selective = (plan.recompute == Recompute.SELECTIVE)[:, None]
     share = np.minimum(plan.recompute_layers[:, None] / layers, 1.0)
-    passes = 2.0 + np.where(full, share, 0.0)
-    forward = counts * blocks.forward[:, None, :]
-    backward = counts * blocks.backward[:, None, :]
+    passes = 2.0 + np.where(full, share, 0.0)  # forward, backward, and forward again
+
+    forward, backward = calls * blocks.forward[:, None], calls * blocks.backward[:, None]
     layer_forward, layer_backward = total(forward[..., _LAYERS]), total(backward[..., _LAYERS])
-    repeated = total((counts * blocks.again[:, None, :])[..., _LAYERS])
+    repeated = total((calls * blocks.again[:, None])[..., _LAYERS])
     again = share * np.where(full, layer_forward, np.where(selective, repeated, 0.0))
-    shared = np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0)
-    once = layers + counts[..., 3] + mixtures * (shared[:, None] if np.ndim(shared) else shared)
-    tensor, tensor_backward = blocks.tensor[:, FORWARD, None], blocks.tensor[:, BACKWARD, None]
-    cores = counts[..., None, CORES[0] : CORES[1] + 1]
-    context = total(cores * blocks.context[:, None])
-    exchanged, exchanged_back = context[..., FORWARD], context[..., BACKWARD]
-    waiting = np.maximum(host - layer_forward - tensor * once - exchanged, 0.0) + apart
-    waiting_back = np.maximum(host - layer_backward - tensor_backward * once - exchanged_back, 0.0) + 2.0 * apart
     whole_forward = layer_forward + total(forward[..., _OUTSIDE])
     whole_backward = layer_backward + total(backward[..., _OUTSIDE])
-    whole_waiting = waiting * (passes - 1.0) + waiting_back
-    whole_context = exchanged * (passes - 1.0) + exchanged_back
+
+    shared = np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0)
+    block_count = layers + contents.dense + mixtures * (shared[:, None] if np.ndim(shared) else shared)
+    tensor, tensor_backward = blocks.tensor_forward[:, None], blocks.tensor_backward[:, None]
+    cores = calls[..., CORES]
+    context, context_backward = total(cores * blocks.context_forward), total(cores * blocks.context_backward)
+    host, launches = _host_times(setting, contents)
+    waiting = np.maximum(host - layer_forward - tensor * block_count - context, 0.0) + launches
+    waiting_backward = host - layer_backward - tensor_backward * block_count - context_backward
+    waiting_backward = np.maximum(waiting_backward, 0.0) + 2.0 * launches
+    whole_waiting = waiting * (passes - 1.0) + waiting_backward
+    whole_context = context * (passes - 1.0) + context_backward
+
     blocks_again: Array | float = 0.0
     exchanges = mixtures * passes
     if some(plan.more_modules):
         mlp, moe = share * plan.again("mlp")[:, None], share * plan.again("moe")[:, None]
-        blocks_again = mlp * counts[..., 3] + moe * (once - layers - counts[..., 3])
+        blocks_again = mlp * contents.dense + moe * (block_count - layers - contents.dense)
         exchanges = exchanges + moe * mixtures
     exchange = exchanges * blocks.exchange[:, None]
     if some(plan.expert_overlap):
         computed = layer_forward + layer_backward + again + whole_waiting + whole_context
         hidden = plan.expert_overlap[:, None] * np.minimum(exchange, computed)
-        exchange = exchange - (1.0 - constants["experts"]["overlap_tax"]) * hidden
-    return _Stage(
+        exchange = exchange - (1.0 - setting.constants["experts"]["overlap_tax"]) * hidden
+    outside = total(calls[..., _OUTSIDE])
+    return _StageTimes(
         forward=whole_forward,
         backward=whole_backward,
         again=again,
-        weight_gradients=total(counts * blocks.weight_gradients[:, None, :]),
-        tensor=tensor * ((passes - 1.0) * once + blocks_again + total(counts[..., _OUTSIDE])) + tensor_backward * once,
+        weight_gradients=total(calls * blocks.weight_gradients[:, None]),
+        tensor=tensor * ((passes - 1.0) * block_count + blocks_again + outside) + tensor_backward * block_count,
         context=whole_context,
         expert=exchange + exchanges * blocks.expert[:, None],
         waiting=whole_waiting,
         backward_waiting=whole_waiting - waiting,
-        forward_span=whole_forward + waiting + exchanged,
-        backward_span=whole_backward + again + whole_waiting - waiting + whole_context - exchanged,
+        forward_span=whole_forward + waiting + context,
+        backward_span=whole_backward + again + whole_waiting - waiting + whole_context - context,
     )
 
 
-def _bubble(setting: Setting, stage: _Stage, transfer: Array) -> Array:
-    plan = setting.plan
+def _critical_stage(setting: Setting, times: Array) -> Array:
+    """Which of the first, a middle and the last stage sets the pace, (rows,), from their times, (rows, 3)."""
+    stages = setting.plan.pipeline_parallel
+    first, middle, last = times.T
+    slower = np.where((last > first) & (stages > 1), LAST, FIRST)
+    return np.where((middle > np.maximum(last, first)) & (stages > 2), MIDDLE, slower)
+
+
+def _bubble(setting: Setting, times: _StageTimes, critical: Array, transfer: Array) -> Array:
+    """Time in which the critical stage idles while the pipeline fills and drains, (rows,). [s]"""
+    plan, stage = setting.plan, times.stage(MIDDLE)
     stages, chunks = plan.pipeline_parallel, plan.virtual_pipeline
-    plain = pipeline_bubble_time(stage.time + transfer, stages, chunks)
-    if not some(plan.pipeline_schedule >= PipelineSchedule.ZERO_BUBBLE):
-        return plain
-    forward, backward = stage.passes(transfer)
-    weights = np.minimum(stage.weight_gradients, backward)
-    # where the host is waited for, half of what it launches in a backward pass are gradients of weights
-    weights = np.maximum(weights, np.minimum(weights + stage.backward_waiting, 0.5 * backward))
-    filled = zero_bubble_time(forward, backward - weights, weights, stages)
-    both = dualpipe_bubble_time(forward + backward, backward, weights, stages)
-    return np.where(
-        plan.pipeline_schedule == PipelineSchedule.ZERO_BUBBLE, filled, np.where(plan.dualpipe, both, plain)
-    )
+    bubble = pipeline_bubble_time(stage.time + transfer, stages, chunks)
+    if some(plan.pipeline_schedule >= PipelineSchedule.ZERO_BUBBLE):
+        forward, backward = stage.passes(transfer)
+        weights = np.minimum(stage.weight_gradients, backward)
+        # where the host is waited for, half of what it launches in a backward pass are gradients of weights
+        weights = np.maximum(weights, np.minimum(weights + stage.backward_waiting, 0.5 * backward))
+        filled = zero_bubble_time(forward, backward - weights, weights, stages)
+        both = dualpipe_bubble_time(forward + backward, backward, weights, stages)
+        early = plan.pipeline_schedule == PipelineSchedule.ZERO_BUBBLE
+        bubble = np.where(early, filled, np.where(plan.dualpipe, both, bubble))
+    if some(plan.split_by_cost):
+        uneven = plan.split_by_cost & (stages > 1)
+        bubble = np.where(uneven, _uneven_bubble(setting, times.time + transfer[:, None], critical), bubble)
+    return bubble
 
 
-def _uneven_bubble(stages: Array, critical: Array, between: Array) -> Array:
-    """Time in which the slowest stage waits while one micro-batch passes all others, of which so many full ones."""
-    others = stages[:, _FULL] + stages[:, _LAST] + between * stages[:, _MIDDLE]
-    return np.asarray(others - stages[np.arange(len(critical)), critical])
+def _uneven_bubble(setting: Setting, times: Array, critical: Array) -> Array:
+    """Time in which the slowest stage waits while one micro-batch passes all others, each with its own time. [s]"""
+    first, middle, last = setting.pipeline
+    between = (setting.model.num_layers - first.layers - last.layers) / middle.layers  # in middle stages
+    others = times[:, FIRST] + times[:, LAST] + between * times[:, MIDDLE]
+    return np.asarray(others - times[np.arange(len(critical)), critical])
 
 
-def _data_parallel_time(setting: Setting, communication: Communication, stage: _Stage) -> Array:
+def _data_parallel_time(setting: Setting, communication: Communication, stage: _StageTimes) -> Array:
     """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch, but for what
     passes between groups of shards.
     """
@@ -251,6 +282,36 @@ def _sharding_time(setting: Setting, layers: Array) -> Array | float:
     return np.where(between, layers * plan.zero_shards * each, 0.0)
 
 
+def _copied_weights(setting: Setting, quantized: Array) -> Array:
+    """Bytes moved once a step to cast the quantized copies of the weights, unless they are cast when gathered. [B]"""
+    plan = setting.plan
+    share = 1.0 - plan.wide_layers / setting.model.num_layers
+    cast = plan.cast_reads * plan.element_size + LAYOUTS * plan.product_size
+    turned = LAYOUTS * plan.product_size  # gathered in one layout, read and written once more in the other
+    primary = (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
+    each = np.where(primary, turned, np.where(plan.regathers, 0.0, cast))
+    return np.where(plan.keeps_copies & ~plan.frozen, share * quantized * each, 0.0)
+
+
+def _optimizer_traffic(setting: Setting) -> Array:
+    """Bytes that a rank moves to update its weights and to clear its gradients, (rows,). [B]"""
+    plan, fullest = setting.plan, setting.fullest
+    trained, trained_experts = fullest.trained, fullest.trained_experts
+    owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
+    expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
+    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
+    touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
+    sharded = (plan.zero_stage > 1) & (plan.pipeline_parallel < 2)
+    cleared = plan.gradient_size * (
+        trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
+    )
+    traffic = touched * (trained / owners + trained_experts / expert_owners) + cleared
+    if some(plan.keeps_copies):
+        quantized = quantized_weights(plan, setting.parameters, setting.pipeline.middle)
+        traffic = traffic + _copied_weights(setting, quantized + fullest.experts)
+    return traffic
+
+
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
     """FLOP per token that are computed again, averaged over the layers of a full stage, (rows,). [FLOP]"""
     model, plan = setting.model, setting.plan
@@ -265,47 +326,44 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
 
 
-def _copied_weights(setting: Setting, narrow: Array) -> Array:
-    """Bytes moved once a step to make the narrow copies of the weights; where gathered ones were not cast before."""
-    plan = setting.plan
-    share = 1.0 - plan.wide_layers / setting.model.num_layers
-    cast = plan.cast_reads * plan.element_size + LAYOUTS * plan.product_size
-    turned = LAYOUTS * plan.product_size  # gathered in one layout, read and written once more in the other
-    primary = (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
-    each = np.where(primary, turned, np.where(plan.regathers, 0.0, cast))
-    return np.where(plan.keeps_copies & ~plan.frozen, share * narrow * each, 0.0)
+def _flop_per_token(setting: Setting) -> tuple[Array, Array]:
+    """FLOP of the model per trained token, and those computed again, (rows,). [FLOP]
+
+    MTP modules count where they are trained; frozen weights have no gradients, their adapters all three products.
+    """
+    model, plan, mtp = setting.model, setting.plan, setting.plan.mtp_layers
+    window = np.minimum(model.window, plan.sequence_length)
+    keys = model.num_global_layers * plan.sequence_length + model.num_local_layers * window
+    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
+    scores = attention_flop(1.0, model.num_attention_heads, 1.0, keys, head_size)
+    active = matrix_parameters(model, experts_per_token=True)
+    if some(mtp):
+        module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
+        active = active + mtp * (module + model.hidden_size * model.vocab_size)
+        scores = scores * (1.0 + mtp / model.num_layers)
+    flop = training_flop_per_token(active, 0.5 * scores)
+    head = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
+    recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head, setting.pipeline.middle.layers)
+    if some(plan.frozen):
+        layer = adapter_parameters(model, plan, np.ones_like(model.num_layers))
+        adapters = np.asarray(model.num_layers * layer.attention + model.num_dense_layers * layer.mlp)
+        flop = np.where(plan.frozen, flop - 2.0 * active + 6.0 * adapters, flop)
+    return flop, recomputed
 
 
-def _with_mtp(
-    setting: Setting, held: RankParameters, parameters: Array, experts: Array, layers: Array, mixtures: Array
-) -> tuple[Array, Array]:
-    """Parameters of the fullest stage where the last one, of so many layers, trains modules of its own as well."""
-    model, plan = setting.model, setting.plan
-    mtp = plan.mtp_layers
-    mixed = np.where(model.num_moe_layers > 0, mtp, 0.0)
-    shared = np.where(model.num_experts > 0, held.shared, 0.0)
-    modules = mtp * (held.attention + held.mtp) + (mtp - mixed) * held.mlp + mixed * shared
-    last = layers * held.attention + (layers - mixtures) * held.mlp + mixtures * shared + held.embedding + held.head
-    routed = (mixtures + mixed) * held.experts
-    single, trained = plan.pipeline_parallel < 2, mtp > 0
-    copies = plan.weight_copies
-    fullest = np.where(single, parameters + modules, np.maximum(parameters, copies * (last + modules)))
-    fullest_routed = np.where(single, experts + mixed * held.experts, np.maximum(experts, copies * routed))
-    return np.where(trained, fullest, parameters), np.where(trained, fullest_routed, experts)
-
-
-def _met_adapters(setting: Setting) -> Array:
-    """Parameters of adapters that a token meets, (rows,). [-]"""
-    model = setting.model
-    layer = adapter_parameters(model, setting.plan, np.ones_like(model.num_layers))
-    return np.asarray(model.num_layers * layer.attention + model.num_dense_layers * layer.mlp)
-
-
-def _met_with_mtp(setting: Setting, met: Array, scores: Array) -> tuple[Array, Array]:
-    """Weights and attention FLOP that a token meets, with those of the modules that are trained."""
-    model, mtp = setting.model, setting.plan.mtp_layers
-    module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
-    return met + mtp * (module + model.hidden_size * model.vocab_size), scores * (1.0 + mtp / model.num_layers)
+def _rates(setting: Setting, step_time: Array) -> dict[str, Array]:
+    """Tokens and model FLOP per second, and the share of the peak rate that they are."""
+    plan, peak = setting.plan, setting.device.peak_flop_rate[:, 0]
+    flop, recomputed = _flop_per_token(setting)
+    rate = plan.global_batch_size * plan.sequence_length / step_time
+    per_accelerator = rate / plan.num_accelerators
+    return {
+        "tokens_per_second": rate,
+        "tokens_per_second_per_accelerator": per_accelerator,
+        "model_flop_rate": per_accelerator * flop,
+        "mfu": per_accelerator * flop / peak,
+        "hfu": per_accelerator * (flop + recomputed) / peak,
+    }
 
 
 def step(setting: Setting) -> Step:
@@ -321,133 +379,43 @@ def step(setting: Setting) -> Step:
     Step
         Pieces and results; ``results`` has the columns of ``training_results`` that are physics. [s, B]
     """
-    model, plan = setting.model, setting.plan
+    plan = setting.plan
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     parts = kernel_parts(setting)
-    start_layers, full_layers, last_layers = setting.stages
-    full_layers = np.where(full_layers > 0, full_layers, np.maximum(start_layers, last_layers))
-    full_mixtures = mixture_layers(model, full_layers, stages, first=False)
-    last_mixtures = mixture_layers(model, last_layers, stages, first=False)
-    first_layers, first_mixtures = full_layers, full_mixtures
-    starts = ~np.isnan(plan.first_stage_layers) | (plan.split_by_cost)
-    if some(starts):
-        first_layers = np.where(starts, start_layers, full_layers)
-        first_mixtures = np.where(starts, mixture_layers(model, start_layers, stages, first=True), full_mixtures)
-    single = np.where(stages < 2, 1.0, 0.0)
+    communication = communication_of(setting)
+    contents = pacing_contents(setting.model, plan, setting.pipeline, setting.contents)
+    times = _stage_times(setting, _block_times(setting, parts, communication), contents)
+    stage_time = times.time
+    which = _critical_stage(setting, stage_time)
+    critical = times.stage(which)
 
-    held = rank_parameters(model, plan)
-    dense = full_layers - full_mixtures
-    parameters = (
-        full_layers * held.attention
-        + dense * held.mlp
-        + full_mixtures * np.where(model.num_experts > 0, held.shared, 0.0)
-        + held.embedding
-        + single * held.head
-    )
-    parameters = plan.weight_copies * parameters
-    experts = plan.weight_copies * full_mixtures * held.experts
-    mtp = plan.mtp_layers
-    mtp_mixtures = np.where(model.num_moe_layers > 0, mtp, 0.0)
-    if some(mtp):
-        parameters, experts = _with_mtp(setting, held, parameters, experts, last_layers, last_mixtures)
-    narrow = plan.weight_copies * held.narrow(full_layers, full_mixtures)
-    trained, trained_experts = parameters, experts
-    frozen = plan.frozen
-    if some(frozen):
-        adapters = full_layers * held.adapters.attention + dense * held.adapters.mlp
-        adapters = np.where(frozen, plan.weight_copies * adapters, 0.0)
-        parameters = parameters + adapters
-        trained, trained_experts = np.where(frozen, adapters, parameters), np.where(frozen, 0.0, experts)
-    communication = communication_of(setting, parameters, experts, narrow, trained, trained_experts)
-    blocks = _blocks(setting, parts, communication)
-
-    one, none = ones(single), np.zeros(single.shape)
-    ahead = side_by_side(single * mtp, mtp, none)
-    counts = _counts(
-        model,
-        side_by_side(first_layers + single * mtp, last_layers + mtp, full_layers),
-        side_by_side(first_mixtures + single * mtp_mixtures, last_mixtures + mtp_mixtures, full_mixtures),
-        side_by_side(single, one, none) + ahead,
-        side_by_side(one, single, none) + ahead,
-        ahead,
-    )
-    paired = plan.dualpipe
-    if some(paired):  # half of the micro-batches meet the first stage, half the last
-        counts[paired, :_MIDDLE] = 0.5 * (counts[paired, _FULL] + counts[paired, _LAST])[:, None]
-    kinds = _stages(setting, blocks, counts)
-    times_of_kinds = kinds.time
-    which = np.where((times_of_kinds[:, _LAST] > times_of_kinds[:, _FULL]) & (stages > 1), _LAST, _FULL)
-    if some(starts) or some(paired):
-        slowest = times_of_kinds[:, _MIDDLE] > np.maximum(times_of_kinds[:, _LAST], times_of_kinds[:, _FULL])
-        which = np.where(slowest & (stages > 2), _MIDDLE, which)
-    critical = kinds.kind(which)
-    critical_counts = counts[np.arange(len(which)), which]
-
-    transfer = np.where(stages > 1, 2.0 * chunks * communication.stage_transfer.time, 0.0)
-    bubble = _bubble(setting, kinds.kind(_MIDDLE), transfer)
-    dealt = plan.split_by_cost & (stages > 1)
-    if some(dealt):
-        between = (model.num_layers - start_layers - last_layers) / full_layers
-        bubble = np.where(dealt, _uneven_bubble(times_of_kinds + transfer[:, None], which, between), bubble)
-    overlapped = np.where(((chunks > 1) | paired) & (plan.pipeline_overlap > 0), 1.0, 0.0)
-    transfers = exposed_transfer_time(
-        communication.stage_transfer.time, *critical.passes(), batches, stages, chunks, overlapped
-    )
-    data = _data_parallel_time(setting, communication, kinds.kind(_FULL))
-
-    owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
-    expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
-    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
-    touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
-    sharded = (plan.zero_stage > 1) & (stages < 2)
-    cleared = plan.gradient_size * (
-        trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
-    )
-    optimizer_traffic = touched * (trained / owners + trained_experts / expert_owners) + cleared
-    if some(plan.keeps_copies):
-        optimizer_traffic = optimizer_traffic + _copied_weights(setting, narrow + experts)
-    optimizer = vector_time(setting.device, setting.constants["vector"], optimizer_traffic[:, None], 0.0)[:, 0]
-
-    times = {
+    transfer_time = communication.stage_transfer.time
+    both_ways = np.where(stages > 1, 2.0 * chunks * transfer_time, 0.0)
+    overlapped = np.where(((chunks > 1) | plan.dualpipe) & (plan.pipeline_overlap > 0), 1.0, 0.0)
+    traffic = _optimizer_traffic(setting)
+    optimizer = vector_time(setting.device, setting.constants["vector"], traffic[:, None], 0.0)[:, 0]
+    parts_of_step = {
         "time_forward": batches * critical.forward,
         "time_backward": batches * critical.backward,
         "time_recompute": batches * critical.again,
         "time_tensor_parallel": batches * critical.tensor,
         "time_context_parallel": batches * critical.context,
         "time_expert_parallel": batches * critical.expert,
-        "time_pipeline_communication": transfers,
-        "time_pipeline_bubble": bubble,
-        "time_data_parallel": data,
+        "time_pipeline_communication": exposed_transfer_time(
+            transfer_time, *critical.passes(), batches, stages, chunks, overlapped
+        ),
+        "time_pipeline_bubble": _bubble(setting, times, which, both_ways),
+        "time_data_parallel": _data_parallel_time(setting, communication, times.stage(FIRST)),
         "time_optimizer": optimizer,
-        "time_overhead": batches * critical.waiting + _sharding_time(setting, full_layers),
+        "time_overhead": batches * critical.waiting + _sharding_time(setting, setting.pipeline.middle.layers),
     }
-    step_time = total(side_by_side(*times.values()))
-    seen = model.num_global_layers * plan.sequence_length + model.num_local_layers * np.minimum(
-        model.window, plan.sequence_length
-    )
-    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
-    scores = attention_flop(1.0, model.num_attention_heads, 1.0, seen, head_size)
-    met = matrix_parameters(model, experts_per_token=True)
-    if some(mtp):
-        met, scores = _met_with_mtp(setting, met, scores)
-    flop = training_flop_per_token(met, 0.5 * scores)
-    head_flop = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
-    recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head_flop, full_layers)
-    if some(frozen):  # no gradients of frozen weights, all three products of adapters
-        flop = np.where(frozen, flop - 2.0 * met + 6.0 * _met_adapters(setting), flop)
-    rate = plan.global_batch_size * plan.sequence_length / step_time
-    per_accelerator = rate / plan.num_accelerators
-    peak = setting.device.peak_flop_rate[:, 0]
+    step_time = total(side_by_side(*parts_of_step.values()))
     results = {
         "step_time": step_time,
-        **times,
-        "layer_time": times_of_kinds[:, _MIDDLE] / full_layers,
-        "tokens_per_second": rate,
-        "tokens_per_second_per_accelerator": per_accelerator,
-        "model_flop_rate": per_accelerator * flop,
-        "mfu": per_accelerator * flop / peak,
-        "hfu": per_accelerator * (flop + recomputed) / peak,
-        **memory_of(setting, held),
+        **parts_of_step,
+        "layer_time": stage_time[:, MIDDLE] / setting.pipeline.middle.layers,
+        **_rates(setting, step_time),
+        **memory_of(setting),
     }
-    called = {place: critical_counts[:, index] for index, place in enumerate(PLACES)}
-    return Step(parts, communication, results, called, optimizer_traffic, optimizer)
+    calls = _calls(setting.model, contents)[np.arange(len(which)), which]
+    return Step(parts, communication, results, dict(zip(PLACES, calls.T, strict=True)), traffic, optimizer)

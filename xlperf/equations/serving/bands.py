@@ -1,4 +1,4 @@
-"""Which band of the time per token holds: what a prediction has to get right differs by mode."""
+"""Uncertainty band of the time per token by mode: what a prediction has to get right differs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,47 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array
 
 FAMILIES = {"step": "serving_band", "loaded": "serving_band", "full": "capacity_band", "pooled": "capacity_band"}
 """Family of calibration constants that holds the two ends of each band."""
 NEARLY_FULL = 0.85
-"""Share of the requests that the memory takes from which on it decides: some places wait for their next request."""
+"""Share of the largest batch from which on memory is the limit: some places wait for their next request. [-]"""
 _MODES = {"static": "step", "continuous": "loaded", "disaggregated": "pooled"}
 
 
-def full_cache(running_batch: Numeric, max_batch_size: Numeric) -> np.ndarray:
-    """Whether the memory decides how many requests run.
+def full_cache(running_batch: np.ndarray, max_batch_size: np.ndarray) -> np.ndarray:
+    """Whether the memory limits how many requests run (heuristic, this work).
 
     Parameters
     ----------
-    running_batch : numeric
+    running_batch : np.ndarray
         Requests that run together. [-]
-    max_batch_size : numeric
-        Requests that the memory takes. [-]
+    max_batch_size : np.ndarray
+        Requests that fit into the memory. [-]
+
+    Returns
+    -------
+    np.ndarray
+        Mask. [-]
     """
-    return np.asarray(array(running_batch) >= NEARLY_FULL * array(max_batch_size))
+    return np.asarray(running_batch >= NEARLY_FULL * max_batch_size)
 
 
 def band_of_mode(mode: str, full: bool) -> str:
     """Name of the band of a plan.
+
+    Parameters
+    ----------
+    mode : str
+        static, continuous or disaggregated.
+    full : bool
+        Whether the memory limits how many requests run.
+
+    Returns
+    -------
+    str
+        A key of :data:`FAMILIES`.
 
     >>> band_of_mode("continuous", True), band_of_mode("static", True)
     ('full', 'step')
@@ -45,7 +62,7 @@ def band_ends(mode: str, full: np.ndarray, constants: Mapping[str, Mapping[str, 
     mode : str
         static, continuous or disaggregated.
     full : np.ndarray
-        Where the memory decides how many requests run, (rows,).
+        Where the memory limits how many requests run, (rows,).
     constants : mapping of str to mapping of str to Array
         Constants of the families of :data:`FAMILIES`, (rows, 1).
 

@@ -1,0 +1,312 @@
+r"""Cost, energy and carbon of tokens, one definition for plans at the sheet ``prices`` and plans of an owner.
+
+The energy of a token is that of all accelerators over the tokens trained or generated; prompts are paid by the tokens
+that follow.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array
+from xlperf.equations.cost.tco import carbon_of_energy
+
+INPUT, OUTPUT = "cost_per_million_input_tokens", "cost_per_million_output_tokens"
+ALL_IN = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}
+"""Result that holds all cost of a plan over its tokens, trained or generated."""
+
+
+class Terms(NamedTuple):
+    """What one accelerator of each plan costs and draws, (rows,).
+
+    Attributes
+    ----------
+    cost_rate : Array
+        Cost of a second; NaN: it has no price. [USD/s]
+    power : Array
+        Power on the basis of the energy. [W]
+    carbon_intensity : Array
+        CO2 equivalent of that energy. [kg/J]
+    """
+
+    cost_rate: Array
+    power: Array
+    carbon_intensity: Array
+
+    def take(self, rows: np.ndarray | slice) -> Terms:
+        """Those of some of the rows."""
+        return Terms(*(values[rows] for values in self))
+
+
+def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Array:
+    r"""Mean over the accelerators of two pools: what one costs or draws that is neither of one pool nor the other.
+
+    .. math:: x = x_d + s\,(x_p - x_d)
+
+    A weighted mean; this work.
+
+    Parameters
+    ----------
+    decode : numeric
+        Value of an accelerator of the pool that decodes, e.g. a cost per second. [-]
+    prefill : numeric
+        Value of an accelerator of the pool that prefills. [-]
+    prefill_share : numeric
+        Share s of the accelerators, or of their time, that prefills. [-]
+
+    Returns
+    -------
+    mean : numeric
+        The value of both to the last bit where both are equal; NaN where one that counts is NaN. [-]
+
+    Examples
+    --------
+    4 B200 at 2.34 USD/h beside 8 A100 at 1.89 USD/h that prefill, USD/h of all twelve:
+
+    >>> float(12 * pool_mean(2.34, 1.89, 8 / 12))
+    24.48
+    """
+    first, second, share = array(decode), array(prefill), array(prefill_share)
+    mean = np.where(share == 0.0, first, first + share * (second - first))
+    return np.asarray(np.where(first == second, first + 0.0 * share, mean))
+
+
+def cost_per_token(cost_rate: Numeric, num_accelerators: Numeric, token_rate: Numeric) -> Array:
+    r"""Cost of one token.
+
+    .. math:: c_t = \frac{c\,n}{r}
+
+    Parameters
+    ----------
+    cost_rate : numeric
+        Cost c of one accelerator as :func:`accelerator_cost_rate` has it. [USD/s]
+    num_accelerators : numeric
+        Accelerators n that work on the tokens. [-]
+    token_rate : numeric
+        Tokens r per second of all of them, above 0. [token/s]
+
+    Returns
+    -------
+    cost : numeric
+        Cost of a token. [USD/token]
+
+    Examples
+    --------
+    8 accelerators at 0.05 cents per second make 2000 tokens per second:
+
+    >>> float(cost_per_token(0.0005, 8.0, 2000.0))
+    2e-06
+    """
+    return np.asarray(array(cost_rate) * array(num_accelerators) / array(token_rate))
+
+
+def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Numeric) -> Array:
+    r"""Energy of one token.
+
+    .. math:: e_t = \frac{P\,n}{r}
+
+    Parameters
+    ----------
+    power : numeric
+        Power P of one accelerator on the basis that the result is wanted on, e.g. :func:`building_power`. [W]
+    num_accelerators : numeric
+        Accelerators n that work on the tokens. [-]
+    token_rate : numeric
+        Tokens r per second of all of them, above 0. [token/s]
+
+    Returns
+    -------
+    energy : numeric
+        Energy of a token. [J/token]
+
+    Examples
+    --------
+    8 kW over 4000 tokens per second:
+
+    >>> float(energy_per_token(1000.0, 8.0, 4000.0))
+    2.0
+    """
+    return np.asarray(array(power) * array(num_accelerators) / array(token_rate))
+
+
+def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: Numeric) -> Array:
+    r"""Tokens per second and watt, the inverse of the energy per token.
+
+    .. math:: r_P = \frac{r}{P\,n}
+
+    Parameters
+    ----------
+    token_rate : numeric
+        Tokens r per second of all accelerators. [token/s]
+    num_accelerators : numeric
+        Accelerators n that work on the tokens. [-]
+    power : numeric
+        Power P of one accelerator, above 0. [W]
+
+    Returns
+    -------
+    rate : numeric
+        Tokens per joule. [token/s/W]
+
+    Examples
+    --------
+    4000 tokens per second from 8 kW:
+
+    >>> float(token_rate_per_power(4000.0, 8.0, 1000.0))
+    0.5
+    """
+    return np.asarray(array(token_rate) / (array(power) * array(num_accelerators)))
+
+
+def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric, goodput_share: Numeric = 1.0) -> Array:
+    r"""Cost of a step, a training run or a day of service.
+
+    .. math:: c = \frac{r\,n\,t}{g}
+
+    Parameters
+    ----------
+    cost_rate : numeric
+        Cost r of one accelerator. [USD/s]
+    num_accelerators : numeric
+        Accelerators n that work on it. [-]
+    busy_time : numeric
+        Time t of useful work. [s]
+    goodput_share : numeric, default 1.0
+        Share g of the paid time that is useful: without restarts and lost steps. [-]
+
+    Returns
+    -------
+    cost : numeric
+        Cost of the run. [USD]
+
+    Examples
+    --------
+    100 accelerators for an hour at 0.1 cents per second, nine tenths of it useful: 360 / 0.9:
+
+    >>> float(run_cost(0.001, 100.0, 3600.0, 0.9))
+    400.0
+    """
+    return np.asarray(array(cost_rate) * array(num_accelerators) * array(busy_time) / array(goodput_share))
+
+
+def rate_per_cost(token_rate: Numeric, num_accelerators: Numeric, cost_rate: Numeric) -> Array:
+    r"""Tokens per US dollar, the inverse of the cost per token.
+
+    .. math:: r_c = \frac{r}{c\,n}
+
+    Parameters
+    ----------
+    token_rate : numeric
+        Tokens r per second of all accelerators. [token/s]
+    num_accelerators : numeric
+        Accelerators n that work on the tokens. [-]
+    cost_rate : numeric
+        Cost c of one accelerator, above 0. [USD/s]
+
+    Returns
+    -------
+    rate : numeric
+        Tokens per US dollar. [token/USD]
+
+    Examples
+    --------
+    2000 tokens per second for 0.4 cents per second:
+
+    >>> float(rate_per_cost(2000.0, 8.0, 0.0005))
+    500000.0
+    """
+    return np.asarray(array(token_rate) / (array(cost_rate) * array(num_accelerators)))
+
+
+def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
+    """Terms of the mean accelerator of two pools; carbon is weighted by power.
+
+    Parameters
+    ----------
+    decode : Terms
+        Of an accelerator that decodes, (rows,).
+    prefill : Terms
+        Of one that prefills, (rows,).
+    prefill_share : Array
+        Share of the accelerators, or of their time, that prefills, (rows,). [-]
+
+    Returns
+    -------
+    Terms
+    """
+    power = pool_mean(decode.power, prefill.power, prefill_share)
+    weight = np.where(power > 0.0, prefill_share * prefill.power / power, prefill_share)
+    return Terms(
+        pool_mean(decode.cost_rate, prefill.cost_rate, prefill_share),
+        power,
+        pool_mean(decode.carbon_intensity, prefill.carbon_intensity, weight),
+    )
+
+
+def token_costs(terms: Terms, num_accelerators: Array, token_rate: Array, all_in: str) -> dict[str, Array]:
+    """Cost, energy and carbon of the tokens of plans.
+
+    Parameters
+    ----------
+    terms : Terms
+        Of the mean accelerator, (rows,).
+    num_accelerators : Array
+        All accelerators of a plan, (rows,). [-]
+    token_rate : Array
+        Tokens trained or generated by all of them, (rows,). [token/s]
+    all_in : {"cost_per_million_tokens", "cost_per_million_output_tokens_all_in"}
+        Name of the cost of a million tokens, trained or generated.
+
+    Returns
+    -------
+    dict of str to Array
+        Results by name, in the units used inside.
+    """
+    energy = energy_per_token(terms.power, num_accelerators, token_rate)
+    return {
+        all_in: cost_per_token(terms.cost_rate, num_accelerators, token_rate),
+        "tokens_per_dollar": rate_per_cost(token_rate, num_accelerators, terms.cost_rate),
+        "energy_per_token": energy,
+        "tokens_per_second_per_megawatt": token_rate_per_power(token_rate, num_accelerators, terms.power),
+        "carbon_per_million_tokens": carbon_of_energy(energy, terms.carbon_intensity),
+    }
+
+
+def split_costs(
+    decode: Terms,
+    prefill: Terms,
+    prefill_share: Array,
+    num_accelerators: Array,
+    output_rate: Array,
+    prompt_length: Array,
+    output_length: Array,
+) -> dict[str, Array]:
+    """Cost of prompt and of output tokens: each pays the accelerators while they work for it.
+
+    Parameters
+    ----------
+    decode, prefill : Terms
+        Of an accelerator while it decodes and while it prefills: the same but for separate pools, (rows,).
+    prefill_share : Array
+        Share of the accelerators' time, or of the accelerators, that prefills, (rows,). [-]
+    num_accelerators : Array
+        All accelerators of a plan, (rows,). [-]
+    output_rate : Array
+        Tokens generated by all of them, (rows,). [token/s]
+    prompt_length : Array
+        Tokens of a prompt, (rows,). [-]
+    output_length : Array
+        Tokens generated for it, (rows,). [-]
+
+    Returns
+    -------
+    dict of str to Array
+        Both results by name. [USD/token]
+    """
+    input_rate = output_rate * prompt_length / output_length
+    return {
+        INPUT: cost_per_token(prefill.cost_rate * prefill_share, num_accelerators, input_rate),
+        OUTPUT: cost_per_token(decode.cost_rate * (1.0 - prefill_share), num_accelerators, output_rate),
+    }
