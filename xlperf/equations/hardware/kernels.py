@@ -55,16 +55,12 @@ class Device:
     thermal_design_power: Array = field(default_factory=_unlimited)
 
 
-L2_BYTES_PER_CLOCK = 64.0
-"""Bytes that one multiprocessor reads from the last-level cache per clock: A100 to B200. [B]"""
+def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vector_ratio: Numeric) -> Array:
+    r"""Peak of the vector units in FP32: as stated, else by its ratio to the 16-bit peak of the matrix units.
 
+    .. math:: P_v = P_{FP32} \text{ or } P_{BF16} / r
 
-def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric) -> Array:
-    r"""Peak of the vector units in FP32: as stated, else a sixteenth of the 16-bit peak of the matrix units.
-
-    .. math:: P_v = P_{FP32} \text{ or } P_{BF16} / 16
-
-    Heuristic, this work: the ratio of H100.
+    Heuristic, this work.
 
     Parameters
     ----------
@@ -72,6 +68,8 @@ def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric) -> Array:
         Stated peak in FP32; NaN: not stated. [FLOP/s]
     matrix_peak : numeric
         Dense peak of the matrix units in BF16; may be NaN where the other is stated. [FLOP/s]
+    matrix_to_vector_ratio : numeric
+        Ratio r of the two peaks, 16 on A100; may be NaN where the first is stated. [-]
 
     Returns
     -------
@@ -82,11 +80,11 @@ def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric) -> Array:
     --------
     Not stated beside a matrix peak of 800:
 
-    >>> float(vector_flop_rate(np.nan, 800.0))
+    >>> float(vector_flop_rate(np.nan, 800.0, 16.0))
     50.0
     """
     stated = array(vector_peak)
-    return np.where(np.isnan(stated), array(matrix_peak) / 16.0, stated)
+    return np.where(np.isnan(stated), array(matrix_peak) / array(matrix_to_vector_ratio), stated)
 
 
 def cache_bandwidth(
