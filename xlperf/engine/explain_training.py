@@ -18,8 +18,7 @@ from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.plan.choices import Recompute
 from xlperf.equations.training import Part, Setting, Step, step
 from xlperf.equations.training.communication import Collective
-from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts
-from xlperf.equations.training.recompute import selected_share
+from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, selected_share
 
 
 def _bounds(setting: Setting, optimizer_traffic: Array) -> list[np.ndarray]:
