@@ -7,14 +7,13 @@ import math
 from typing import Any
 
 import numpy as np
+from xlperf.engine.plans import plan_columns
+from xlperf.equations.hardware.device import Device
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.table import Table
-from xlperf.engine.plans import plan_columns
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.model.model import Model
-from xlperf.equations.model.serving import DENSE
+from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan, with_defaults
 from xlperf.equations.serving import Deployment, serving_results
@@ -115,7 +114,7 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
             **constants("serving_load", rows, **software),
         },
         reserved_memory=np.full(rows, reserved),
-        architecture=DENSE,
+        architecture=Architecture(False, False, False),
     )
 
 

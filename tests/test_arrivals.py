@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.serving.load import turn
+from xlperf.equations.serving.load import admission
 from xlperf.equations.serving.queueing import Service, closed_state, first_of_run, run_state, staying_together
 
 BASE = {
@@ -41,7 +41,7 @@ def results(catalog: Catalog, result: str, *rows: dict[str, Any]) -> list[float]
 
 
 def turn_of(copies: float, requests: float, steps: float, polling: float, gathering: float) -> tuple[float, float]:
-    window, wait = turn(*(np.array([value]) for value in (copies, requests, steps, polling, gathering)))
+    window, wait = admission(*(np.array([value]) for value in (copies, requests, steps, polling, gathering)))
     return float(window[0]), float(wait[0])
 
 

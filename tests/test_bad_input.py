@@ -11,10 +11,11 @@ from conftest import Outcome
 from openpyxl import load_workbook
 from workbook_samples import Sheets, refused, set_cell, sheets, without_column, write
 
+from xlperf.addin.cells import read_block, read_plans_of
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.cells import ErrorValue
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.read import card_to_table, read_plans
+from xlperf.catalog.read import read_plans
 
 Command = Callable[..., Outcome]
 
@@ -283,9 +284,8 @@ def test_faults_stay_in_their_lines_whatever_the_cells_hold(tmp_path: Path, comm
 
 def test_card_names_the_value() -> None:
     card = [["model", "a"], ["accelerator", "b"], ["num accelerators", 8], ["memory", 9], ["recompute", "some"]]
-    assert refused(card_to_table, card) == (
-        'row 1, recompute: recompute must be one of none, selective, full, got "some"'
-    )
+    problem = refused(lambda cells: read_plans_of(read_block(cells, None)), card)
+    assert problem == 'training, recompute: recompute must be one of none, selective, full, got "some"'
 
 
 def test_the_sample_itself_is_fine(tmp_path: Path, command: Command) -> None:

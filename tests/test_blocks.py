@@ -52,7 +52,7 @@ def test_sums_do_not_depend_on_the_number_of_rows(terms: int) -> None:
 
 
 def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
-    from xlperf.equations.hardware.device import Device
+    from xlperf.equations.hardware.kernels import Device
 
     random = np.random.default_rng(3)
     m, n, k = (np.ceil(10.0 ** random.uniform(0, 5, (500, 6))) for _ in range(3))

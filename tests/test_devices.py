@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
-from xlperf.equations.hardware.floorplan import core_count, outer_perimeter, stack_count
-from xlperf.equations.hardware.power import clock_share, switching_power, voltage_share
+from xlperf.equations.hardware.budgets import (
+    clock_share,
+    core_count,
+    outer_perimeter,
+    stack_count,
+    switching_power,
+    voltage_share,
+)
 
 NODES = ("12 nm", "10 nm", "7 nm", "5 nm", "4 nm", "3 nm", "2 nm", "1.4 nm", "1 nm")
 

@@ -22,7 +22,7 @@ from inference_samples import (
 )
 
 from xlperf.catalog.table import Table
-from xlperf.engine.plans import plan_columns
+from xlperf.engine.columns import plan_columns
 from xlperf.equations.plan.rules import broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.serving_rules import REQUEST_RULES, SERVING_RULES, WARNINGS

@@ -17,8 +17,7 @@ from xlperf.equations.hardware.attention import (
     decode_attention_time,
     visible_pairs,
 )
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import gemm_time, vector_time
+from xlperf.equations.hardware.kernels import Device, gemm_time, vector_time
 
 PEAK, VECTOR, BANDWIDTH, UNITS = 1.0e15, 6.0e13, 3.0e12, 132.0
 Constants = dict[str, Array]

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from xlperf.addin.cells import read_block, read_plans_of
 from xlperf.base.errors import InputError
 from xlperf.catalog.cells import plan_kind, table_kind
 from xlperf.catalog.parse import table_from_columns, table_from_rows
-from xlperf.catalog.read import card_to_table, read_plans
+from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table
 
 PLAN_HEADER = ["model", "accelerator", "num accelerators", "tensor parallel", "sequence parallel", "precision"]
@@ -86,7 +87,8 @@ def test_plans_of_a_parquet_file(tmp_path: Path) -> None:
 def test_cells_columns_and_cards_give_the_same_table(tmp_path: Path) -> None:
     row = ["gpt-3", "A100", 1024, 8, True, "BF16"]
     from_rows = table_from_rows("training", PLAN_HEADER, [row])
-    _same(from_rows, card_to_table([list(pair) for pair in zip(PLAN_HEADER, row, strict=True)]))
+    card = [list(pair) for pair in zip(PLAN_HEADER, row, strict=True)]
+    _same(from_rows, read_plans_of(read_block(card, None)))
     columns = {name: np.array([value]) for name, value in zip(PLAN_HEADER, row, strict=True)}
     _same(from_rows, table_from_columns("training", columns))
     path = tmp_path / "plans.csv"

@@ -15,7 +15,7 @@ import pytest
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import PLAN_TABLES, column, table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.plans import plan_columns
+from xlperf.engine.columns import plan_columns
 from xlperf.equations.plan import choices
 from xlperf.equations.plan.columns import PlanColumns
 from xlperf.equations.plan.training_plan import TrainingPlan

@@ -102,11 +102,6 @@ class Client:
         with self._lock:
             self._end()
 
-    @property
-    def process_id(self) -> int | None:
-        """Process id of the worker that runs, if one does."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
-
     def _second_try(self, request: bytes) -> bytes:
         try:
             return self._exchange(request)

@@ -74,7 +74,7 @@ class Engine:
         if rows.auto:
             from xlperf.explore.auto import evaluate_resolved
 
-            return evaluate_resolved(rows, catalog, MOST_IN_CELLS)[1]
+            return evaluate_resolved(rows, catalog, most=MOST_IN_CELLS)[1]
         from xlperf.engine import evaluate
 
         return evaluate(rows, catalog)
@@ -96,7 +96,7 @@ class Engine:
         """Plans with the value that a search chooses in the place of every ``auto``."""
         from xlperf.explore.auto import resolve
 
-        return resolve(plans, catalog, MOST_IN_CELLS).plans
+        return resolve(plans, catalog, most=MOST_IN_CELLS).plans
 
     def search(self, plan: Table, catalog: Catalog, objective: str, top: int) -> Search:
         """The best of what a plan stands for."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_parquet import STANDARD, parquet_place, read_csv, read_parquet
-from xlperf.catalog.parse import parse_coded, parse_rows, table_from_rows
+from xlperf.catalog.parse import parse_coded, parse_rows
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
-from xlperf.catalog.table import Place, SheetCells, Table, column_letters, nowhere
+from xlperf.catalog.table import SheetCells, Table, column_letters
 from xlperf.catalog.xlsx import Cells, ListObject, Workbook
 
 MOST_ROWS = 200_000
@@ -230,8 +230,9 @@ def raise_faults(faults: Sequence[Fault]) -> None:
         raise InputError(faults)
 
 
-_ENDINGS = (".xlsx", ".xlsm", ".csv", ".txt", ".tsv", ".parquet")
 DESIGN_TABLES = ("chiplets", "servers")
+KindOf = Callable[[str, Sequence[object]], str]
+"""``kind_of(name, header)``: the kind of table that a header row belongs to."""
 
 
 def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
@@ -256,27 +257,15 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     InputError
         With every fault found.
     """
-    ending = Path(path).suffix.casefold()
-    if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
+    if _is_workbook(path):
         tables, faults = read_plan_tables(path, sheet, kind)
-    elif sheet is not None:
-        raise InputError(Fault(Path(path).name, "has no sheets; leave the sheet out"))
-    elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
-        tables, faults = _csv_plans(path, kind)
-    elif ending == ".parquet":
-        tables, faults = _parquet_plans(Path(path), kind)
-    elif Path(path).is_dir():
-        raise InputError(Fault(str(path), "is a folder; a file of plans is meant"))
-    elif not Path(path).exists():
-        raise InputError(Fault(str(path), "there is no such file"))
     else:
-        known = "a workbook (.xlsx), .csv or .parquet"
-        raise InputError(Fault(Path(path).name, f'plans must be {known}, got the ending "{ending}"'))
+        table, faults = _read_rows(path, sheet, lambda _, header: kind or plan_kind(header), "plans")
+        tables = [table]
     raise_faults(faults)
     filled = [table for table in tables if len(table)]
     if not filled:
-        name = "standard input" if str(path) == STANDARD else Path(path).name
-        raise InputError(Fault(name, "has no plans; fill at least one row"))
+        raise InputError(Fault(_name(path), "has no plans; fill at least one row"))
     return filled
 
 
@@ -304,40 +293,56 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: 
     InputError
         With every fault found.
     """
-    name, ending = "standard input" if str(path) == STANDARD else Path(path).name, Path(path).suffix.casefold()
-    faults: list[Fault]
-    if str(path) != STANDARD and ending in (".xlsx", ".xlsm") and sheet in PLAN_TABLES:
+    if not _is_workbook(path):
+        table, faults = _read_rows(path, sheet, partial(_design_kind, kinds=kinds), "designs")
+    elif sheet in PLAN_TABLES:
         return read_plans(path, sheet, sheet)[0]
-    if str(path) != STANDARD and ending in (".xlsx", ".xlsm"):
+    else:
         found, faults = read_catalog_tables(path, required=False)
         wanted = kinds if sheet is None else (sheet,)
-        tables = sorted((table for table in found if table.kind in wanted and len(table)), key=_kind)
+        tables = sorted((table for table in found if table.kind in wanted and len(table)), key=lambda table: table.kind)
         if not tables:
             raise_faults(faults)
-            raise InputError(Fault(name, f"has no rows in a sheet named {' or '.join(wanted)}"))
+            raise InputError(Fault(_name(path), f"has no rows in a sheet named {' or '.join(wanted)}"))
         table = tables[0]
-    elif sheet is not None:
-        raise InputError(Fault(name, "has no sheets; leave the sheet out"))
-    elif str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
-        file = read_csv(path)
-        table, faults = parse_coded(_design_kind(name, file.header, kinds), file.header, file.columns, file.locate)
-    elif ending == ".parquet":
-        plans, faults = _parquet_plans(Path(path), None, partial(_design_kind, kinds=kinds))
-        table = plans[0]
-    elif not Path(path).exists():
-        raise InputError(Fault(str(path), "there is no such file"))
-    else:
-        raise InputError(
-            Fault(name, f'designs must be a workbook (.xlsx), .csv or .parquet, got the ending "{ending}"')
-        )
     raise_faults(faults)
     if not len(table):
-        raise InputError(Fault(name, "has no designs; fill at least one row"))
+        raise InputError(Fault(_name(path), "has no designs; fill at least one row"))
     return table
 
 
-def _kind(table: Table) -> str:
-    return table.kind
+def _name(path: str | os.PathLike[str]) -> str:
+    return "standard input" if str(path) == STANDARD else Path(path).name
+
+
+def _is_workbook(path: str | os.PathLike[str]) -> bool:
+    return str(path) != STANDARD and Path(path).suffix.casefold() in (".xlsx", ".xlsm")
+
+
+def _read_rows(
+    path: str | os.PathLike[str], sheet: str | None, kind_of: KindOf, meant: str
+) -> tuple[Table, list[Fault]]:
+    """Rows of a CSV or Parquet file, or of CSV on standard input, with every fault."""
+    name, ending = _name(path), Path(path).suffix.casefold()
+    if sheet is not None:
+        raise InputError(Fault(name, "has no sheets; leave the sheet out"))
+    if str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
+        header, columns, locate = read_csv(path)
+        return parse_coded(kind_of(name, header), header, columns, locate)
+    if ending == ".parquet":
+        names, coded = read_parquet(Path(path), lambda header: _wanted(kind_of(name, header), header))
+        return parse_coded(kind_of(name, names), names, coded, partial(parquet_place, name, names))
+    if Path(path).is_dir():
+        raise InputError(Fault(str(path), f"is a folder; a file of {meant} is meant"))
+    if not Path(path).exists():
+        raise InputError(Fault(str(path), "there is no such file"))
+    raise InputError(Fault(name, f'{meant} must be a workbook (.xlsx), .csv or .parquet, got the ending "{ending}"'))
+
+
+def _wanted(kind: str, header: Sequence[object]) -> set[int]:
+    """Columns of a Parquet file that are read: those of the schema, and those without a name, which are faults."""
+    parsed = parse_header(kind, header)
+    return {field.position for field in parsed.fields} | set(parsed.unnamed)
 
 
 def _design_kind(name: str, header: Sequence[object], kinds: Sequence[str]) -> str:
@@ -353,49 +358,3 @@ def _design_kind(name: str, header: Sequence[object], kinds: Sequence[str]) -> s
     if costed:
         words += ', or "model" for plans'
     raise InputError(Fault(name, f"{words}, got {', '.join(names[:6])}"))
-
-
-def _csv_plans(path: str | os.PathLike[str], kind: str | None) -> tuple[list[Table], list[Fault]]:
-    file = read_csv(path)
-    table, faults = parse_coded(kind or plan_kind(file.header), file.header, file.columns, file.locate)
-    return [table], faults
-
-
-def _parquet_plans(
-    path: Path, kind: str | None, kind_of: Callable[[str, Sequence[object]], str] | None = None
-) -> tuple[list[Table], list[Fault]]:
-    def meant(header: Sequence[object]) -> str:
-        return kind or (kind_of(path.name, header) if kind_of is not None else plan_kind(header))
-
-    def wanted(header: Sequence[str]) -> set[int]:
-        parsed = parse_header(meant(header), header)
-        return {field.position for field in parsed.fields} | set(parsed.unnamed)
-
-    header, columns = read_parquet(path, wanted)
-    table, faults = parse_coded(meant(header), header, columns, partial(parquet_place, path.name, header))
-    return [table], faults
-
-
-def card_to_table(cells: Sequence[Sequence[object]], kind: str | None = None, place: Place = nowhere) -> Table:
-    """A card, two columns of names and values, as a table of one plan.
-
-    Parameters
-    ----------
-    cells : sequence of sequence
-        Rows of (name, value); rows without a name are left out.
-    kind : str, optional
-        Kind of the plan, or of any other sheet; default: inference if there is a prompt length, else training.
-    place : callable, optional
-        As in :func:`table_from_rows`; the row is always 0.
-
-    Raises
-    ------
-    InputError
-        With every fault of the card.
-
-    >>> card_to_table([["model", "llama"], ["accelerator", "H100"], ["num accelerators", 8]])["model"]
-    array(['llama'], dtype=object)
-    """
-    named = [(row[0], row[1] if len(row) > 1 else None) for row in cells if len(row) and not is_blank(row[0])]
-    header = [name for name, _ in named]
-    return table_from_rows(kind or plan_kind(header), header, [[value for _, value in named]], place, skip_empty=False)

@@ -11,7 +11,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, results_of
 from xlperf.catalog.table import Table
-from xlperf.engine.lookup import columns_of
+from xlperf.engine.columns import columns_of
 from xlperf.equations.hardware.derived_device import PRECISIONS, DerivedDevice, Technologies, derived_device
 from xlperf.equations.plan.rules import Remark, remarks_of_rows
 

@@ -11,6 +11,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.columns import plan_columns
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -22,7 +23,6 @@ from xlperf.engine.join import (
     prefill_rows,
 )
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, rounded_down, unpriced_notes
-from xlperf.engine.plans import plan_columns
 from xlperf.equations.cost.tokens import ALL_IN, Terms, mean_terms, split_costs, token_costs
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.plan.rules import Remark, broken_rules, remarks_of_rows

@@ -16,7 +16,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays
 from xlperf.engine.networks import network_of, own_links, plain_networks
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.precisions import (

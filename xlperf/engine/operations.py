@@ -14,9 +14,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.engine.columns import plan_columns
 from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
-from xlperf.engine.plans import plan_columns
 from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import (
     attention_time,
@@ -25,8 +25,7 @@ from xlperf.equations.hardware.attention import (
     kv_cache_traffic,
     visible_pairs,
 )
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import gemm_time, vector_time
+from xlperf.equations.hardware.kernels import Device, gemm_time, vector_time
 from xlperf.equations.hardware.roofline import product_traffic
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms

@@ -1,4 +1,4 @@
-"""Rows of the operator table that ``explain`` gives, and which resource bounds each operator."""
+"""The operators of one plan with FLOP, bytes, time and bound: the table that ``explain`` gives."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import replace
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.equations.hardware.device import Device
+from xlperf.engine.inference import evaluate_inference, served_plans
+from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.training import evaluate_training, training_setting
+from xlperf.equations.hardware.kernels import Device, vector_time
+from xlperf.equations.plan.choices import Recompute
+from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, pools_of, serving_work
+from xlperf.equations.serving.kernels import by_phase
+from xlperf.equations.serving.phases import FIXED
+from xlperf.equations.training import Part, Setting, Step, step
+from xlperf.equations.training.communication import Collective
+from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, selected_share
 
 Row = dict[str, object]
 
 
-def operators_table(rows: list[Row]) -> Table:
-    """Rows of operators as a table of kind ``operators``.
-
-    Parameters
-    ----------
-    rows : list of dict
-        Column name -> value in the units used inside; missing numbers are NaN.
-
-    Returns
-    -------
-    Table
-        One row per operator.
-    """
+def _operators_table(rows: list[Row]) -> Table:
+    """Rows as a table of kind ``operators``, in the units used inside; missing numbers are NaN."""
     columns: dict[str, np.ndarray] = {}
     for column in table_schema("operators").columns:
         if column.is_text:
@@ -37,29 +37,10 @@ def operators_table(rows: list[Row]) -> Table:
     return Table("operators", columns)
 
 
-def operator_row(
+def _row(
     phase: str, name: str, family: str, calls: float, time: float, exposed: float | None = None, **numbers: float
 ) -> Row:
-    """One operator; total time, exposed time and arithmetic intensity follow from the rest.
-
-    Parameters
-    ----------
-    phase, name, family : str
-        Where it runs, what it is, which calibration times it.
-    calls : float
-        Times per step or phase. [-]
-    time : float
-        Time of one call in full. [s]
-    exposed : float, optional
-        Part of one call that nothing hides; all of it where it is not given. [s]
-    **numbers : float
-        Other number columns of ``operators``, in the units used inside.
-
-    Returns
-    -------
-    dict
-        A row for :func:`operators_table`.
-    """
+    """One operator; total time, exposed time and arithmetic intensity follow from the rest."""
     row: Row = {"phase": phase, "operator": name, "family": family, "calls": calls, "time": time}
     row.update(numbers)
     row["total_time"] = calls * time
@@ -69,7 +50,7 @@ def operator_row(
     return row
 
 
-BOUNDS = ("compute", "memory", "overhead")
+_BOUNDS = ("compute", "memory", "overhead")
 _TWICE, _WITHOUT_LIMIT = 2.0, 2.0**40
 
 
@@ -85,25 +66,336 @@ def _faster(device: Device, units: float, memory: float) -> Device:
     )
 
 
-def operator_bounds(times: Callable[[Callable[[Device], Device]], list[Array]]) -> list[np.ndarray]:
-    """What bounds each of some operators.
+def _operator_bounds(times: Callable[[Callable[[Device], Device]], list[Array]]) -> list[np.ndarray]:
+    """What bounds each operator: the resource that shortens its time most at twice the speed.
 
-    Parameters
-    ----------
-    times : callable
-        Arrays of the times of calls, from what each accelerator is replaced by. [s]
-
-    Returns
-    -------
-    list of array of str
-        ``compute``: units, caches and power limit of twice the rate would gain most; ``memory``: main memory of twice
-        the bandwidth; ``overhead``: half of the time that neither shortens. Arrays of the same shapes.
+    ``compute``: units, caches and power limit of twice the rate would gain most; ``memory``: main memory of twice the
+    bandwidth; ``overhead``: half of the time that neither shortens. ``times`` gives the times of calls on an
+    accelerator that each of the plan's is replaced by.
     """
     found = [times(lambda device: device)]
     for units, memory in ((_TWICE, 1.0), (1.0, _TWICE), (_WITHOUT_LIMIT, _WITHOUT_LIMIT)):
         found.append(times(lambda device, units=units, memory=memory: _faster(device, units, memory)))  # type: ignore[misc]
-    words = np.array(BOUNDS, dtype=object)
+    words = np.array(_BOUNDS, dtype=object)
     return [
         words[np.argmax([whole - compute, whole - memory, 0.5 * rest], axis=0)]
         for whole, compute, memory, rest in zip(*found, strict=True)
     ]
+
+
+def _bounds(setting: Setting, optimizer_traffic: Array) -> list[np.ndarray]:
+    """What bounds the kernels of each part, (rows, operators), and the optimizer, (rows, 1)."""
+
+    def times(other: Callable[[Device], Device]) -> list[Array]:
+        changed = replace(setting, device=other(setting.device), wide_device=other(setting.wide_device))
+        optimizer = vector_time(changed.device, setting.constants["vector"], optimizer_traffic[:, None], 0.0)
+        return [*(part.time for part in kernel_parts(changed)), optimizer]
+
+    return _operator_bounds(times)
+
+
+def _first(values: Array, index: int) -> float:
+    row = values[0]
+    return float(row[index if len(row) > 1 else 0])
+
+
+def _numbers(setting: Setting, part: Part, index: int) -> dict[str, float]:
+    plan = setting.plan
+    if part.gemms is None:
+        return {"flop": 0.0, "traffic": _first(part.traffic, index) if part.traffic is not None else np.nan}
+    m, n, k, batch = (_first(values, index) for values in part.gemms[1:])
+    numbers = {"m": m, "n": n, "k": k, "batch": batch}
+    size = float((plan.element_size if part.wide else plan.product_size)[0])
+    if part.family == "gemm":
+        numbers["flop"] = 2.0 * m * n * k * batch
+        numbers["traffic"] = batch * (size * k * (m + n) + float(plan.element_size[0]) * m * n)
+        return numbers
+    products = 2.0 if part.family == "attention" else 5.0
+    groups = float(setting.model.num_query_groups[0] / setting.model.num_attention_heads[0])
+    numbers["flop"] = products * m * n * k * batch  # a causal mask leaves half of the pairs
+    numbers["traffic"] = products * size * batch * k * (m + n * groups)
+    return numbers
+
+
+def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list[Row]:
+    plan = setting.plan
+    batches = float(plan.num_micro_batches[0])
+    mode = float(plan.recompute[0])
+    slowdown = float(setting.constants["training_software"]["kernel_slowdown"][0, 0])
+    repeated = min(float(plan.recompute_layers[0] / done.counts["attention"][0]), 1.0)
+    rows: list[Row] = []
+    for part, words in zip(done.parts, bounds, strict=False):
+        often = batches * float(done.counts[part.place][0])
+        shares = {part.phase: np.ones((1, len(part.names)))}
+        if part.phase == "forward" and part.place in LAYER_PLACES:
+            if mode == Recompute.FULL:
+                shares["recompute"] = repeated * shares["forward"]
+            elif mode == Recompute.SELECTIVE:
+                selected = selected_share(plan, part)
+                shares["recompute"] = 0.0 * shares["forward"] if selected is None else repeated * selected
+        for phase, share in shares.items():
+            for index, name in enumerate(part.names):
+                calls = often * _first(part.calls, index) * _first(share, index)
+                if calls > 0:
+                    numbers = _numbers(setting, part, index)
+                    time = slowdown * _first(part.time, index)
+                    row = _row(phase, name, part.family, calls, time, **numbers)
+                    row["bound"] = words[0, index if words.shape[1] > 1 else 0]
+                    rows.append(row)
+    return rows
+
+
+def _communication_rows(setting: Setting, done: Step) -> list[Row]:
+    plan, found, counts = setting.plan, done.communication, done.counts
+    batches = float(plan.num_micro_batches[0])
+    layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
+    share = min(float(plan.recompute_layers[0]) / layers, 1.0)
+    passes = 2.0 + share * float(plan.recompute[0] == Recompute.FULL)
+    rows: list[Row] = []
+
+    def add(column: str, *calls: tuple[str, Collective, float]) -> None:
+        """Calls of one kind; what is exposed of all of them is shared out by their times."""
+        exposed = float(done.results[column][0])
+        whole = sum(often * float(collective.time[0]) for _, collective, often in calls)
+        for name, collective, often in calls:
+            time = float(collective.time[0])
+            if often > 0 and time > 0:
+                size = float(collective.message_size[0])
+                shown = exposed * (time / whole)
+                row = _row("communication", name, collective.operation, often, time, shown, traffic=size, flop=0.0)
+                rows.append({**row, "bound": "network"})
+
+    shared = float(setting.model.shared_ffn_hidden_size[0] > 0)
+    blocks = layers + float(counts["mlp"][0]) + mixtures * shared
+    mlp_again, moe_again = (share * float(plan.again(name)[0]) for name in ("mlp", "moe"))
+    blocks_again = mlp_again * float(counts["mlp"][0]) + moe_again * mixtures * shared
+    exchanges = batches * mixtures * (passes + moe_again)
+    outside = sum(float(counts[place][0]) for place in ("head", "embedding", "mtp"))
+    calls = batches * (passes * blocks + blocks_again + outside)
+    split = float(plan.sequence_parallel[0]) > 0
+    gathers = calls + batches * blocks  # twice in each backward pass
+    if split:
+        gather, scatter = (
+            ("tensor-parallel gather", found.tensor_gather),
+            ("tensor-parallel scatter", found.tensor_scatter),
+        )
+        add("time_tensor_parallel", (*gather, gathers), (*scatter, calls))
+    else:
+        add("time_tensor_parallel", ("tensor-parallel reduction", found.tensor_reduce, calls))
+    slower = float(setting.constants["experts"]["exchange_slowdown"][0, 0])
+    exchange = found.expert_exchange._replace(time=slower * found.expert_exchange.time)
+    add(
+        "time_expert_parallel",
+        ("expert exchange", exchange, 2.0 * exchanges),
+        ("expert gather", found.expert_gather, exchanges),
+        ("expert scatter", found.expert_scatter, exchanges),
+    )
+    attended = batches * layers
+    turns = float(plan.context_parallel[0]) - 1.0
+    add(
+        "time_context_parallel",
+        ("context exchange of a ring", found.context_step, attended * turns * (passes + 1.0)),
+        ("context gathering", found.context_gather, attended * (passes + 1.0)),
+        ("context exchange of heads", found.context_exchange, attended * passes),
+    )
+    transfers = batches * 2.0 * float(plan.virtual_pipeline[0]) * float(plan.pipeline_parallel[0] > 1)
+    add("time_pipeline_communication", ("stage transfer", found.stage_transfer, transfers))
+    sharded = bool(plan.regathers[0])
+    repeats = batches if sharded else 1.0
+    whole = float(plan.zero_stage[0]) < 1
+    reduce = found.group_reduce if whole else found.gradient_reduce
+    expert_reduce = found.expert_group_reduce if whole else found.expert_gradient_reduce
+    between = 0.0 if whole else 1.0
+    add(
+        "time_data_parallel",
+        ("gradient reduction", reduce, repeats),
+        ("expert gradient reduction", expert_reduce, repeats),
+        ("gradient reduction between groups", found.group_reduce, between),
+        ("expert gradient reduction between groups", found.expert_group_reduce, between),
+        ("weight gathering", found.weight_gather, 2.0 * repeats if sharded else 1.0),
+        ("expert weight gathering", found.expert_weight_gather, 2.0 * repeats if sharded else 1.0),
+    )
+    return rows
+
+
+def explain_training(plans: Table, catalog: Catalog) -> Table:
+    """Operators of the first plan of a table on its critical stage.
+
+    The exposed times add up to the time of the step; what is exposed of the communication of one kind is shared out
+    over its calls by their times.
+
+    Parameters
+    ----------
+    plans : Table
+        Training plans; the first is explained.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    Table
+        Kind ``operators``; no rows for an illegal plan.
+    """
+    results = evaluate_training(plans, catalog)
+    if np.isnan(results["step_time"][0]):
+        return _operators_table([])
+    named = named_rows(plans, catalog)
+    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
+    setting = training_setting(plans, catalog, named, architecture)[0]
+    with np.errstate(all="ignore"):
+        done = step(setting)
+        bounds = _bounds(setting, done.optimizer_traffic)
+    rows = _kernel_rows(setting, done, bounds) + _communication_rows(setting, done)
+    times = done.results
+    traffic = float(done.optimizer_traffic[0])
+    rows.append(
+        {
+            **_row("optimizer", "optimizer", "vector", 1.0, float(done.optimizer_time[0]), traffic=traffic, flop=0.0),
+            "bound": bounds[-1][0, 0],
+        }
+    )
+    for name, column in (("pipeline bubble", "time_pipeline_bubble"), ("host time not hidden", "time_overhead")):
+        if float(times[column][0]) > 0:
+            rows.append({**_row("waiting", name, "", 1.0, float(times[column][0])), "bound": "overhead"})
+    return _operators_table(rows)
+
+
+_PHASES = ("prefill", "decode")
+_WAITED = ("time to first token beyond its prefill", "time of a step beyond its decode step")
+_ROUNDING = 1e-9
+
+
+def _on(deployment: Deployment, other: Callable[[Device], Device]) -> ServingWork:
+    """Operators of both phases on other accelerators."""
+    devices = deployment.device, deployment.attention_device, deployment.wide_device
+    device, attention_device, wide_device = map(other, devices)
+    placed = replace(deployment, device=device, attention_device=attention_device, wide_device=wide_device)
+    return serving_work(placed)
+
+
+def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Row]:
+    """A row for each matrix product, attention and other kernel of a phase."""
+
+    def times(other: Callable[[Device], Device]) -> list[Array]:
+        found = _on(deployment, other)
+        return [group.time[:, side] for group in (found.gemms, found.attention, found.vectors)]
+
+    attention = ("attention", "attention_latent" if deployment.architecture.latent_attention else "attention_decode")
+    families = dict.fromkeys(work.attention.names, attention[side])
+    families["linear attention"] = ("linear_attention", "vector")[side]
+    shapes = (by_phase(values, len(_PHASES))[0, side].tolist() for values in work.shapes.columns)
+    products = {
+        name: {"m": m, "n": n, "k": k, "batch": batch, "flop": 2.0 * m * n * k * batch}
+        for name, m, n, k, batch in zip(work.gemms.names, *shapes, strict=True)
+    }
+    flop = zip(work.attention.names, work.attention_flop[0, side].tolist(), strict=True)
+    numbers = {**products, **{name: {"flop": each} for name, each in flop}}
+    groups = (work.gemms, "gemm"), (work.attention, ""), (work.vectors, "vector")
+    rows = []
+    for (group, family), bounds in zip(groups, _operator_bounds(times), strict=True):
+        columns = (values[0, side].tolist() for values in (group.calls, group.time, group.traffic))
+        for index, (name, calls, time, traffic) in enumerate(zip(group.names, *columns, strict=True)):
+            runs = work.layers if index < len(group.names) - group.once else work.passes
+            calls = calls * float(runs[0, side])
+            if calls == 0.0:
+                continue
+            own = {"flop": 0.0, **numbers.get(name, {}), "traffic": traffic}
+            row = _row(_PHASES[side], name, family or families[name], calls, time, **own)
+            rows.append({**row, "bound": bounds[0, index]})
+    return rows
+
+
+def _serving_message_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Row]:
+    """A row for each kind of communication of a phase."""
+    layers, passes = float(work.layers[0, side]), float(work.passes[0, side])
+    reduces, exchanges, contexts = (layers * float(calls) for calls in work.messages.calls[0])
+    ring = "point_to_point" if deployment.plan.ring[0] else "all_gather"
+    messages = (
+        ("all-reduce", "all_reduce", reduces + passes),
+        ("gathering of logits", "all_gather", passes),
+        ("stage transfer", "point_to_point", float(work.transfers[0, side])),
+        ("exchange with experts", "all_to_all", exchanges),
+        (
+            "partial outputs of attention" if side else "keys and values of other ranks",
+            "all_reduce" if side else ring,
+            contexts,
+        ),
+    )
+    rows = []
+    for index, (name, family, calls) in enumerate(messages):
+        time, exposed, size = (
+            float(values[0, side, index]) for values in (work.messages.time, work.exposed_time, work.messages.size)
+        )
+        if calls > 0 and time > 0:
+            row = _row(_PHASES[side], name, family, calls, time, exposed, traffic=size, flop=0.0)
+            rows.append({**row, "bound": "network"})
+    return rows
+
+
+def _phase_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Row]:
+    rows = [*_serving_kernel_rows(deployment, work, side), *_serving_message_rows(deployment, work, side)]
+    for name, calls, value in (
+        ("host time of a layer", work.layers, work.parts[0, side, 0, FIXED]),
+        ("host time of a pass", work.passes, work.pass_overhead[0, side]),
+    ):
+        if value > 0:
+            row = _row(_PHASES[side], name, "serving_software", float(calls[0, side]), float(value))
+            rows.append({**row, "bound": "overhead"})
+    return rows
+
+
+def _phase_deployments(plans: Table, catalog: Catalog) -> tuple[Deployment, Deployment]:
+    """What a prefill and a decode step of one plan run with, at their batches: the same but for separate pools."""
+    named = named_rows(plans, catalog)
+    architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
+    mode = str(plans.filled("mode")[0])
+    served = served_plans(plans, catalog, named, architecture, mode)
+    deployment = served.setting.deployment
+    if served.both is not None and served.prefilling is not None and served.requests is not None:
+        pools = pools_of(served.both.deployment, deployment, served.prefilling.deployment, served.requests)
+        state, one = pool_state(pools.load, served.requests), np.ones_like(served.requests)
+        return pools.prefilling.with_batch(one, state.prompts), pools.decoding.with_batch(state.batch, one)
+    if mode == "continuous":
+        deployment = operating(deployment).running
+    return deployment, deployment
+
+
+def explain_inference(plans: Table, catalog: Catalog) -> Table:
+    """Operators of the prefill and of one step of decoding of the first plan, on the critical path.
+
+    Under load they are those of the requests that run in steady state: of the prompts that are prefilled together,
+    and of a step with the mean running batch. Of separate pools each phase is that of its pool.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans; the first is explained.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    Table
+        Kind ``operators``; the exposed times of a phase add up to the time of a prefill and of a step. With the rows
+        of the phase ``waiting``, which a static batch does not have, they add up to ``ttft`` and to ``tpot`` times
+        the tokens of a step; below 0 where prompts that are prefilled one after the other wait for a part of the
+        others only. No rows for an illegal plan.
+    """
+    one = plans.take(slice(0, 1))
+    results = evaluate_inference(one, catalog)
+    if np.isnan(results["latency"][0]):
+        return _operators_table([])
+    rows: list[Row] = []
+    decodes = results["tpot"][0] == results["tpot"][0]
+    with np.errstate(all="ignore"):
+        for side, deployment in enumerate(_phase_deployments(one, catalog)[: 2 if decodes else 1]):
+            work = serving_work(deployment)
+            found = _phase_rows(deployment, work, side)
+            spent = sum(float(str(row["exposed_time"])) for row in found)
+            step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
+            waited = step * float(results[("ttft", "tpot")[side]][0]) - spent
+            rows += found
+            if abs(waited) > _ROUNDING * spent:
+                row = _row("waiting", _WAITED[side], "", 1.0, waited)
+                rows.append({**row, "bound": "overhead"})
+    return _operators_table(rows)

@@ -107,9 +107,9 @@ def explain(plans: Table, catalog: Catalog, row: int = 0) -> Table:
     one = plans.take(slice(row, row + 1))
     refuse_auto(one)
     if plans.kind == "training":
-        from xlperf.engine.explain_training import explain_training
+        from xlperf.engine.operators import explain_training
 
         return explain_training(one, catalog)
-    from xlperf.engine.explain_inference import explain_inference
+    from xlperf.engine.operators import explain_inference
 
     return explain_inference(one, catalog)

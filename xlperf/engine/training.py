@@ -10,9 +10,9 @@ from xlperf.base.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.columns import plan_columns
 from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, unpriced_notes
-from xlperf.engine.plans import plan_columns
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, run_cost, token_costs
 from xlperf.equations.hardware.kernels import casts_apart, launched_ahead

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,8 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto_values import MOST_ACCELERATORS
-from xlperf.explore.candidates import MOST_CANDIDATES, auto_faults
+from xlperf.explore.candidates import Bounds, auto_faults
 from xlperf.explore.search import ILLEGAL, Search, search
 
 
@@ -43,9 +42,8 @@ def has_auto(plans: Table) -> bool:
 def resolve(
     plans: Table,
     catalog: Catalog,
-    most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
-    most_accelerators: float = MOST_ACCELERATORS,
+    **bounds: Unpack[Bounds],
 ) -> Resolved:
     """Put the best value in the place of every ``auto``.
 
@@ -59,12 +57,10 @@ def resolve(
         Training or inference plans.
     catalog : Catalog
         What they refer to.
-    most : int
-        Plans that are tried for a row at the most.
     progress : callable, optional
         Called with 1 for each row that had an ``auto`` and is done.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -87,7 +83,7 @@ def resolve(
     for row in rows:
         one = plans.take([row])
         try:
-            found = _best(one, catalog, most, most_accelerators)
+            found = _best(one, catalog, **bounds)
         except InputError as error:
             faults += error.faults
             continue
@@ -113,13 +109,13 @@ _MOST_KEPT = 1024
 _known: WeakKeyDictionary[Catalog, OrderedDict[object, Search]] = WeakKeyDictionary()
 
 
-def _best(one: Table, catalog: Catalog, most: int, most_accelerators: float) -> Search:
+def _best(one: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
     """The search of a plan; those of recent plans are kept with their catalog, whatever the plans are named."""
     values = tuple((name, str(column[0])) for name, column in one.columns.items() if name != "name")
-    key = one.kind, values, tuple(name for name, mask in one.auto.items() if mask[0]), most, most_accelerators
+    key = one.kind, values, tuple(name for name, mask in one.auto.items() if mask[0]), tuple(sorted(bounds.items()))
     kept = _known.setdefault(catalog, OrderedDict())
     if key not in kept:
-        kept[key] = search(one, catalog, most=most, most_accelerators=most_accelerators)
+        kept[key] = search(one, catalog, **bounds)
     kept.move_to_end(key)
     while len(kept) > _MOST_KEPT:
         kept.popitem(last=False)
@@ -135,9 +131,8 @@ def _note(found: Search) -> str:
 def evaluate_resolved(
     plans: Table,
     catalog: Catalog,
-    most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
-    most_accelerators: float = MOST_ACCELERATORS,
+    **bounds: Unpack[Bounds],
 ) -> tuple[Table, Table]:
     """Plans with every ``auto`` chosen, and their results; the reasons say what was chosen among how many.
 
@@ -147,12 +142,10 @@ def evaluate_resolved(
         Training or inference plans.
     catalog : Catalog
         What they refer to.
-    most : int
-        Plans that are tried for a row at the most.
     progress : callable, optional
         Called with the number of rows of each block that is done.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -164,7 +157,7 @@ def evaluate_resolved(
     InputError
         As :func:`resolve` and :func:`xlperf.engine.evaluate`.
     """
-    resolved = resolve(plans, catalog, most, None, most_accelerators)
+    resolved = resolve(plans, catalog, **bounds)
     results = evaluate(resolved.plans, catalog, progress)
     return resolved.plans, with_notes(results, resolved.notes)
 

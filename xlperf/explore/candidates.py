@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -55,6 +55,13 @@ KINDS: dict[str, tuple[Callable[[Space], None], type[PartialPlan], Sequence[Rule
     "training": (cross_training, PartialTraining, TRAINING_RULES),
     "inference": (cross_inference, PartialInference, ()),
 }
+
+
+class Bounds(TypedDict, total=False):
+    """How many plans, and how many accelerators, ``auto`` stands for at the most."""
+
+    most: int
+    most_accelerators: float
 
 
 class Candidates(NamedTuple):
@@ -189,10 +196,10 @@ def candidates(
     plan: Table,
     catalog: Catalog,
     values: Mapping[str, np.ndarray] | None = None,
-    most: int = MOST_CANDIDATES,
-    most_accelerators: float = MOST_ACCELERATORS,
     counts: Array | None = None,
     num_points: int = 1,
+    most: int = MOST_CANDIDATES,
+    most_accelerators: float = MOST_ACCELERATORS,
 ) -> Candidates:
     """All plans that one plan stands for: its ``auto`` cells and columns with stated values in every combination.
 
@@ -211,14 +218,14 @@ def candidates(
         What it refers to.
     values : mapping of str to array, optional
         Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
-    most : int
-        Plans at the most.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
     counts : array, optional
         The only numbers of accelerators that ``auto`` stands for. [-]
     num_points : int
         Loads that each plan gets afterwards. [-]
+    most : int
+        Plans at the most.
+    most_accelerators : float
+        Largest number of accelerators that ``auto`` stands for. [-]
 
     Returns
     -------
@@ -333,9 +340,8 @@ def expanded(
     plans: Table,
     catalog: Catalog,
     without: Collection[str] = (),
-    most: int = MOST_CANDIDATES,
-    most_accelerators: float = MOST_ACCELERATORS,
     num_points: int = 1,
+    **bounds: Unpack[Bounds],
 ) -> Table:
     """Plans with every row that says ``auto`` replaced by all plans that it stands for.
 
@@ -347,12 +353,10 @@ def expanded(
         What they refer to.
     without : collection of str
         Columns whose ``auto`` is left blank.
-    most : int
-        Plans that a row may stand for.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
     num_points : int
         Loads that each plan gets afterwards. [-]
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -372,7 +376,7 @@ def expanded(
     faults: list[Fault] = []
     for row in range(len(plans)):
         try:
-            parts.append(candidates(plain.take([row]), catalog, None, most, most_accelerators, None, num_points).plans)
+            parts.append(candidates(plain.take([row]), catalog, num_points=num_points, **bounds).plans)
         except InputError as error:
             faults += error.faults
     if faults:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto_values import LOADS, MOST_ACCELERATORS, NUM_POINTS, load_steps
-from xlperf.explore.candidates import expanded
+from xlperf.explore.auto_values import LOADS, NUM_POINTS, load_steps
+from xlperf.explore.candidates import Bounds, expanded
 from xlperf.explore.space import MOST_PLANS, grid
 
 SHOWN = ("tokens_per_second_per_user", "tokens_per_second_per_accelerator", "ttft", "tpot", "running_batch")
@@ -69,8 +69,7 @@ def points(
     values: Mapping[str, np.ndarray] | None = None,
     num_points: int = NUM_POINTS,
     progress: Progress | None = None,
-    most: int = MOST_PLANS,
-    most_accelerators: float = MOST_ACCELERATORS,
+    **bounds: Unpack[Bounds],
 ) -> Frontier:
     """Every plan of a grid at every load, in the order of the grid.
 
@@ -87,10 +86,8 @@ def points(
         Loads of each plan where they are chosen. [-]
     progress : callable, optional
         Called with the number of points of each block that is done.
-    most : int
-        Points at the most.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -106,10 +103,11 @@ def points(
         raise InputError(Fault("", f"these are {plans.kind} plans; a frontier needs inference plans"))
     values = values or {}
     given = [name for name in LOADS if name in values]
-    plans = table = expanded(plans, catalog, {*LOADS, *values}, most, most_accelerators, 1 if given else num_points)
+    plans = table = expanded(plans, catalog, {*LOADS, *values}, 1 if given else num_points, **bounds)
     if given:  # a load of the grid takes the place of that of the plan
         blank = np.full(len(plans), np.nan)
         table = Table(plans.kind, {**plans.columns, **dict.fromkeys(LOADS, blank)}, plans.place, plans.auto)
+    most = bounds.get("most", MOST_PLANS)
     table = grid(table, values, most)
     if not given:
         table = loads(table, catalog, num_points, most)
@@ -128,8 +126,7 @@ def frontier(
     values: Mapping[str, np.ndarray] | None = None,
     num_points: int = NUM_POINTS,
     progress: Progress | None = None,
-    most: int = MOST_PLANS,
-    most_accelerators: float = MOST_ACCELERATORS,
+    **bounds: Unpack[Bounds],
 ) -> Frontier:
     """The points of a grid of which no other gives each user as many tokens per second and an accelerator more.
 
@@ -147,10 +144,8 @@ def frontier(
         Loads of each plan where they are chosen. [-]
     progress : callable, optional
         Called with the number of points of each block that is done.
-    most : int
-        Points at the most.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -163,7 +158,7 @@ def frontier(
     InputError
         As :func:`points`.
     """
-    every = points(plans, catalog, values, num_points, progress, most, most_accelerators)
+    every = points(plans, catalog, values, num_points, progress, **bounds)
     rows = [group[unbeaten(every.results.take(group))] for group in _rivals(every.plans, catalog)]
     index = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
     return Frontier(every.plans.take(index), every.results.take(index))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from xlperf.catalog.schema import Column, split_header, unit_of
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto_values import MOST_ACCELERATORS, Counts
-from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidates, uneven_chunks
+from xlperf.explore.auto_values import Counts
+from xlperf.explore.candidates import Bounds, Candidates, candidates, uneven_chunks
 from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of, tightest
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
@@ -172,10 +172,9 @@ def search(
     limits: Sequence[Limit] = (),
     values: Mapping[str, np.ndarray] | None = None,
     top: int | None = 1,
-    most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
-    most_accelerators: float = MOST_ACCELERATORS,
     lead: Lead | None = None,
+    **bounds: Unpack[Bounds],
 ) -> Search:
     """The best of all plans that one plan stands for.
 
@@ -199,14 +198,12 @@ def search(
         Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
     top : int, optional
         How many plans to keep; None: all that are good.
-    most : int
-        Plans that are tried at the most.
     progress : callable, optional
         Called with the number of plans of each block that is done.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
     lead : tuple of str and bool, optional
         As for :func:`ranked`.
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -220,17 +217,17 @@ def search(
     """
     if split_header(objective)[0] == "num_accelerators":
         objective, lead = "", ("num_accelerators", False)
-    tried = candidates(plan, catalog, values, most, most_accelerators)
+    tried = candidates(plan, catalog, values, **bounds)
     goal = objective_of(plan.kind, objective) if objective else default_objective(plan, tried.searched)
-    bounds = (*limits, *own_targets(plan))
+    targets = (*limits, *own_targets(plan))
 
     def best(tried: Candidates) -> Search:
         if not tried.even:
-            return ranked(tried, catalog, goal, bounds, top, progress, lead)
-        found = ranked(tried, catalog, goal, bounds, top and max(top, REFINED), progress, lead)
+            return ranked(tried, catalog, goal, targets, top, progress, lead)
+        found = ranked(tried, catalog, goal, targets, top and max(top, REFINED), progress, lead)
         more = uneven_chunks(found.plans.take(slice(REFINED)), catalog, tried.searched)
         if len(more) and found.kind != ILLEGAL:
-            own = ranked(tried._replace(plans=more, counts=None), catalog, goal, bounds, top, progress, lead)
+            own = ranked(tried._replace(plans=more, counts=None), catalog, goal, targets, top, progress, lead)
             return _joined(found, own, top)
         return found
 
@@ -239,7 +236,7 @@ def search(
         near = found.counts.between(float(found.plans["num_accelerators"][0]))
         if found.kind == ILLEGAL or not len(near):
             break
-        more = candidates(plan, catalog, values, most, most_accelerators, near)
+        more = candidates(plan, catalog, values, near, **bounds)
         found = _joined(found, best(more), top)
 
     place = partial(place_of_row, plan.place, np.zeros(len(found.plans), dtype=np.int64))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto_values import MOST_ACCELERATORS
-from xlperf.explore.candidates import MOST_CANDIDATES
+from xlperf.explore.candidates import Bounds
 from xlperf.explore.objectives import Limit
 from xlperf.explore.search import Search, search
 from xlperf.explore.sweep import Varied, changed_catalog
@@ -49,9 +49,8 @@ def solve_plan(
     targets: Sequence[Limit],
     largest: bool = False,
     objective: str = "",
-    most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
-    most_accelerators: float = MOST_ACCELERATORS,
+    **bounds: Unpack[Bounds],
 ) -> Solution:
     """The least value of a column of a plan with which a plan fits and keeps its targets.
 
@@ -75,12 +74,10 @@ def solve_plan(
         Whether the largest value is sought.
     objective : str
         What decides among plans of that value.
-    most : int
-        Plans that are tried at the most.
     progress : callable, optional
         Called with the number of plans of each block that is done.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -94,7 +91,7 @@ def solve_plan(
     """
     stated = None if values is None else {name: values}
     lead = name, largest
-    found = search(plan, catalog, objective, targets, stated, 1, most, progress, most_accelerators, lead)
+    found = search(plan, catalog, objective, targets, stated, 1, progress, lead, **bounds)
     value = float(found.plans.number(name)[0]) if found.found else float("nan")
     return Solution(value, found)
 
@@ -106,9 +103,8 @@ def solve_catalog(
     targets: Sequence[Limit],
     largest: bool = False,
     objective: str = "",
-    most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
-    most_accelerators: float = MOST_ACCELERATORS,
+    **bounds: Unpack[Bounds],
 ) -> Solution:
     """The least number in a catalog sheet with which a plan fits and keeps its targets.
 
@@ -129,12 +125,10 @@ def solve_catalog(
         Whether the largest value is sought.
     objective : str
         What decides among plans.
-    most : int
-        Plans that are tried at the most.
     progress : callable, optional
         Called with the number of plans of each block that is done.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -149,9 +143,7 @@ def solve_catalog(
 
     def best_at(value: float) -> Search:
         own = changed_catalog(catalog, plan, [(varied, value)])
-        return search(
-            plan, own, objective, targets, top=1, most=most, progress=progress, most_accelerators=most_accelerators
-        )
+        return search(plan, own, objective, targets, progress=progress, **bounds)
 
     if not varied.ends:
         order = sorted(varied.values.tolist(), reverse=largest)

@@ -18,7 +18,7 @@ from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.plans import choice_codes
+from xlperf.engine.columns import choice_codes
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.columns import PlanColumns
 from xlperf.equations.plan.rules import Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from xlperf.catalog.schema import Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.auto import evaluate_resolved
-from xlperf.explore.auto_values import MOST_ACCELERATORS
-from xlperf.explore.candidates import MOST_CANDIDATES
+from xlperf.explore.candidates import Bounds
 from xlperf.explore.search import stacked
 from xlperf.explore.space import MOST_PLANS, grid, read_values
 
@@ -258,9 +257,8 @@ def sweep(
     catalog: Catalog,
     values: Mapping[str, np.ndarray],
     varied: Sequence[Varied] = (),
-    most: int = MOST_CANDIDATES,
     progress: Progress | None = None,
-    most_accelerators: float = MOST_ACCELERATORS,
+    **bounds: Unpack[Bounds],
 ) -> Sweep:
     """Evaluate every plan with every combination of values.
 
@@ -274,12 +272,10 @@ def sweep(
         Columns of the plans, as :func:`xlperf.explore.space.read_values` has them.
     varied : sequence of Varied
         Columns of the catalog, changed in the rows that the plans name.
-    most : int
-        Plans that a row with ``auto`` may stand for; where it is more than a million also those of the sweep.
     progress : callable, optional
         Called with the number of plans of each block that is done.
-    most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
+    **bounds : Bounds
+        How many plans, and how many accelerators, ``auto`` stands for at the most.
 
     Returns
     -------
@@ -292,7 +288,7 @@ def sweep(
         Where there are more than a million, and as :func:`xlperf.explore.auto.evaluate_resolved`.
     """
     points = combinations(varied)
-    largest = max(most, MOST_PLANS)
+    largest = max(bounds.get("most", MOST_PLANS), MOST_PLANS)
     table = grid(plans, values, largest)
     if len(points) * len(table) > largest:
         problem = f"the sweep has {len(points) * len(table):,} plans, more than {largest:,} (--most of the commands)"
@@ -300,7 +296,7 @@ def sweep(
     shown, reached = [], []
     for point in points:
         own = changed_catalog(catalog, table, point) if point else catalog
-        resolved, results = evaluate_resolved(table, own, most, progress, most_accelerators)
+        resolved, results = evaluate_resolved(table, own, progress, **bounds)
         shown.append(resolved)
         reached.append(results)
     columns = [

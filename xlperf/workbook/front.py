@@ -13,7 +13,7 @@ from xlperf.addin.functions import PREFIX
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, TECHNOLOGY_TABLES, results_of, schema, table_schema
 from xlperf.workbook.data_sheets import CATALOG_NAME, DATA_SHEETS, LIVE_RESULTS, choices_of, column_validation, names_of
 from xlperf.workbook.package import FLAG_FORMAT, Formulas
-from xlperf.workbook.style import link, number_format, page_setup, put, title
+from xlperf.workbook.style import column_widths, link, number_format, page_setup, put, title
 from xlperf.workbook.tco import TITLE
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def front_sheet(
     """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
-    for column, width in zip("ABCDEFGHIJ", (2, 46, 28, 3, 46, 28, 24, 12, 12, 12), strict=True):
-        sheet.column_dimensions[column].width = width
+    column_widths(sheet, 2, 46, 28, 3, 46, 28, 24, 12, 12, 12)
     _wide(sheet, 4, _WORDS, 30)
     put(sheet["B6"], "How to use it", "xlperf heading")
     for number, words in enumerate(_STEPS, start=1):

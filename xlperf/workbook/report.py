@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,16 @@ from xlperf.workbook import style
 from xlperf.workbook.package import save_workbook
 from xlperf.workbook.report_assumptions import assumptions_sheet, catalog_sheet, reasons_sheet, used_rows
 from xlperf.workbook.report_breakdown import inference_time_sheet, memory_sheet, step_time_sheet
+from xlperf.workbook.report_chiplets import basis_of, chiplet_sheet
+from xlperf.workbook.report_cost import (
+    accelerator_cost_sheet,
+    bridge_sheet,
+    owned_groups,
+    token_cost_sheet,
+    used_designs,
+)
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, plural
-from xlperf.workbook.report_limits import Limits, curves, limits_sheet
-from xlperf.workbook.report_roofline import Explain, chosen, roofline_sheet
+from xlperf.workbook.report_limits import Explain, Limits, curves, leading_plans, limits_sheet, roofline_sheet
 from xlperf.workbook.report_summary import summary_sheet
 from xlperf.workbook.style import add_styles, page_setup
 from xlperf.workbook.tables import data_rows, write_table
@@ -136,41 +144,21 @@ def report_workbook(
     workbook = load_workbook(resources.template("report.xlsx"))
     add_styles(workbook)
     _properties(workbook, report)
-    for name in ("training", "inference"):
-        group = report.group(name)
-        time = "step time" if name == "training" else "inference time"
-        if group is None:
-            _drop(workbook, name, time)
-            continue
-        _plan_sheet(workbook[name], group)
-        if not len(group.where(GOOD, TOO_LARGE)) or not group.time_parts():
-            _drop(workbook, time)
-        elif name == "training":
-            step_time_sheet(workbook[time], group)
-        else:
-            inference_time_sheet(workbook[time], group)
-    drawn = curves(report.group("inference"), catalog, limits)
-    if drawn:
-        limits_sheet(workbook["limits"], drawn)
-    else:
-        _drop(workbook, "limits")
-    computed = [g for g in groups if g.memory_parts()]
-    if computed:
-        memory_sheet(workbook["memory"], computed)
-    else:
-        _drop(workbook, "memory")
-    _cost_sheets(workbook, report)
-    if report.operators:
-        roofline_sheet(workbook["roofline"], report)
-    else:
-        _drop(workbook, "roofline")
-    reasons_sheet(workbook["reasons"], groups)
-    assumptions_sheet(workbook["assumptions"], report)
+    filled = {**_plan_sheets(report, limits), **_cost_sheets(report)}
+    memory = [group for group in groups if group.memory_parts()]
+    filled |= {
+        "memory": partial(memory_sheet, groups=memory) if memory else None,
+        "roofline": partial(roofline_sheet, report=report) if operators else None,
+        "reasons": partial(reasons_sheet, groups=groups),
+        "assumptions": partial(assumptions_sheet, report=report),
+    }
     for kind in CATALOG_TABLES:
-        if len(used_rows(report, kind)):
-            catalog_sheet(workbook[kind], report, kind)
+        filled[kind] = partial(catalog_sheet, report=report, kind=kind) if len(used_rows(report, kind)) else None
+    for name, fill in filled.items():
+        if fill is None:
+            workbook.remove(workbook[name])
         else:
-            _drop(workbook, kind)
+            fill(workbook[name])
     summary_sheet(workbook["summary"], report)
     workbook.active = 0
     return workbook
@@ -183,7 +171,7 @@ def _operators(
         from xlperf.engine import explain as explained
 
         explain = explained
-    return tuple((group, row, explain(group.plans, catalog, row)) for group in groups for row in chosen(group))
+    return tuple((group, row, explain(group.plans, catalog, row)) for group in groups for row in leading_plans(group))
 
 
 def _properties(workbook: Workbook, report: Report) -> None:
@@ -204,38 +192,35 @@ def _properties(workbook: Workbook, report: Report) -> None:
     properties.keywords = f"catalog {report.catalog.fingerprint}"
 
 
-def _cost_sheets(workbook: Workbook, report: Report) -> None:
+_Fill = Callable[["Worksheet"], None]
+"""Fills a sheet of the template."""
+
+
+def _plan_sheets(report: Report, limits: Limits | None) -> dict[str, _Fill | None]:
+    """Sheets of plans and of where their time goes; None for those without content."""
+    filled: dict[str, _Fill | None] = {}
+    for name, time, time_sheet in (
+        ("training", "step time", step_time_sheet),
+        ("inference", "inference time", inference_time_sheet),
+    ):
+        group = report.group(name)
+        timed = group is not None and len(group.where(GOOD, TOO_LARGE)) and group.time_parts()
+        filled[name] = partial(_plan_sheet, group=group) if group is not None else None
+        filled[time] = partial(time_sheet, group=group) if timed and group is not None else None
+    drawn = curves(report.group("inference"), report.catalog, limits)
+    return {**filled, "limits": partial(limits_sheet, drawn=drawn) if drawn else None}
+
+
+def _cost_sheets(report: Report) -> dict[str, _Fill | None]:
     """Sheets of cost, for the accelerators that the sheets servers and chiplets know."""
-    from xlperf.workbook.report_chiplets import basis_of, chiplet_sheet
-    from xlperf.workbook.report_cost import (
-        accelerator_cost_sheet,
-        bridge_sheet,
-        owned_groups,
-        token_cost_sheet,
-        used_designs,
-    )
-
-    groups = owned_groups(report)
-    if groups:
-        token_cost_sheet(workbook["token cost"], groups)
-        bridge_sheet(workbook["cost bridge"], report.catalog, groups)
-    else:
-        _drop(workbook, "token cost", "cost bridge")
-    designs = used_designs(report)
-    if len(designs):
-        accelerator_cost_sheet(workbook["accelerator cost"], report, designs)
-    else:
-        _drop(workbook, "accelerator cost")
+    groups, designs = owned_groups(report), used_designs(report)
     basis = basis_of(report, designs)
-    if basis is not None:
-        chiplet_sheet(workbook["chiplets or one die"], report, basis)
-    else:
-        _drop(workbook, "chiplets or one die")
-
-
-def _drop(workbook: Workbook, *names: str) -> None:
-    for name in names:
-        workbook.remove(workbook[name])
+    return {
+        "token cost": partial(token_cost_sheet, groups=groups) if groups else None,
+        "cost bridge": partial(bridge_sheet, catalog=report.catalog, groups=groups) if groups else None,
+        "accelerator cost": partial(accelerator_cost_sheet, report=report, designs=designs) if len(designs) else None,
+        "chiplets or one die": partial(chiplet_sheet, report=report, basis=basis) if basis is not None else None,
+    }
 
 
 def _plan_sheet(sheet: Worksheet, group: Plans) -> None:

@@ -12,19 +12,19 @@ from openpyxl.utils import get_column_letter
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
-from xlperf.workbook.report_breakdown import extra_column
 from xlperf.workbook.report_data import (
     GOOD,
     REFUSED,
     TOO_LARGE,
     Plans,
     Report,
+    extra_column,
     is_filled,
     listed,
     percent_words,
     plural,
 )
-from xlperf.workbook.style import page_setup, put
+from xlperf.workbook.style import column_widths, page_setup, put
 from xlperf.workbook.tables import data_rows, write_table
 
 if TYPE_CHECKING:
@@ -126,8 +126,7 @@ def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
     ]
     rows = [row for kind in CATALOG_TABLES if kind != "calibration" for row in _register(report, kind)]
     rows += _register_calibration(used_rows(report, "calibration"))
-    for letter, width in zip("ABCDEFG", (44, 14, 12, 9, 60, 60, 2), strict=True):
-        sheet.column_dimensions[letter].width = width
+    column_widths(sheet, 44, 14, 12, 9, 60, 60, 2)
     write_table(sheet, columns, rows, f"A{row + 1}", "rows_used", freeze=None, widths=False)
     sheet.freeze_panes = f"A{_TOP}"
     page_setup(sheet, row + 1)
@@ -211,8 +210,7 @@ def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
                 cells = [group.names[i], group.kind, i + 1, *machine, _WORDS[state], reasons[i]]
                 rows.append((order.index(state), cells))
     rows.sort(key=lambda row: row[0])
-    for letter, width in zip("ABCDEFG", (46, 12, 8, 22, 20, 19, 90), strict=True):
-        sheet.column_dimensions[letter].width = width
+    column_widths(sheet, 46, 12, 8, 22, 20, 19, 90)
     write_table(sheet, columns, [cells for _, cells in rows], f"A{_TOP}", "reasons", widths=False)
     if not rows:
         put(sheet.cell(_TOP + 1, 1), "No plan has a reason: all are legal and fit.", "xlperf text")

@@ -8,14 +8,12 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, OneCellAnchor
-from openpyxl.drawing.xdr import XDRPositiveSize2D
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.catalog.schema import Column
 from xlperf.workbook.charts import Cells, Part, colour, columns_with_line, horizontal_bars
-from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, number_words, plural, short
-from xlperf.workbook.style import page_setup, put
+from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, extra_column, number_words, plural, short
+from xlperf.workbook.style import chart_rows, even_rows, page_setup, place_chart, put
 from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
@@ -23,10 +21,8 @@ if TYPE_CHECKING:
 
 MOST_PLANS = 96
 _PER_CHART = 26
-CM_PER_ROW = 15.0 / 72 * 2.54
 _TOP = 4
 _BETWEEN = 3  # rows from the end of a table to the next chart; the page ends with the table
-_EMU_PER_CM = 360000
 _SHARE_WIDTH, _SIDE_WIDTH, _GAP = 20.5, 12.5, 0.3
 
 
@@ -37,11 +33,6 @@ class _Field:
     column: Column
     values: Sequence[Any]
     colour: str
-
-
-def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Column:
-    """A column that only a report has, in the shape of a schema column."""
-    return Column("report", name, kind, unit, "", "", (), "", False, meaning)
 
 
 def step_time_sheet(sheet: Worksheet, group: Plans) -> None:
@@ -169,10 +160,9 @@ class _Block:
 
     def _write(self, height: float) -> None:
         """Write the table below as many charts of one height as there are pages."""
-        self.chart_rows = ceil(height / CM_PER_ROW) + 1
+        self.chart_rows = chart_rows(height)
         self.header_row = self.top + self.chart_rows * len(self.pages) + 1
-        for row in range(self.top, self.header_row):
-            self.sheet.row_dimensions[row].height = 15.0
+        even_rows(self.sheet, self.top, self.header_row)
         key = extra_column("plan", "", f"Plan of the sheet {self.group.kind}", "name")
         self.sheet.column_dimensions["A"].width = 54
         rows = [list(row) for row in zip(self.labels, *(field.values for field in self.fields), strict=True)]
@@ -192,11 +182,7 @@ class _Block:
         return Part(header, self._cells(position + 2, page), self.fields[position].colour)
 
     def _place(self, chart: Any, page: int, left: float) -> None:
-        row = self.top + page * self.chart_rows
-        marker = AnchorMarker(col=0, colOff=round(left * _EMU_PER_CM), row=row - 1, rowOff=round(0.1 * _EMU_PER_CM))
-        extent = XDRPositiveSize2D(round(chart.width * _EMU_PER_CM), round(chart.height * _EMU_PER_CM))
-        chart.anchor = OneCellAnchor(_from=marker, ext=extent)
-        self.sheet.add_chart(chart)
+        place_chart(self.sheet, chart, self.top + page * self.chart_rows, left)
 
     def _of(self, page: tuple[int, int]) -> str:
         if len(self.pages) == 1:

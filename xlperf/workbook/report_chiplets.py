@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import crossover_volume
 from xlperf.workbook.charts import Cells, Points, curves
-from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
-from xlperf.workbook.report_data import Report, number_words
-from xlperf.workbook.style import FONT, INK, page_setup, put
+from xlperf.workbook.report_data import Report, extra_column, number_words
+from xlperf.workbook.style import FONT, INK, chart_rows, even_rows, page_setup, put
 from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ def chiplet_sheet(sheet: Worksheet, report: Report, basis: Basis) -> None:
     cell: Any = put(sheet.cell(_TOP, 1), words, "xlperf note")
     cell.alignment = Alignment(horizontal="left", vertical="center")
     sheet.column_dimensions["A"].width = 30
-    block = ceil(_SIZE[1] / CM_PER_ROW) + 1
+    block = chart_rows(_SIZE[1])
     last = _map(sheet, report.catalog, basis, _TOP + 1, block)
     sheet.row_breaks.append(Break(id=last + 1))
     _volumes(sheet, report.catalog, basis, last + 2, block)
@@ -113,8 +111,7 @@ def _map(sheet: Worksheet, catalog: Catalog, basis: Basis, top: int, block: int)
     made, one_time = _costs(catalog, basis, np.array(AREAS)[:, None], np.array(COUNTS)[None, :], 1.0)
     unit = made + one_time / MAP_VOLUME
     header = top + block + 1
-    for row in range(top, header - 1):
-        sheet.row_dimensions[row].height = 15.0
+    even_rows(sheet, top, header - 1)
     put(sheet.cell(header - 1, 1), f"Unit cost at {MAP_VOLUME:,.0f} units, chiplets alike", "xlperf heading")
     key = extra_column("silicon_area", "mm2", "Area of all dies together, without links", "number")
     columns = [
@@ -175,8 +172,7 @@ def _volumes(sheet: Worksheet, catalog: Catalog, basis: Basis, top: int, block: 
     volumes = np.array(VOLUMES)
     unit = made[None, :] + one_time[None, :] / volumes[:, None]
     header = top + block + 1
-    for row in range(top, header - 1):
-        sheet.row_dimensions[row].height = 15.0
+    even_rows(sheet, top, header - 1)
     put(sheet.cell(header - 1, 1), f"Unit cost of {SPLIT_AREA:,.0f} mm2 over volume", "xlperf heading")
     key = extra_column("volume", "", "Units that carry the one-time costs", "number")
     columns = [extra_column(name.replace(" ", "_"), "USD", f"Unit cost of {name}") for name, _, _ in kinds]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, OneCellAnchor
-from openpyxl.drawing.xdr import XDRPositiveSize2D
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
@@ -24,9 +21,8 @@ from xlperf.engine.ownership import (
 )
 from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.workbook.charts import Cells, Part, horizontal_bars, tornado, waterfall
-from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
-from xlperf.workbook.report_data import Plans, Report, number_words, plural, short
-from xlperf.workbook.style import NAVY, page_setup, put
+from xlperf.workbook.report_data import Plans, Report, extra_column, number_words, plural, short
+from xlperf.workbook.style import NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
 from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
 
 MOST_PLANS = 40
 _TOP = 4
-_EMU_PER_CM = 360000
 _ACROSS = 33.4
 _HEIGHT = 8.9
 _COLOURS = {
@@ -103,12 +98,10 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
     servers, rows = _servers_of(table, catalog)
     hours = evaluate_servers(servers) if len(servers) else None
     decisive = cost_sensitivity(table, catalog)
-    for letter, width in zip("ABCDEFGHIJ", (32, 32, 14, 14, 12, 14, 14, 14, 14, 14), strict=True):
-        sheet.column_dimensions[letter].width = width
-    block = ceil(_HEIGHT / CM_PER_ROW) + 1
+    column_widths(sheet, 32, 32, 14, 14, 12, 14, 14, 14, 14, 14)
+    block = chart_rows(_HEIGHT)
     top = _TOP + block * len(table) + 1
-    for row in range(_TOP, top):
-        sheet.row_dimensions[row].height = 15.0
+    even_rows(sheet, _TOP, top)
     price = [step for row in range(len(table)) for step in _price_steps(table, made, row)]
     price_top = top + 1
     put(sheet.cell(price_top - 1, 1), "From the wafer to the price of an accelerator", "xlperf heading")
@@ -236,7 +229,7 @@ def _waterfall(
     chart = waterfall(
         words, cells(2)[1], cells(3), cells(4), colours, axis_title=unit, number=number, size=(width, _HEIGHT)
     )
-    _place(sheet, chart, row, left)
+    place_chart(sheet, chart, row, left)
 
 
 def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> int:
@@ -283,14 +276,7 @@ def _tornado_chart(sheet: Worksheet, decisive: Table, top: int, subject: str, ro
         number="#,##0",
         size=(_ACROSS - left, _HEIGHT),
     )
-    _place(sheet, chart, row, left)
-
-
-def _place(sheet: Worksheet, chart: Any, row: int, left: float) -> None:
-    marker = AnchorMarker(col=0, colOff=round(left * _EMU_PER_CM), row=row - 1, rowOff=round(0.1 * _EMU_PER_CM))
-    extent = XDRPositiveSize2D(round(chart.width * _EMU_PER_CM), round(chart.height * _EMU_PER_CM))
-    chart.anchor = OneCellAnchor(_from=marker, ext=extent)
-    sheet.add_chart(chart)
+    place_chart(sheet, chart, row, left)
 
 
 def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
@@ -337,9 +323,8 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
     ]
     count = len(labels)
     height = max(8.0, 4.6 + 0.55 * count)
-    header = top + ceil(height / CM_PER_ROW) + 2
-    for line in range(top, header):
-        sheet.row_dimensions[line].height = 15.0
+    header = top + chart_rows(height) + 1
+    even_rows(sheet, top, header)
     sheet.row_breaks.append(Break(id=header - 1))
     key = extra_column("plan", "", f"Plan of the sheet {group.kind}", "name")
     total = declared[whole]
@@ -379,7 +364,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
         percent=True,
         size=(_ACROSS + 8.0, height),
     )
-    _place(sheet, chart, top, 0.0)
+    place_chart(sheet, chart, top, 0.0)
     last = second + count
     left_out = len(group) - count
     if left_out:
@@ -392,8 +377,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
 def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
     """Fill the sheet that goes from cost and energy at the sheet prices to those of the owner, line by line."""
     top = _TOP
-    for letter, width in zip("ABCDEF", (54, 66, 14, 14, 14, 14), strict=True):
-        sheet.column_dimensions[letter].width = width
+    column_widths(sheet, 54, 66, 14, 14, 14, 14)
     for group, _ in groups:
         named = Table(
             group.kind, {**group.plans.columns, "name": np.array(group.names, dtype=object)}, group.plans.place
@@ -414,6 +398,3 @@ def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plan
 def _number(costs: Table, column: Column, row: int) -> float | None:
     value = float(costs[column.name][row]) / unit_of(column).factor
     return value if np.isfinite(value) else None
-
-
-__all__ = ["accelerator_cost_sheet", "bridge_sheet", "owned_groups", "token_cost_sheet", "used_designs"]

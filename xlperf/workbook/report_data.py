@@ -175,6 +175,11 @@ def is_filled(table: Table, column: Column) -> bool:
     return bool((values != "").any() if column.is_text else (~np.isnan(values)).any())
 
 
+def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Column:
+    """A column that only a report has, in the shape of a schema column."""
+    return Column("report", name, kind, unit, "", "", (), "", False, meaning)
+
+
 def short(text: str, most: int = 46) -> str:
     """A text cut to a length, with an ellipsis where it was cut.
 

@@ -1,19 +1,22 @@
-"""Limits of serving: the largest batch, and throughput of an accelerator against speed for a user at every load."""
+"""What limits plans: operators in the roofline chart; throughput against speed per user at every load of a service."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from openpyxl.worksheet.pagebreak import Break
 
-from xlperf.catalog.schema import column, unit_of
+from xlperf.base.units import factor
+from xlperf.catalog.schema import column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.engine.devices import accelerators_of
+from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.workbook.charts import Cells, Points, log_scatter
-from xlperf.workbook.report_breakdown import CM_PER_ROW, extra_column
-from xlperf.workbook.report_data import GOOD, Plans, short
-from xlperf.workbook.style import page_setup, put
+from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, distinct, extra_column, number_words, short
+from xlperf.workbook.style import chart_rows, even_rows, page_setup, put
 from xlperf.workbook.tables import data_rows, write_table
 
 if TYPE_CHECKING:
@@ -69,9 +72,8 @@ def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) 
 
 def limits_sheet(sheet: Worksheet, drawn: list[Curve]) -> None:
     """Fill the sheet of limits: a chart, a line of limits for each plan, and a line for each load."""
-    first = _TOP + int(np.ceil(_HEIGHT / CM_PER_ROW)) + 2
-    for row in range(_TOP, first):
-        sheet.row_dimensions[row].height = 15.0
+    first = _TOP + chart_rows(_HEIGHT) + 1
+    even_rows(sheet, _TOP, first)
     sheet.column_dimensions["A"].width = 54
     key = extra_column("plan", "", "Plan of the sheet inference", "name")
     put(sheet.cell(first - 1, 1), "Limits", "xlperf heading")
@@ -137,3 +139,156 @@ def _chart(sheet: Worksheet, first: int, second: int, spans: list[tuple[int, int
         size=(_WIDTH, _HEIGHT),
     )
     sheet.add_chart(chart, f"A{_TOP}")
+
+
+Explain = Callable[[Table, "Catalog", int], Table]
+
+_ROOFLINE_HEIGHT = 18.0
+_ROOFLINE_WIDTH = 38.0
+_PLAN_COLOURS = ("2F6DB5", "E08A2E", "2E9E8F", "C0392B", "8C6BB1", "5B8C3A")
+_ROOF_COLOURS = ("44515E", "8A6D3B", "3B6E8A", "7A4B7A", "55703F", "8A3B3B")
+_DASHES = ("solid", "dash", "sysDot", "dashDot", "lgDash", "lgDashDot")
+_PHASE_MARKERS = {"forward": "circle", "backward": "triangle", "prefill": "square", "decode": "diamond"}
+_RANK = {"training": "mfu", "inference": "tokens_per_second_per_accelerator"}
+
+
+def leading_plans(group: Plans, most: int = 2) -> list[int]:
+    """Rows worth a look: the best plan of each accelerator, of those accelerators that lead."""
+    rows = group.where(GOOD)
+    if not len(rows):
+        rows = group.where(TOO_LARGE)
+    value = np.nan_to_num(group.number(_RANK[group.kind])[rows])
+    found: dict[str, int] = {}
+    for row in rows[np.argsort(-value, kind="stable")].tolist():
+        found.setdefault(group.accelerators[row], row)
+    return list(found.values())[:most]
+
+
+@dataclass(frozen=True)
+class _Roof:
+    """Roof of one accelerator in one precision; rates in FLOP/s and B/s."""
+
+    name: str
+    peak: float
+    bandwidth: float
+
+    @property
+    def ridge(self) -> float:
+        return self.peak / self.bandwidth
+
+
+def _roofs(report: Report) -> list[_Roof]:
+    accelerators = accelerators_of(report.catalog).table
+    roofs = []
+    for group, row, _ in report.operators:
+        index = int(report.index("accelerators", group)[row])
+        name = str(accelerators["accelerator"][index])
+        given = str(group.plans.text("activation_precision")[row]) or str(group.plans.text("precision", "bf16")[row])
+        precision = given.lower().replace("fp16", "bf16")
+        bandwidth = float(accelerators["memory_bandwidth"][index])
+        peak = float(accelerators.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[index])
+        if not np.isfinite(peak):
+            precision, peak = "bf16", float(accelerators["peak_flop_rate_bf16"][index])
+        rates = f"{number_words(peak / factor('TFLOP/s'))} TFLOP/s, {number_words(bandwidth / factor('TB/s'))} TB/s"
+        roofs.append(_Roof(f"{name} {precision}: {rates}", peak, bandwidth))
+    return [next(roof for roof in roofs if roof.name == name) for name in distinct([roof.name for roof in roofs])]
+
+
+def roofline_sheet(sheet: Worksheet, report: Report) -> None:
+    """Fill the sheet that draws operators of a few plans under the rooflines of their accelerators."""
+    schema = table_schema("operators")
+    key = extra_column("plan", "", "Plan that the operator belongs to", "name")
+    rate = extra_column("flop_rate", "TFLOP/s", "FLOP over time of one call")
+    rows: list[list[float | bool | str | None]] = []
+    spans: list[tuple[str, str, int, int]] = []
+    for group, row, table in report.operators:
+        label = short(group.names[row], 52)
+        columns = [column for column in schema.columns if column.name in table]
+        flop, time = table["flop"], table["time"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reached = flop / time / factor("TFLOP/s")
+        drawn = (flop > 0) & (table["traffic"] > 0) & (time > 0)
+        phases = table.text("phase")
+        shown = data_rows(table, columns)
+        for phase in distinct([str(name) for name in phases]):
+            members = np.flatnonzero(phases == phase)
+            members = members[np.argsort(~drawn[members], kind="stable")]
+            count = int(drawn[members].sum())
+            first = len(rows)
+            for i in members.tolist():
+                value = float(reached[i]) if drawn[i] else None
+                rows.append([label, *shown[i], value])
+            if count:
+                spans.append((f"{label}: {phase}", phase, first, first + count - 1))
+    columns = [column for column in schema.columns if all(column.name in table for _, _, table in report.operators)]
+    header = _TOP + chart_rows(_ROOFLINE_HEIGHT) + 1
+    even_rows(sheet, _TOP, header)
+    sheet.column_dimensions["A"].width = 54
+    write_table(sheet, [key, *columns, rate], rows, f"A{header}", "operators", freeze=None, fitted=True)
+    sheet.row_breaks.append(Break(id=header - 1))
+    names = [column.name for column in columns]
+    x_column, y_column = names.index("arithmetic_intensity") + 2, len(columns) + 2
+    _roofline_chart(sheet, report, spans, header, x_column, y_column, len(rows))
+    page_setup(sheet, header)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _roofline_chart(
+    sheet: Worksheet,
+    report: Report,
+    spans: list[tuple[str, str, int, int]],
+    header: int,
+    x_column: int,
+    y_column: int,
+    count: int,
+) -> None:
+    """Draw the operators and the rooflines; their names and corners are in a second table below."""
+    roofs = _roofs(report)
+    x = np.array([v for v in Cells(sheet, x_column, header + 1, header + count).values if v], dtype=float)
+    y = np.array([v for v in Cells(sheet, y_column, header + 1, header + count).values if v], dtype=float)
+    ridges = [roof.ridge for roof in roofs]
+    x_low, x_high = _decades(np.concatenate([x, ridges]))
+    peaks = [roof.peak / factor("TFLOP/s") for roof in roofs]
+    y_low, y_high = _decades(np.concatenate([y, peaks]))
+    second = header + count + 3
+    put(sheet.cell(second - 1, 1), "Series of the chart", "xlperf heading")
+    intensity = unit_of(table_schema("operators").by_name["arithmetic_intensity"]).factor
+    lines: list[list[float | str | None]] = [[name, None, None] for name, _, _, _ in spans]
+    for roof in roofs:
+        slope = roof.bandwidth / factor("TFLOP/s")
+        for at in (max(x_low, y_low / slope), roof.ridge, x_high):
+            lines.append([roof.name, at / intensity, min(roof.peak / factor("TFLOP/s"), at * slope)])
+    key = extra_column("series", "", "Name of a series of the chart: operators of a plan, or a roofline", "name")
+    at_column = extra_column("roof_intensity", "FLOP/B", "Arithmetic intensity of a corner of a roofline")
+    rate_column = extra_column("roof_flop_rate", "TFLOP/s", "FLOP rate of a corner of a roofline")
+    write_table(sheet, [key, at_column, rate_column], lines, f"A{second}", "roofs", freeze=None, widths=False)
+    labels = distinct([name.rsplit(": ", 1)[0] for name, _, _, _ in spans])
+    points = []
+    for i, (name, phase, first, last) in enumerate(spans):
+        cells = [Cells(sheet, column, header + 1 + first, header + 1 + last) for column in (x_column, y_column)]
+        title = Cells(sheet, 1, second + 1 + i, second + 1 + i)
+        shade = _PLAN_COLOURS[labels.index(name.rsplit(": ", 1)[0]) % len(_PLAN_COLOURS)]
+        points.append(Points(title, cells[0], cells[1], shade, _PHASE_MARKERS.get(phase, "x")))
+    for i in range(len(roofs)):
+        first = second + 1 + len(spans) + 3 * i
+        cells = [Cells(sheet, column, first, first + 2) for column in (2, 3)]
+        shade, dash = _ROOF_COLOURS[i % len(_ROOF_COLOURS)], _DASHES[i % len(_DASHES)]
+        points.append(Points(Cells(sheet, 1, first, first), cells[0], cells[1], shade, "", dash))
+    chart = log_scatter(
+        "Roofline: operators of the chosen plans, one accelerator",
+        points,
+        x_title="arithmetic intensity (FLOP/B of main memory)",
+        y_title="FLOP rate (TFLOP/s)",
+        x_range=(x_low, x_high),
+        y_range=(y_low, y_high),
+        size=(_ROOFLINE_WIDTH, _ROOFLINE_HEIGHT),
+    )
+    sheet.add_chart(chart, f"A{_TOP}")
+
+
+def _decades(values: np.ndarray) -> tuple[float, float]:
+    """Powers of ten around all values, six at the most below the highest."""
+    values = values[np.isfinite(values) & (values > 0)]
+    high = np.ceil(np.log10(values.max()) + 0.05)
+    low = max(np.floor(np.log10(values.min())), high - 6)
+    return float(10.0**low), float(10.0**high)

@@ -15,7 +15,6 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column
 from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
-from xlperf.workbook.report_breakdown import extra_column
 from xlperf.workbook.report_data import (
     GOOD,
     REFUSED,
@@ -23,12 +22,13 @@ from xlperf.workbook.report_data import (
     Plans,
     Report,
     distinct,
+    extra_column,
     listed,
     number_words,
     percent_words,
     plural,
 )
-from xlperf.workbook.style import link, page_setup, put
+from xlperf.workbook.style import column_widths, heading, link, page_setup, put
 from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
@@ -51,36 +51,40 @@ SHEETS = {row["sheet"]: row["contents"] for row in resources.rows("workbook/repo
 
 def summary_sheet(sheet: Worksheet, report: Report) -> None:
     """Fill the first sheet."""
-    for letter, width in zip("ABCDEFGHIJ", (25, 50, 22, 13, 13, 13, 13, 13, 13, 13), strict=True):
-        sheet.column_dimensions[letter].width = width
+    column_widths(sheet, 25, 50, 22, 13, 13, 13, 13, 13, 13, 13)
     row = _tiles(sheet, report, 4) + 1
     for words, found in (("Findings of the study", report.found), ("Key findings", findings(report))):
         if not found:
             continue
-        row = _heading(sheet, row, words)
-        row = _findings(sheet, found, row) + 1
+        row = heading(sheet, row, words)
+        row = finding_rows(sheet, found, row, _LAST, _ACROSS) + 1
     row -= 1
     sheet.row_breaks.append(Break(id=row - 1))
     for group in report.groups:
         if len(group.where(GOOD)):
-            row = _heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
+            row = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
             row = _top(sheet, group, row)
-    _links(sheet, _heading(sheet, row + 1, "Sheets of this report"))
+    _links(sheet, heading(sheet, row + 1, "Sheets of this report"))
     sheet.freeze_panes = "A4"
     page_setup(sheet)
     sheet.print_title_rows = "1:3"
 
 
-def _findings(sheet: Worksheet, found: Sequence[Finding], row: int) -> int:
-    """A finding in each row; the row below them."""
+def finding_rows(sheet: Worksheet, found: Sequence[Finding], row: int, last: int, across: int) -> int:
+    """A finding in each row, up to the last column, so many characters in a line; the row below them."""
     for finding in found:
         tag: Any = put(sheet.cell(row, 1), finding.tag, "xlperf text")
         tag.font = Font(name=style.FONT, size=10, bold=True, color=_TONES[finding.tone])
-        put(sheet.cell(row, 2), finding.words, "xlperf text")
-        sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=_LAST)
-        sheet.row_dimensions[row].height = 13.5 * -(-len(finding.words) // _ACROSS) + 4
-        row += 1
+        row = wide_text(sheet, row, 2, last, finding.words, across)
     return row
+
+
+def wide_text(sheet: Worksheet, row: int, first: int, last: int, words: str, across: int) -> int:
+    """Words over merged columns, so many characters in a line; the row below them."""
+    put(sheet.cell(row, first), words, "xlperf text")
+    sheet.merge_cells(start_row=row, start_column=first, end_row=row, end_column=last)
+    sheet.row_dimensions[row].height = 13.5 * -(-len(words) // across) + 4
+    return row + 1
 
 
 def _links(sheet: Worksheet, row: int) -> None:
@@ -94,12 +98,6 @@ def _links(sheet: Worksheet, row: int) -> None:
         put(sheet.cell(line, column + 1), SHEETS[name], "xlperf text")
         if column == 3:
             sheet.merge_cells(start_row=line, start_column=4, end_row=line, end_column=_LAST)
-
-
-def _heading(sheet: Worksheet, row: int, words: str) -> int:
-    put(sheet.cell(row, 1), words, "xlperf heading")
-    sheet.row_dimensions[row].height = 24
-    return row + 1
 
 
 def _tiles(sheet: Worksheet, report: Report, row: int) -> int:

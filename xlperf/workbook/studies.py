@@ -12,7 +12,6 @@ from openpyxl.chart.marker import Marker
 from openpyxl.chart.shapes import GraphicalProperties
 from openpyxl.drawing.line import LineProperties
 from openpyxl.formatting.rule import ColorScaleRule
-from openpyxl.styles import Font
 from openpyxl.utils import get_column_letter
 
 from xlperf.studies import NAMES, study
@@ -35,14 +34,25 @@ from xlperf.workbook.charts import (
     scatter_chart,
 )
 from xlperf.workbook.package import replace_file, workbook_bytes
-from xlperf.workbook.style import add_styles, fitted_format, link, page_setup, put, title
+from xlperf.workbook.report_summary import finding_rows, wide_text
+from xlperf.workbook.style import (
+    add_styles,
+    chart_rows,
+    column_widths,
+    fitted_format,
+    heading,
+    link,
+    page_setup,
+    put,
+    title,
+)
 from xlperf.workbook.tables import data_rows, table_name, write_table
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
-    from xlperf.studies.outcome import Chart, Finding, Inputs, Outcome, Study, StudySheet
+    from xlperf.studies.outcome import Chart, Inputs, Outcome, Study, StudySheet
 
 
 _TOP = 4
@@ -57,8 +67,7 @@ def study_package(study: Study) -> bytes:
     add_styles(book)
     sheet = book.create_sheet(SHEET)
     title(sheet, study.title, study.question)
-    for letter, width in zip("ABCD", (34, 44, 12, 100), strict=True):
-        sheet.column_dimensions[letter].width = width
+    column_widths(sheet, 34, 44, 12, 100)
     for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
         put(sheet.cell(_TOP, column), words, "xlperf header")
     for row, setting in enumerate(study.settings, start=_TOP + 1):
@@ -105,8 +114,6 @@ def build_studies(*names: str) -> list[Path]:
 
 
 _TOP = 4
-_ROW = 15.0  # height of a row without one of its own, in points
-_TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
 
 
 def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
@@ -121,18 +128,13 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     colour.tabColor = style.TEAL
     title(sheet, study.title, study.question)
     link(sheet["A3"], "summary", "to the summary")
-    for letter, width in zip("ABCD", (30, 52, 12, 90), strict=True):
-        sheet.column_dimensions[letter].width = width
-    row = _heading(sheet, _TOP, "Findings")
+    column_widths(sheet, 30, 52, 12, 90)
+    row = heading(sheet, _TOP, "Findings")
     row = finding_rows(sheet, outcome.findings, row, 4, 150)
-    row = _heading(sheet, row + 1, "Published")
-    put(sheet.cell(row, 1), study.published, "xlperf text")
-    sheet.merge_cells(start_row=row, start_column=1, end_row=row, end_column=4)
-    sheet.cell(row, 1).alignment = style_wrap()
-    sheet.row_dimensions[row].height = 13.5 * -(-len(study.published) // 160) + 4
-    row += 2
+    row = heading(sheet, row + 1, "Published")
+    row = wide_text(sheet, row, 1, 4, study.published, 160) + 1
     if study.settings:
-        row = _heading(sheet, row, "Settings")
+        row = heading(sheet, row, "Settings")
         for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
             put(sheet.cell(row, column), words, "xlperf header")
         for setting in study.settings:
@@ -143,45 +145,15 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
             put(sheet.cell(row, 3), setting.unit if setting.unit != "-" else None, "xlperf text")
             put(sheet.cell(row, 4), setting.meaning, "xlperf text")
         row += 2
-    row = _heading(sheet, row, "Sheets of this study")
+    row = heading(sheet, row, "Sheets of this study")
     for source in outcome.sheets:
         link(sheet.cell(row, 1), source.name, source.name)
-        put(sheet.cell(row, 2), source.heading, "xlperf text")
-        sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=4)
-        sheet.cell(row, 2).alignment = style_wrap()
-        sheet.row_dimensions[row].height = 13.5 * -(-len(source.heading) // 125) + 4
-        row += 1
+        row = wide_text(sheet, row, 2, 4, source.heading, 125)
     words = f"To run it again with other numbers: xlperf new STUDY.xlsx --study {study.name}, edit, then "
     words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
     put(sheet.cell(row + 1, 1), words, "xlperf note")
     sheet.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=4)
     page_setup(sheet)
-
-
-def style_wrap() -> Any:
-    """Alignment of words in merged cells."""
-    from openpyxl.styles import Alignment
-
-    return Alignment(horizontal="left", vertical="top", wrap_text=True)
-
-
-def finding_rows(sheet: Worksheet, findings: Sequence[Finding], row: int, last: int, across: int) -> int:
-    """Write findings, one in a row; the row below them."""
-    for finding in findings:
-        tag: Any = put(sheet.cell(row, 1), finding.tag, "xlperf text")
-        tag.font = Font(name=style.FONT, size=10, bold=True, color=_TONES[finding.tone])
-        put(sheet.cell(row, 2), finding.words, "xlperf text")
-        sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=last)
-        sheet.cell(row, 2).alignment = style_wrap()
-        sheet.row_dimensions[row].height = 13.5 * -(-len(finding.words) // across) + 4
-        row += 1
-    return row
-
-
-def _heading(sheet: Worksheet, row: int, words: str) -> int:
-    put(sheet.cell(row, 1), words, "xlperf heading")
-    sheet.row_dimensions[row].height = 24
-    return row + 1
 
 
 def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
@@ -190,7 +162,7 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
     title(sheet, source.name.capitalize(), source.heading)
     link(sheet["A3"], "study", "to the study")
     deep = -(-len(source.charts) // 2)
-    each = math.ceil(SIZE[1] / 2.54 * 72 / _ROW) + 1
+    each = chart_rows(SIZE[1])
     top = _TOP + deep * each
     rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in source.rows]
     area = write_table(sheet, source.columns, rows, f"A{top}", table_name(f"study {source.name}"), fitted=True)

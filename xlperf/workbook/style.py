@@ -9,7 +9,10 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, OneCellAnchor
+from openpyxl.drawing.xdr import XDRPositiveSize2D
 from openpyxl.styles import Alignment, Border, Color, Font, NamedStyle, PatternFill, Protection, Side
+from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import coordinate_from_string
 from openpyxl.worksheet.hyperlink import Hyperlink
 from openpyxl.worksheet.properties import PageSetupProperties
@@ -341,3 +344,40 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     if min(own) < 0.0:
         return f"{digits};-{digits};0"
     return f"[=0]0;[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"
+
+
+def column_widths(sheet: Worksheet, *widths: float) -> None:
+    """Set the widths of the first columns, in characters."""
+    for column, width in enumerate(widths, start=1):
+        sheet.column_dimensions[get_column_letter(column)].width = width
+
+
+def heading(sheet: Worksheet, row: int, words: str) -> int:
+    """Put a heading into the first column; the row below it."""
+    put(sheet.cell(row, 1), words, "xlperf heading")
+    sheet.row_dimensions[row].height = 24
+    return row + 1
+
+
+_ROW_HEIGHT = 15.0  # points
+
+
+def even_rows(sheet: Worksheet, first: int, end: int) -> None:
+    """Give the rows behind charts one height, from the first to before the end."""
+    for row in range(first, end):
+        sheet.row_dimensions[row].height = _ROW_HEIGHT
+
+
+def chart_rows(height: float) -> int:
+    """Rows of :func:`even_rows` that a chart of a height [cm] covers, with a gap below."""
+    return math.ceil(height / (_ROW_HEIGHT / 72 * 2.54)) + 1
+
+
+def place_chart(sheet: Worksheet, chart: Any, row: int, left: float = 0.0) -> None:
+    """Add a chart to a sheet at a row and a distance from the left edge [cm]."""
+    emu = 360000  # per cm
+    marker = AnchorMarker(col=0, colOff=round(left * emu), row=row - 1, rowOff=round(0.1 * emu))
+    chart.anchor = OneCellAnchor(
+        _from=marker, ext=XDRPositiveSize2D(round(chart.width * emu), round(chart.height * emu))
+    )
+    sheet.add_chart(chart)

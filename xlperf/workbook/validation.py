@@ -222,13 +222,12 @@ def build_validation(path: str | Path | None = None) -> Path:
 
 
 def _front(book: Workbook, parts: Mapping[str, Cells]) -> None:
-    from xlperf.workbook.style import link, page_setup, put, title
+    from xlperf.workbook.style import column_widths, link, page_setup, put, title
 
     sheet = book.create_sheet("start")
     beside = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
     title(sheet, "xlperf validation", "Published measurements, kernel measurements and tolerances", "B1")
-    for column, width in zip("ABCDE", (2, 26, 12, 70, 2), strict=True):
-        sheet.column_dimensions[column].width = width
+    column_widths(sheet, 2, 26, 12, 70, 2)
     for row, words in enumerate(_FRONT, start=4):
         put(sheet[f"B{row}"], words)
         sheet.merge_cells(f"B{row}:D{row}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div
-from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.hardware.roofline import blended_time, transfer_time
 
 QUERY_TILE = 128.0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Columns, divide
-from xlperf.equations.hardware import floorplan, power
+from xlperf.equations.hardware import budgets
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 _ROUNDING = 1e-12
@@ -136,17 +136,17 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
     cores = _cores(device, technologies, floor.compute)
     left = floor.silicon - floor.compute - stacks.area - link_area
     cache_area = device.cache_share * left
-    cache = cache_area / floorplan.sram_area(base.sram_cell_area, base.sram_cell_share)
+    cache = cache_area / budgets.sram_area(base.sram_cell_area, base.sram_cell_share)
 
-    static = power.static_power(floor.compute, compute.static_power)
-    static = static + power.static_power(cache_area, base.static_power)
+    static = budgets.static_power(floor.compute, compute.static_power)
+    static = static + budgets.static_power(cache_area, base.static_power)
     spare = budget - static - stacks.power - link_power
     flop_energy, per_clock = compute.flop_energy * core.energy_ratio, cores.number * core.flop_per_clock_bf16
     least_voltage = compute.least_voltage / compute.voltage
-    full_power = power.switching_power(per_clock * cores.clock, flop_energy, 1.0)
-    share = power.clock_share(spare, full_power, least_voltage)
+    full_power = budgets.switching_power(per_clock * cores.clock, flop_energy, 1.0)
+    share = budgets.clock_share(spare, full_power, least_voltage)
     clock = cores.clock * share
-    switching = power.switching_power(per_clock * clock, flop_energy, power.voltage_share(share, least_voltage))
+    switching = budgets.switching_power(per_clock * clock, flop_energy, budgets.voltage_share(share, least_voltage))
 
     height = np.where(np.isnan(device.stack_height), memory.stack_height, device.stack_height)
     stack_capacity = height * memory.layer_capacity
@@ -203,7 +203,7 @@ def _floor(device: Columns) -> _Floor:
     based = device.num_base_dies > 0.0
     dies = device.num_dies * device.die_area
     base = np.where(based, device.num_base_dies * device.base_area, 0.0)
-    perimeter = floorplan.outer_perimeter(np.where(based, base, dies), device.aspect_ratio)
+    perimeter = budgets.outer_perimeter(np.where(based, base, dies), device.aspect_ratio)
     return _Floor(
         dies + base,
         np.where(based, 1.0, device.compute_share) * dies,
@@ -213,32 +213,32 @@ def _floor(device: Columns) -> _Floor:
 
 def _memory(device: Columns, memory: Columns, perimeter: Array, budget: Array) -> tuple[_Interface, Array]:
     """Memory stacks, and how many of them the edge alone would allow."""
-    rate = floorplan.stack_bandwidth(memory.interface_width, memory.pin_rate, device.memory_rate_share)
-    each = power.transfer_power(rate, memory.energy)
+    rate = budgets.stack_bandwidth(memory.interface_width, memory.pin_rate, device.memory_rate_share)
+    each = budgets.transfer_power(rate, memory.energy)
     edge = (perimeter, device.memory_shoreline_share, memory.shoreline)
-    stacks = floorplan.stack_count(*edge, budget, device.memory_power_share, each)
-    by_edge = floorplan.stack_count(*edge, np.inf, device.memory_power_share, each)
+    stacks = budgets.stack_count(*edge, budget, device.memory_power_share, each)
+    by_edge = budgets.stack_count(*edge, np.inf, device.memory_power_share, each)
     return _Interface(stacks, stacks * rate, stacks * each, stacks * memory.interface_area), by_edge
 
 
 def _links(device: Columns, technologies: Technologies, perimeter: Array) -> _Interface:
     """Lanes to other accelerators; none where the device names no links."""
     link, linked = technologies.link, _present(technologies.link)
-    lanes = floorplan.lane_count(perimeter, device.link_shoreline_share, link.shoreline_bandwidth, link.lane_rate)
+    lanes = budgets.lane_count(perimeter, device.link_shoreline_share, link.shoreline_bandwidth, link.lane_rate)
     lanes = np.where(linked, lanes, 0.0)
     bandwidth = np.where(linked, lanes * link.lane_rate, 0.0)
-    area = floorplan.interface_area(bandwidth, link.shoreline_bandwidth, link.interface_depth)
-    drawn = power.transfer_power(bandwidth, link.energy)
+    area = budgets.interface_area(bandwidth, link.shoreline_bandwidth, link.interface_depth)
+    drawn = budgets.transfer_power(bandwidth, link.energy)
     return _Interface(lanes, bandwidth, np.where(linked, drawn, 0.0), np.where(linked, area, 0.0))
 
 
 def _die_links(device: Columns, technologies: Technologies, memory_bandwidth: Array) -> _Interface:
     """Links between the dies, an interface at both ends; neither area nor power where the device names none."""
     link, linked = technologies.die_link, _present(technologies.die_link)
-    crossing = floorplan.crossing_bandwidth(memory_bandwidth, device.num_dies)
+    crossing = budgets.crossing_bandwidth(memory_bandwidth, device.num_dies)
     crossing = np.where(np.isnan(device.die_link_bandwidth), crossing, device.die_link_bandwidth)
-    area = 2.0 * floorplan.interface_area(crossing, link.shoreline_bandwidth, link.interface_depth)
-    drawn = power.transfer_power(crossing, link.energy)
+    area = 2.0 * budgets.interface_area(crossing, link.shoreline_bandwidth, link.interface_depth)
+    drawn = budgets.transfer_power(crossing, link.energy)
     return _Interface(crossing / link.lane_rate, crossing, np.where(linked, drawn, 0.0), np.where(linked, area, 0.0))
 
 
@@ -246,15 +246,15 @@ def _cores(device: Columns, technologies: Technologies, compute_area: Array) -> 
     """Cores of the compute area: SRAM shrinks with its cell, logic with its density, the clock rises with the node."""
     core, node, stated = technologies.core, technologies.compute, technologies.core_node
     sram = core.shared_memory_capacity + core.register_capacity
-    area = floorplan.scaled_core_area(
+    area = budgets.scaled_core_area(
         core.core_area,
         sram,
-        floorplan.sram_area(stated.sram_cell_area, stated.sram_cell_share),
-        floorplan.sram_area(node.sram_cell_area, node.sram_cell_share),
+        budgets.sram_area(stated.sram_cell_area, stated.sram_cell_share),
+        budgets.sram_area(node.sram_cell_area, node.sram_cell_share),
         stated.logic_density,
         node.logic_density,
     )
-    number = floorplan.core_count(compute_area, area, device.enabled_share)
+    number = budgets.core_count(compute_area, area, device.enabled_share)
     clock = core.clock_rate * (node.clock_ratio / stated.clock_ratio)
     return _Cores(
         np.where(np.isnan(device.num_cores), number, device.num_cores),
@@ -300,7 +300,7 @@ def _broken(
 ) -> dict[str, np.ndarray]:
     """Why devices cannot be built, and which."""
     based = device.num_base_dies > 0.0
-    own_edges = device.num_dies * floorplan.outer_perimeter(device.die_area, device.aspect_ratio)
+    own_edges = device.num_dies * budgets.outer_perimeter(device.die_area, device.aspect_ratio)
     crossed = _present(technologies.die_link)
     shoreline = device.memory_shoreline_share + device.link_shoreline_share
     seam = 2.0 * die_links.bandwidth / technologies.die_link.shoreline_bandwidth

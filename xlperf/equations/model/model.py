@@ -108,6 +108,8 @@ class Model:
         Modules that predict tokens further ahead; each has one more layer. [-]
     shared_gate : Array
         1 where the shared expert has a gate of its own. [-]
+    wide_attention : Array
+        1 where 4-bit weights of a mixture of experts leave the attention layers in 16 bits. [-]
     num_linear_layers : Array
         Layers of linear attention (gated delta net) or of a state space (Mamba-2) in place of attention. [-]
     linear_key_heads : Array
@@ -163,6 +165,7 @@ class Model:
     shared_ffn_hidden_size: Array = field(default_factory=_none)
     num_mtp_layers: Array = field(default_factory=_none)
     shared_gate: Array = field(default_factory=_none)
+    wide_attention: Array = field(default_factory=_one)
     num_linear_layers: Array = field(default_factory=_none)
     linear_key_heads: Array = field(default_factory=_none)
     linear_value_heads: Array = field(default_factory=_none)

@@ -15,7 +15,7 @@ import numpy as np
 from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms, expert_gemms, joined, logits_gemm, mlp_gemms, router_gemm
-from xlperf.equations.model.routing import busiest_share, experts_hit
+from xlperf.equations.model.transformer import busiest_share, experts_hit
 
 """Plain attention to everything, one feed-forward layer in every layer."""
 PREFILL, DECODING = 0, 1

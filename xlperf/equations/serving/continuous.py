@@ -16,10 +16,8 @@ from xlperf.equations.serving.load import (
     RequestLoad,
     bounded_rise,
     half_of,
-    mean_pass,
     octave,
     request_load,
-    split_passes,
 )
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.queueing import (
@@ -144,13 +142,15 @@ class Replicas(NamedTuple):
         mean = workload.prompts(np.concatenate([np.where(requests == upper, upper, lower), upper]))
         steps, passes = self.times.at(
             np.concatenate([*(each[None] for each in batches), sides]),
-            np.concatenate([*(each[None] for each in prompts), *split_passes(mean)]),
+            np.concatenate([*(each[None] for each in prompts), np.floor(mean), np.ceil(mean)]),
             detailed,
         )
         low, high = steps[len(batches) :][:number], steps[len(batches) :][number:]
         step = np.concatenate([low, bounded_rise(lower, upper, low, high)])
         smaller, larger = passes[len(prompts) :][: 2 * number], passes[len(prompts) :][2 * number :]
-        prefill = mean_pass(mean, smaller, larger)
+        # Some passes take a prompt more than the others.
+        more = mean - np.floor(mean)
+        prefill = (1.0 - more) * smaller + more * larger
         ends = np.stack([step, prefill, mean, sides * workload.shared(sides, mean, prefill)])
         share = divide(requests - lower, upper - lower, 1.0)
         cycle = ends[:, :number] + (ends[:, number:] - ends[:, :number]) * share

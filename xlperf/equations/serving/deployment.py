@@ -12,8 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.equations.hardware.device import Device
-from xlperf.equations.hardware.kernels import launched_ahead
+from xlperf.equations.hardware.kernels import Device, launched_ahead
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan

@@ -25,8 +25,6 @@ class RequestLoad(NamedTuple):
     ----------
     decode_steps : Array
         Decode steps per request. [-]
-    tokens_per_step : Array
-        Tokens generated per decode step; above 1 with speculative decoding. [-]
     max_prefill_prompts : Array
         Largest number of prompts batched into one prefill pass, 1 or more. [-]
     pipeline_stages : Array
@@ -46,7 +44,6 @@ class RequestLoad(NamedTuple):
     """
 
     decode_steps: Array
-    tokens_per_step: Array
     max_prefill_prompts: Array
     pipeline_stages: Array
     burst_fraction: Array
@@ -69,15 +66,15 @@ class RequestLoad(NamedTuple):
 
         .. math:: m = \max\left(\frac{x}{1 - e^{-x}}, \sigma r\right), \qquad x = r \min\left(\frac{w}{N}, 1\right)
         """
-        window, _ = self._turn(requests)
+        window, _ = self._admission(requests)
         coming = requests * np.minimum(window / np.maximum(self.decode_steps, 1.0), 1.0)
         found = divide(coming, -np.expm1(-coming), 1.0)
         found = np.where(found < 2.0, 1.0 + np.maximum(found - 1.0 - _RARE, 0.0) / (1.0 - _RARE), found)
         found = np.minimum(np.maximum(found, self.burst_fraction * requests), requests)
         return np.asarray(np.clip(found, 1.0, self.max_prefill_prompts))
 
-    def _turn(self, requests: Array) -> tuple[Array, Array]:
-        return turn(self.attention_replicas, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
+    def _admission(self, requests: Array) -> tuple[Array, Array]:
+        return admission(self.attention_replicas, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
 
     def service(self, requests: Array, cycle: Cycle, half: Array) -> Service:
         """What a replica needs for a request, from its times with a number of them.
@@ -96,7 +93,7 @@ class RequestLoad(NamedTuple):
         Service
             Its times: a step is linear in the requests that it decodes.
         """
-        line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._turn(requests)
+        line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
         share = cycle.prefills / requests
         return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait)
 
@@ -139,58 +136,67 @@ class Cycle(NamedTuple):
     prefills: Array
 
 
-def turn(
-    copies: Array, requests: Array, steps: Array, polling_steps: Array, gathering_steps: Array
+def admission(
+    attention_replicas: Array, requests: Array, decode_steps: Array, polling_steps: Array, gathering_steps: Array
 ) -> tuple[Array, Array]:
-    r"""Steps of decoding in which requests come that are taken up together, and how many one of them waits.
+    r"""Decode steps over which arriving requests are admitted together, and the mean wait of one of them.
 
-    An engine looks at what has come every p steps. One with copies of the attention layers may hold prompts back until
-    each of the d copies has one, g steps at most; the first waits for all that time, others come meanwhile.
+    A scheduler polls for requests every p steps. With data-parallel attention it may hold prompts back until each of
+    the d replicas has one, g steps at most. The first prompt waits for all that time T; of the others, of which
+    lambda T arrive meanwhile, each waits for half of it: the mean is the second term.
 
     .. math:: w = \frac{p}{2} + T\,\frac{1 + \lambda T / 2}{1 + \lambda T}, \qquad
         T = \min\left(g, \frac{d}{\lambda}\right), \qquad \lambda = \frac{r}{N}
 
     Parameters
     ----------
-    copies : Array
-        Copies d of the attention layers, (rows,). [-]
+    attention_replicas : Array
+        Data-parallel replicas d of the attention layers, (rows,). [-]
     requests : Array
         Requests r in flight on a replica, (rows,) or (number, rows). [-]
-    steps : Array
-        Steps N of decoding that a request takes, (rows,). [-]
+    decode_steps : Array
+        Decode steps N per request, (rows,). [-]
     polling_steps : Array
-        Steps p from one look at the requests that have come to the next, (rows,). [-]
+        Decode steps p between two scheduler polls, (rows,). [-]
     gathering_steps : Array
-        Steps g that a prompt waits at most for prompts for the other copies, (rows,). [-]
+        Most decode steps g that a prompt waits for prompts of the other replicas, (rows,). [-]
 
     Returns
     -------
     window : Array
-        Steps that go by, in the shape of the requests. [-]
+        Decode steps in which requests admitted together arrive, in the shape of the requests. [-]
     wait : Array
-        Mean wait in steps, in the shape of the requests. [-]
+        Mean wait in decode steps, in the shape of the requests. [-]
 
     References
     ----------
     .. [1] SGLang documentation, server arguments: scheduler-recv-interval.
     .. [2] NVIDIA, TensorRT-LLM API reference, AttentionDpConfig: enable_balance, timeout_iters.
+
+    Ten steps between polls: five on average; gathering four prompts at 8 requests in 100 steps takes 50 steps at most:
+
+    >>> window, wait = admission(1.0, 8.0, 100.0, 10.0, 20.0)
+    >>> float(window), float(wait)
+    (10.0, 5.0)
+    >>> window, _ = admission(4.0, 8.0, 100.0, 10.0, 60.0)
+    >>> float(window)
+    50.0
     """
     polling, gathering = array(polling_steps), array(gathering_steps)
-    flowing = array(requests) / np.maximum(array(steps), 1.0)
-    many = array(copies)
-    held = np.where(many > 1.0, np.minimum(gathering, many / flowing), 0.0 * many)
-    come = flowing * held
+    arriving = array(requests) / np.maximum(array(decode_steps), 1.0)
+    many = array(attention_replicas)
+    held = np.where(many > 1.0, np.minimum(gathering, many / arriving), 0.0 * many)
+    come = arriving * held
     wait = held * (1.0 + 0.5 * come) / (1.0 + come)
     return np.asarray(np.maximum(polling, held)), np.asarray(0.5 * polling + wait)
 
 
 def octave(number: Array, most: Array) -> tuple[Array, Array]:
-    r"""The powers of two on both sides of a number, the larger at the most ``most``; the same for one of them.
+    r"""The powers of two below and above a number, the larger at the most ``most``; the same for a power of two.
+
+    Heuristic, this work: times are computed at powers of two and linear in between.
 
     .. math:: n_1 = 2^{\lfloor \log_2 n \rfloor}, \qquad n_2 = \min(2 n_1, n_{max})
-
-    >>> [side.tolist() for side in octave(np.array([1.0, 2.5, 5.0]), np.array([6.0, 6.0, 6.0]))]
-    [[1.0, 2.0, 4.0], [1.0, 4.0, 6.0]]
 
     Parameters
     ----------
@@ -203,6 +209,9 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
     -------
     tuple of Array
         The smaller and the larger. [-]
+
+    >>> [side.tolist() for side in octave(np.array([1.0, 2.5, 5.0]), np.array([6.0, 6.0, 6.0]))]
+    [[1.0, 2.0, 4.0], [1.0, 4.0, 6.0]]
     """
     between = array(number)
     lower = np.exp2(np.floor(np.log2(np.maximum(between, 1.0)))) + 0.0 * array(most)
@@ -212,8 +221,8 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
 def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> Array:
     r"""Time with the larger of two batches: not below that of the smaller one, nor more in proportion.
 
-    With a batch just above whole tiles products compute almost a tile of padding. Requests are then served as fast
-    where each step decodes only as many as the smaller batch, in turn.
+    Heuristic, this work: a batch just above whole tiles computes almost a tile of padding. A scheduler then serves
+    requests as fast with decode steps of the smaller batch only, which take b2 / b1 times as long for all of them.
 
     .. math:: t = \min\left(\max(t_2, t_1), \frac{b_2}{b_1} t_1\right)
 
@@ -232,50 +241,12 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     -------
     Array
         Time with the latter. [s]
+
+    >>> bounded_rise(1.0, 2.0, 3.0, np.array([2.0, 4.0, 9.0])).tolist()
+    [3.0, 4.0, 6.0]
     """
     least = array(time)
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
-
-
-def split_passes(prompts: Array) -> tuple[Array, Array]:
-    r"""Prompts of the passes of a prefill that takes a mean number: some take one more than the others.
-
-    .. math:: k_1 = \lfloor m \rfloor, \qquad k_2 = \lceil m \rceil
-
-    Parameters
-    ----------
-    prompts : Array
-        Mean number m of prompts of a pass. [-]
-
-    Returns
-    -------
-    tuple of Array
-        Prompts of the smaller and of the larger passes. [-]
-    """
-    return np.asarray(np.floor(prompts)), np.asarray(np.ceil(prompts))
-
-
-def mean_pass(prompts: Array, smaller: Array, larger: Array) -> Array:
-    r"""Mean time of passes of the prefill, some with a prompt more than the others.
-
-    .. math:: t = (1 - f)\,t_1 + f\,t_2, \qquad f = m - \lfloor m \rfloor
-
-    Parameters
-    ----------
-    prompts : Array
-        Mean number m of prompts of a pass. [-]
-    smaller : Array
-        Time t1 of a pass with as many, rounded down. [s]
-    larger : Array
-        Time t2 of a pass with one more. [s]
-
-    Returns
-    -------
-    Array
-        Between both. [s]
-    """
-    share = array(prompts) - np.floor(prompts)
-    return np.asarray((1.0 - share) * array(smaller) + share * array(larger))
 
 
 def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction: Array) -> RequestLoad:
@@ -298,7 +269,6 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
     taken = np.maximum(np.floor(prefilling.prefill_tokens / prefilling.own_tokens), 1.0)
     return RequestLoad(
         plan.tokens_after_first / plan.tokens_per_step,
-        plan.tokens_per_step,
         prefilling.data_parallel_attention * taken,
         prefilling.pipeline_parallel,
         burst_fraction,
@@ -311,7 +281,7 @@ def request_load(plan: InferencePlan, prefilling: InferencePlan, burst_fraction:
 
 
 def half_of(batch: Array) -> Array:
-    r"""The smaller batch that the time of a step with one more request is found from.
+    r"""Half of a batch: the other end of the line that gives the time of one more request (heuristic, this work).
 
     .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
 
@@ -324,5 +294,8 @@ def half_of(batch: Array) -> Array:
     -------
     Array
         Half of them, whole, 1 or more, (rows,). [-]
+
+    >>> half_of(np.array([1.0, 7.0])).tolist()
+    [1.0, 3.0]
     """
     return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))

@@ -162,6 +162,9 @@ def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) 
     References
     ----------
     .. [1] R. Pope et al., "Efficiently scaling transformer inference", 2022, arXiv:2211.05102, section 2.
+
+    >>> [float(value) for value in step_line(8.0, 0.028, 4.0, 0.024)]  # 1 ms for each request, 20 ms without any
+    [0.02, 0.001]
     """
     more, fewer = array(batch), array(other_batch)
     slope = np.maximum(divide(array(time) - array(other_time), more - fewer), 0.0)
@@ -194,6 +197,13 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     ----------
     .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
        doi:10.1287/opre.9.3.383.
+
+    Ten requests of 100 steps of 20 ms, a prefill of 100 ms each, half a step until one is admitted: a cycle of 3.01 s.
+
+    >>> service = Service(*map(np.asarray, (0.1, 0.1, 0.02, 0.0, 100.0, 0.0)))
+    >>> state = closed_state(service, np.asarray(10.0), np.asarray(16.0))
+    >>> round(float(10.0 / state.rate[0]), 6), round(float(state.first_token[0]), 6)
+    (3.01, 0.11)
     """
     active = np.maximum(np.minimum(requests, places), 1.0)
     burst = service.burst_fraction
@@ -312,6 +322,13 @@ def largest_within(service: Service, places: Array, tokens: Array, first_target:
     ----------
     .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
        serving", OSDI 2024, arXiv:2401.09670.
+
+    A step takes 10 ms and 1 ms for each request: 15 of them keep to 25 ms per token.
+
+    >>> service = Service(*(np.array([value]) for value in (0.0, 0.0, 0.01, 0.001, 100.0, 0.0)))
+    >>> limits = (np.array([value]) for value in (64.0, 100.0, np.inf, 0.025))
+    >>> largest_within(service, *limits).tolist()
+    [15.0]
     """
     low, high = 0.0 * places, np.maximum(places, 0.0) + 1.0
     for _ in range(math.ceil(math.log2(1e7))):
@@ -350,6 +367,12 @@ def run_rate(service: Service, active: Array, run_requests: Array, rate: Array) 
     References
     ----------
     .. [1] NVIDIA, TensorRT-LLM documentation, "Overview" of performance: throughput of a fixed number of requests.
+
+    Ten requests in waves of 4, 4 and 2, each prefilled in 0.1 s and decoded in ten steps of 0.1 s: 10 / (1 + 3) per s.
+
+    >>> service = Service(*map(np.asarray, (0.1, 0.1, 0.1, 0.0, 10.0, 0.0)))
+    >>> float(run_rate(service, np.asarray(4.0), np.asarray(10.0), np.asarray(9.0)))
+    2.5
     """
     total = np.maximum(np.where(np.isnan(run_requests), 1.0, run_requests), 1.0)
     together = np.minimum(active, total)
@@ -378,6 +401,9 @@ def first_of_run(run_requests: Array, requests: Array) -> Array:
     References
     ----------
     .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: as many requests as may be in flight are sent at once.
+
+    >>> first_of_run([100.0, 4.0, np.nan], 10.0).tolist()
+    [0.1, 1.0, 0.0]
     """
     run, started = array(run_requests), array(requests)
     return np.where(np.isnan(run), 0.0, np.minimum(started / np.maximum(run, 1.0), 1.0))
@@ -409,6 +435,11 @@ def staying_together(steps: Array, prefill_first: Array, output_variation: Array
     References
     ----------
     .. [1] SGLang documentation, server arguments: enable-mixed-chunk is off by default.
+
+    >>> staying_together(100.0, [1.0, 0.0], 0.0).tolist()
+    [1.0, 0.0]
+    >>> round(float(staying_together(100.0, 1.0, 0.1)), 4)  # 1 / (2 x 1.732 x 0.1 x 100)
+    0.0289
     """
     spread = 2.0 * _ROOT_OF_THREE * array(output_variation) * array(steps)
     return np.asarray(array(prefill_first) / np.maximum(spread, 1.0))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, total
-from xlperf.equations.hardware.device import Device
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.network.topologies import Network
