@@ -15,7 +15,7 @@ from xlperf.engine.join import Joined, Named, architecture_codes, architecture_o
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, unpriced_notes
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, run_cost, token_costs
-from xlperf.equations.hardware.kernels import casts_apart, launched_ahead
+from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.rules import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
@@ -126,7 +126,7 @@ def training_setting(
     joined = join(plans, catalog, named)
     constants, extrapolated = constants_of(catalog.calibration, joined)
     plan = training_plan(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
-    kernels = casts_apart(launched_ahead(constants))
+    kernels = without_input_casts(without_launch_time(constants))
     setting = Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, kernels, architecture)
     return setting, joined, extrapolated
 

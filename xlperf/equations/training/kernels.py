@@ -22,9 +22,9 @@ from xlperf.equations.model.operators import (
     attention_projections,
     attention_vectors,
     backward_gemms,
+    concatenated,
     expert_bias_vectors,
     expert_gemms,
-    joined,
     logits_gemm,
     mlp_gemms,
     mlp_vectors,
@@ -69,7 +69,7 @@ class _Collected:
         self.output.append(size)
 
     def parts(self, setting: Setting, wide: bool) -> list[Part]:
-        whole = joined(*self.gemms)
+        whole = concatenated(*self.gemms)
         element = (setting.plan.element_size if wide else setting.plan.product_size)[:, None]
         device = setting.wide_device if wide else setting.device
         constants = setting.constants["gemm_wide" if wide else "gemm"]
@@ -215,7 +215,7 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     once = kept & ~(plan.regathers & (plan.quantized_copies == QuantizedCopies.KEPT))[:, None]
     again = np.where(kept, 0.0, 1.0)
     layouts = np.where(plan.frozen[:, None], 1.0, LAYOUTS)  # frozen weights need no gradient
-    gemms = joined(*(gemms for _, gemms in narrow.forward))
+    gemms = concatenated(*(gemms for _, gemms in narrow.forward))
     inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
     weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
     made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
