@@ -11,10 +11,10 @@ import pytest
 
 from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
-from xlperf.calibrate.fit_engines import NEVER_FITTED_SOURCES, serving_rows
-from xlperf.calibrate.fit_serving import FAMILY, KINDS, fit_serving
-from xlperf.calibrate.fitted_constants import FittedConstant, rows_of_fit_set
-from xlperf.calibrate.published import Published, published_rows, read_published
+from xlperf.calibrate.fit_published import fit_serving
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
+from xlperf.calibrate.published import Published, package_rows, published_rows, read_published
+from xlperf.calibrate.published_errors import NEVER_FITTED_SOURCES, errors_of, may_be_fitted, plans_to_fit
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -62,16 +62,23 @@ def published(group: str, seconds: Callable[[int], float], source: str = "s", al
     return published_rows(PUBLISHED, rows, lambda row, column: f"row {row}")
 
 
+FAMILY = "serving_software"
 TRUE_COSTS = {"layer_overhead_time": 7e-5, "token_overhead_time": 4e-5, "prefill_overhead_time": 8e-3}
 
 
 def made_up(catalog: Catalog, slow: float = 1.0, spoil: float = 1.0, alike: bool = False) -> Published:
     """Latencies that known costs make, the host slower beside the first generation; some are spoilt."""
     costs = [plain(FAMILY, name, value) for name, value in TRUE_COSTS.items()]
-    bare = serving_rows(published("static", lambda number: 1.0, alike=alike), catalog)
-    times = np.exp(bare.errors([*costs, plain("serving_host", "host_slowdown", slow, "gen x")], catalog))
+    costs.append(plain("serving_host", "host_slowdown", slow, "gen x"))
+    times = np.exp(errors(published("static", lambda number: 1.0, alike=alike), costs, catalog))
     times[::9] *= spoil
     return published("static", lambda number: float(times[number]), alike=alike)
+
+
+def errors(measured: Published, rows: list[FittedConstant], catalog: Catalog) -> Array:
+    """Logarithms of predicted over measured times under constants."""
+    table = joined_tables(catalog.tables["calibration"], calibration_table(rows))
+    return errors_of(plans_to_fit(measured, catalog.with_tables([table]))).fitted
 
 
 def plain(family: str, name: str, value: float, generation: str = "any") -> FittedConstant:
@@ -80,7 +87,7 @@ def plain(family: str, name: str, value: float, generation: str = "any") -> Fitt
 
 def left(measured: Published, rows: list[FittedConstant], catalog: Catalog) -> Array:
     """Errors that fitted rows leave."""
-    return np.abs(serving_rows(measured, catalog).errors(rows, catalog))
+    return np.abs(errors(measured, rows, catalog))
 
 
 def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
@@ -99,7 +106,8 @@ def test_fit_recovers_costs_through_the_whole_house(catalog: Catalog) -> None:
 def test_an_engine_has_four_constants_of_its_own(catalog: Catalog) -> None:
     rows = fit_serving(made_up(catalog), catalog, "2026-01-01")
     assert len([row for row in rows if row.software == "engine"]) == 4
-    assert len([kind for kind in KINDS if kind.keys == ("software",)]) == 4
+    levels = [row["levels"] for row in package_rows("fitted_families.csv") if row["fit"] == "inference"]
+    assert sum("software" in level for level in levels) == 4
 
 
 def test_outliers_do_not_pull_the_fit(catalog: Catalog) -> None:
@@ -131,7 +139,8 @@ ONLY_PREDICTED = [("papers", "s"), *(("production", each) for each in NEVER_FITT
 @pytest.mark.parametrize(("group", "source"), ONLY_PREDICTED)
 def test_nothing_is_fitted_on_what_is_only_predicted(catalog: Catalog, group: str, source: str) -> None:
     measured = published(group, lambda number: 2.0, source)
-    assert len(serving_rows(measured, catalog)) == 0
+    plans = plans_to_fit(measured, catalog)
+    assert not may_be_fitted(plans, errors_of(plans)).any()
     assert fit_serving(measured, catalog, "2026-01-01") == []
 
 
@@ -141,4 +150,5 @@ def test_models_with_linear_attention_are_predicted_and_never_fitted() -> None:
     hybrid = inference.take([row for row, name in enumerate(inference.text["model"]) if name.startswith("Qwen3.5-")])
     covered = [record for record in records_of([hybrid], shipped) if record.covered]
     assert len(covered) > 300
-    assert len(serving_rows(hybrid, shipped)) == 0
+    plans = plans_to_fit(hybrid, shipped)
+    assert not may_be_fitted(plans, errors_of(plans)).any()

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xlperf.calibrate.fit_kernels import FEWEST_ROWS, KernelFit, fit_kernels, fitted_groups
-from xlperf.calibrate.fitted_constants import calibration_table
+from xlperf.calibrate.fit_kernels import KernelFit, fit_kernels, fitted_groups
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
+from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.kernel_errors import summary
 from xlperf.calibrate.kernel_measurements import Measurements, measurements, predicted_time, read_kernels, take_rows
 from xlperf.catalog.calibration import ANY, declared_constants
@@ -79,8 +80,13 @@ def test_runs_that_state_a_rate_get_its_time() -> None:
     assert attention.time[row] == pytest.approx(flop / (float(stated["tflops"]) * 1e12))
 
 
+@cache
+def constants() -> list[FittedConstant]:
+    return fit_kernels(rows(), catalog(), DATE)
+
+
 def test_the_same_rows_give_the_same_constants() -> None:
-    first = fit_kernels(rows(), catalog(), DATE)
+    first = constants()
     again = fit_kernels(rows(), catalog(), DATE)
     assert [repr(one) for one in first] == [repr(one) for one in again]  # an error may be NaN
     names = [one.calibration for one in first]
@@ -88,18 +94,18 @@ def test_the_same_rows_give_the_same_constants() -> None:
 
 
 def test_constants_are_a_calibration_sheet() -> None:
-    table = calibration_table(fit_kernels(rows(), catalog(), DATE))
+    table = calibration_table(constants())
     replaced = catalog().with_tables([table])
-    constants, extrapolated = replaced.calibration.constants(
+    found, extrapolated = replaced.calibration.constants(
         "gemm", np.array(["hopper", "nosuch"]), np.array(["bf16", "bf16"]), np.array(["megatron", "megatron"])
     )
     assert extrapolated.tolist() == [False, True]
-    assert set(constants) == set(declared_constants()["gemm"])
+    assert set(found) == set(declared_constants()["gemm"])
 
 
 def test_no_more_than_eight_constants_a_key_and_four_for_one_software() -> None:
     count: dict[tuple[str, ...], int] = {}
-    for one in fit_kernels(rows(), catalog(), DATE):
+    for one in constants():
         key = (one.family, one.generation, one.precision, one.software)
         count[key] = count.get(key, 0) + 1
     assert max(count.values()) <= LIMIT
@@ -134,7 +140,7 @@ def test_known_constants_are_found_again(family: str, key: tuple[str, str, str, 
     values = {name: one.default for name, one in declared_constants()[family].items()} | known
     if family == "gemm":
         values |= {"energy_per_flop": 0.2e-12, "boost_time": 1e-3}
-    time = predicted_time(chosen, {name: np.array([[value]]) for name, value in values.items()})
+    time = predicted_time(chosen, {name: np.array([[value]]) for name, value in values.items()})[:, 0]
     outlier = np.where(np.arange(len(time)) % 17 == 3, 1.9, 1.0)  # a few runs were disturbed
     synthetic = Measurements({family: replace(chosen, time=time * outlier)}, {})
     fit = fitted_groups(synthetic, catalog())[key]
@@ -191,9 +197,10 @@ def test_summary_has_a_line_for_every_group() -> None:
 
 
 def test_backward_pass_of_a_generation_without_one_is_an_assumption() -> None:
-    constants = fit_kernels(rows(), catalog(), DATE)
-    forward = {one.constant: one.value for one in constants if one.calibration.startswith("attention/hopper/bf16/any")}
-    backward = [one for one in constants if one.calibration.startswith("attention_backward/hopper/bf16/any")]
+    forward = {
+        one.constant: one.value for one in constants() if one.calibration.startswith("attention/hopper/bf16/any")
+    }
+    backward = [one for one in constants() if one.calibration.startswith("attention_backward/hopper/bf16/any")]
     assert {one.kind for one in backward} == {"assumption"}
     efficiency = next(one.value for one in backward if one.constant == "compute_efficiency")
     assert 0.5 * forward["compute_efficiency"] < efficiency <= forward["compute_efficiency"]

@@ -10,7 +10,7 @@ import pytest
 from xlperf import load_catalog
 from xlperf.calibrate.comparison import predicted
 from xlperf.calibrate.fit import documented_constants, read_measured
-from xlperf.calibrate.fit_memory import FEWEST_ROWS, fit_memory
+from xlperf.calibrate.fit_published import FEWEST_MEMORY_ROWS, fit_memory
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_training import training_plans
@@ -55,13 +55,13 @@ def test_known_constants_of_an_allocator_are_found_again() -> None:
     assert found["allocator_base"].value == pytest.approx(KNOWN["allocator_base"], rel=0.05)
     assert found["allocator_base"].error < 0.002
     of_stack = sum(name == STACK for name in plans.plans.text("software").tolist())
-    assert of_stack > FEWEST_ROWS
+    assert of_stack > FEWEST_MEMORY_ROWS
     assert all(row.software == STACK and row.num_rows == of_stack for row in found.values())
 
 
 def test_too_few_rows_and_papers_are_not_fitted() -> None:
     catalog = load_catalog()
-    assert fit_memory(stack_rows(FEWEST_ROWS - 1), catalog, "") == []
+    assert fit_memory(stack_rows(FEWEST_MEMORY_ROWS - 1), catalog, "") == []
     rows = stack_rows(60)
     papers = replace(rows, text={**rows.text, "group": ["papers"] * len(rows)})
     assert fit_memory(papers, catalog, "") == []

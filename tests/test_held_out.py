@@ -13,25 +13,16 @@ from click.testing import CliRunner
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.calibrate.accuracy_tables import MARKERS, cross_validation_table, kernel_table, markdown
+from xlperf.calibrate.bands import bands_left_out, fit_bands, with_checks
 from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
-from xlperf.calibrate.cross_validation import (
-    FEWEST_ROWS,
-    FOLDS,
-    SOURCES,
-    Errors,
-    cross_validated,
-    fold_of,
-    plans_to_fit,
-    refitted,
-    trial_values,
-)
-from xlperf.calibrate.fit import Measured, belongs_to, read_measured, software_of, training_constants
-from xlperf.calibrate.fit_bands import bands_left_out, fit_bands, with_checks
+from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of, trial_values
+from xlperf.calibrate.fit import SOURCES, Measured, belongs_to, read_measured, software_of, training_constants
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
+from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.kernel_errors import KernelError, kernel_errors
 from xlperf.calibrate.kernel_measurements import read_kernels
-from xlperf.calibrate.leave_out import not_published, rows_of
 from xlperf.calibrate.published import Published, published_columns, published_rows
+from xlperf.calibrate.published_errors import FOLDS, Errors, fold_of, plans_to_fit
 from xlperf.calibrate.published_inference import inference_plans, prefill_utilization
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.calibrate.bands import bands_left_out
 from xlperf.calibrate.comparison import MEMORY, Record
-from xlperf.calibrate.cross_validation import Errors, cross_validated
-from xlperf.calibrate.fit_bands import bands_left_out
+from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
 from xlperf.calibrate.kernel_errors import KernelError
-from xlperf.calibrate.leave_out import left_out, rows_of
 from xlperf.calibrate.published import Published
+from xlperf.calibrate.published_errors import Errors
 from xlperf.calibrate.validate import records_of, summary
 from xlperf.catalog.catalog import Catalog
 

@@ -288,6 +288,29 @@ class _Predictions:
         return self._value("memory", plan) / unit
 
 
+def result_column(published: Published, metric: str, row: int) -> str:
+    """Result that a published time follows, or a published rate inversely; "" for memory, which keeps no proportion.
+
+    Parameters
+    ----------
+    published : Published
+        Rows.
+    metric : str
+        Column that is compared.
+    row : int
+        Which.
+    """
+    if metric == "peak_mem_gb":
+        return ""
+    if published.kind == "training":
+        return "step_time"
+    if metric == "tokens_per_s_per_gpu" and published.text["tokens_per_s_kind"][row].casefold() == "input":
+        return "prefill_time"
+    if metric == "tokens_per_s_per_gpu" and published.text["mode"][row].casefold() == "decode":
+        return "tpot"
+    return _RESULTS[metric][0]
+
+
 def hardware_share(plans: PublishedPlans) -> Array:
     r"""FLOP that a source counts with recomputation over the FLOP of the model.
 

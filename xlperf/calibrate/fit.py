@@ -1,4 +1,4 @@
-"""The calibration sheet from measurements: kernels, then training stacks and serving engines with their bands.
+"""The calibration sheet from measurements: kernels, then training stacks and serving engines.
 
 Each fit stands on the one before: stacks and engines are fitted on top of the kernels. The same rows give the same
 sheet. Rows of ``group`` papers are in no fit.
@@ -13,23 +13,25 @@ from pathlib import Path
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
-from xlperf.calibrate.cross_validation import SOURCES, refitted
-from xlperf.calibrate.fit_bands import with_checks
-from xlperf.calibrate.fit_engines import BUILT_ON
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_memory import fit_memory
-from xlperf.calibrate.fit_serving import fit_serving
-from xlperf.calibrate.fit_stacks import fit_training
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, rounded
+from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
+from xlperf.calibrate.fitter import Parameter, pooled_parameters
 from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
-from xlperf.calibrate.published_inference import inference_plans
-from xlperf.calibrate.published_training import training_plans
+from xlperf.calibrate.published_errors import plans_of
+from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 
 Step = Callable[[str], None]
-_ROUNDS = 2
+SOURCES = {
+    "training": "published rows of the sheet training",
+    "inference": "published rows of the sheet inference",
+}
+"""How the source of a constant begins that was fitted on published rows of a kind."""
+_BUILT_ON = {"nim": "tensorrt-llm"}
+"""Servers that are built on an engine."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Measured:
 
 def software_of(published: Published, catalog: Catalog) -> list[str]:
     """Software that the plan of each row names, casefolded; "" for a row that is no plan."""
-    plans = training_plans(published, catalog) if published.kind == "training" else inference_plans(published, catalog)
+    plans = plans_of(published, catalog)
     found = [""] * len(published)
     for row, software in zip(plans.index.tolist(), plans.plans.filled("software").tolist(), strict=True):
         found[row] = str(software).casefold()
@@ -96,7 +98,7 @@ def belongs_to(software: str, name: str) -> bool:
     >>> belongs_to("nim", "tensorrt-llm"), belongs_to("tensorrt-llm-0", "tensorrt-llm"), belongs_to("vllm", "sglang")
     (True, True, False)
     """
-    return software == name or software.startswith(f"{name}-") or BUILT_ON.get(software) == name
+    return software == name or software.startswith(f"{name}-") or _BUILT_ON.get(software) == name
 
 
 def read_measured(path: str | Path | None = None) -> Measured:
@@ -134,16 +136,15 @@ def fit_all(
     date : str
         Date that the rows carry.
     step : callable, optional
-        Called with the name of each fit before it starts: kernels, training,
-        training together, memory, serving, bands.
+        Called with the name of each fit before it starts: kernels, training, memory, serving.
     values_only : bool, default False
         Whether to take from the calibration of the catalog which constants training stacks have, and to start from
-        their values; which they need is the longest search of all.
+        their values.
 
     Returns
     -------
     list of FittedConstant
-        Rows of the sheet in their order: documented settings, kernels, training stacks, serving engines, bands.
+        Rows of the sheet in their order: documented settings, kernels, training stacks, serving engines.
     """
     say = step if step is not None else _nothing
     done = documented_constants(date)
@@ -151,20 +152,13 @@ def fit_all(
     done += fit_kernels(measured.kernels, _with(catalog, done), date)
     done += kernels_of_stacks(done)
     say("training")
-    done += (
-        training_constants(catalog.tables["calibration"], date)
-        if values_only
-        else fit_training(measured.training, _with(catalog, done), date)
-    )
-    say("training together")
-    done = _together(done, measured.training, catalog)
+    known = training_constants(catalog.tables["calibration"], date) if values_only else []
+    done += fit_training(measured.training, _with(catalog, done), date, known)
     say("memory")
     done += fit_memory(measured.training, _with(catalog, done), date)
     say("serving")
     done += fit_serving(measured.inference, _with(catalog, done), date)
-    done = list({(row.family, row.generation, row.precision, row.software, row.constant): row for row in done}.values())
-    say("bands")
-    return with_checks(done, (measured.training, measured.inference), catalog, date)
+    return list({(row.family, row.generation, row.precision, row.software, row.constant): row for row in done}.values())
 
 
 def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
@@ -186,7 +180,7 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
 
 
 def training_constants(table: Table, date: str) -> list[FittedConstant]:
-    """Constants of a calibration sheet that were fitted on published training runs, memory and bands left out.
+    """Constants of a calibration sheet that were fitted on published training runs, excluding memory and bands.
 
     Parameters
     ----------
@@ -195,44 +189,67 @@ def training_constants(table: Table, date: str) -> list[FittedConstant]:
     date : str
         Date that the rows get.
     """
-    kept = [
-        row
-        for row, (source, family) in enumerate(zip(table.text("source"), table.text("family"), strict=True))
-        if str(source).startswith(SOURCES["training"]) and not str(family).endswith(("_band", "_memory"))
-    ]
-    value, count, error, year = (table.number(name) for name in ("value", "num_rows", "error", "year"))
 
     def text(name: str, row: int) -> str:
         return str(table.text(name)[row])
 
+    value, count, error, year = (table.number(name) for name in ("value", "num_rows", "error", "year"))
     return [
         FittedConstant(
-            text("family", row),
-            text("generation", row),
-            text("precision", row),
-            text("software", row),
-            text("constant", row),
-            float(value[row]),
-            text("fit_set", row),
-            int(count[row]),
-            float(error[row]),
-            date,
-            text("source", row),
-            float(year[row]),
-            text("kind", row),
-            text("notes", row),
+            family=text("family", row),
+            generation=text("generation", row),
+            precision=text("precision", row),
+            software=text("software", row),
+            constant=text("constant", row),
+            value=float(value[row]),
+            fit_set=text("fit_set", row),
+            num_rows=int(count[row]),
+            error=float(error[row]),
+            date=date,
+            source=text("source", row),
+            year=float(year[row]),
+            kind=text("kind", row),
+            notes=text("notes", row),
         )
-        for row in kept
+        for row in range(len(table))
+        if text("source", row).startswith(SOURCES["training"])
+        and not text("family", row).endswith(("_band", "_memory"))
     ]
 
 
-def _together(constants: Sequence[FittedConstant], published: Published, catalog: Catalog) -> list[FittedConstant]:
-    """The constants with those of all software fitted again together, from the values that each was found with."""
-    known = _with(catalog, constants)
-    for _ in range(_ROUNDS):
-        known = refitted(published, known)
-    values = known.tables["calibration"].number("value").tolist()
-    return [replace(one, value=rounded(value)) for one, value in zip(constants, values, strict=True)]
+def as_parameters(table: Table, kind: str) -> tuple[list[Parameter], list[int]]:
+    """Constants of a sheet that were fitted on published rows of a kind, as parameters to fit again, and their rows.
+
+    Parameters
+    ----------
+    table : Table
+        Calibration sheet; bands are no parameters.
+    kind : str
+        training or inference.
+    """
+    source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
+    rows = [
+        row
+        for row in range(len(table))
+        if str(source[row]).startswith(SOURCES[kind]) and count[row] > 0.0 and not str(family[row]).endswith("_band")
+    ]
+    names = ("family", "constant", "generation", "precision", "software")
+    text = {name: [str(word).casefold() for word in table.text(name, ANY)] for name in names}
+    value = table.number("value")
+    return pooled_parameters(
+        [
+            Parameter(
+                family=text["family"][row],
+                constant=text["constant"][row],
+                generation=text["generation"][row],
+                precision=text["precision"][row],
+                software=text["software"][row],
+                start=float(value[row]),
+            )
+            for row in rows
+        ],
+        rows,
+    )
 
 
 def _nothing(_: str) -> None:
@@ -270,28 +287,3 @@ def documented_constants(date: str) -> list[FittedConstant]:
         )
         for row in package_rows("documented_constants.csv")
     ]
-
-
-def fitted_calibration(
-    catalog: Catalog,
-    date: str,
-    path: str | Path | None = None,
-    step: Step | None = None,
-    values_only: bool = False,
-) -> Table:
-    """The calibration sheet fitted anew.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Accelerators, networks and models.
-    date : str
-        Date that the rows carry.
-    path : path-like, optional
-        Workbook of measurements; default: the shipped ``validation.xlsx``.
-    step : callable, optional
-        Called with the name of each fit before it starts.
-    values_only : bool, default False
-        As for :func:`fit_all`.
-    """
-    return calibration_table(fit_all(read_measured(path), catalog, date, step, values_only))

@@ -1,22 +1,23 @@
 """Constants of kernel families and collective operations, fitted to kernel measurements.
 
-Each group of measurements (family, generation, precision, software) is fitted on its own, in the logarithm of the
-time, with a loss that far outliers hardly move. A fixed share of the shapes, chosen by the hash of their sizes, is
-never fitted and gives the error. What no measurement tells is derived or assumed, and marked so.
+Each group of measurements (family, generation, precision, software) is fitted on its own by
+:mod:`xlperf.calibrate.fitter`. A fixed share of the shapes, chosen by the hash of their sizes, is never fitted and
+gives the error. What was not measured is derived or assumed, and marked so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
 from xlperf.calibrate.fitted_constants import FittedConstant, inside_value, rounded
+from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, solve
 from xlperf.calibrate.kernel_measurements import (
     DEEPGEMM,
     FLASH_2,
@@ -36,15 +37,14 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.roofline import sustained_time
 
 Key = tuple[str, str, str, str]
+Scalar = TypeVar("Scalar", float, Array)
 
-FEWEST_ROWS = 8
 LONG = 50.0
 _SHORT_WEIGHT = 0.5
-_OUTLIER = 0.03
 _STARTS = (1.0, 0.5, 1.5)
 _NARROW = (0.2, 0.05)
-_NEGLIGIBLE = 1e-3
 _LAUNCH_SHARE = 0.25
+_START, _STEP = 0.1, 1e-6
 _PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
 _USUAL_RATIO = 0.85
 _USUAL_RATE = 0.8
@@ -200,16 +200,16 @@ def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[
     return (*_INNER, *(("in_network_efficiency",) if adds_up else ())), base
 
 
-def _columns(values: Mapping[str, float]) -> Constants:
-    return {name: np.array([[value]]) for name, value in values.items()}
-
-
 def _weights(rows: KernelRows) -> Array:
     """Less for short kernels, and less for each row of a source that has many."""
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())
     share = np.array([(count[source] / most) ** -0.25 for source in rows.source_id])
     return share * np.where(rows.time > LONG * factor("us"), 1.0, _SHORT_WEIGHT)
+
+
+def _columns(values: Mapping[str, float]) -> dict[str, Array]:
+    return {name: np.array([[value]]) for name, value in values.items()}
 
 
 def _fit(
@@ -219,43 +219,47 @@ def _fit(
     base: Mapping[str, float],
     forward: Constants | None = None,
 ) -> KernelFit:
-    family = key[0]
+    def time_of(constants: Constants) -> Array:
+        return predicted_time(rows, {**_columns(base), **constants}, forward)
+
+    values = _solved(key[0], rows, names, base, time_of)
+    return KernelFit(key, values, base, rows, time_of(_columns(values))[:, 0] / rows.time - 1.0)
+
+
+def _solved(
+    family: str,
+    rows: KernelRows,
+    names: Sequence[str],
+    base: Mapping[str, float],
+    time_of: Callable[[Constants], Array],
+) -> dict[str, float]:
+    """Constants of a group fitted to its rows; all trials of a step of the optimiser are one call of the equation.
+
+    No kernel starts in no time, and none computes beyond its peak.
+    """
     declared = declared_constants()[family]
-    used = ~rows.held_back
-    weights = _weights(rows)[used]
-    scale = np.array([abs(base[name]) or declared[name].high / 10.0 for name in names])
-    low, high = _bounds(family, names, scale)
+    start = {name: base[name] or (abs(declared[name].default) or declared[name].high / 10.0) * _START for name in names}
+    if family == "gemm" and "energy_per_flop" in names:
+        start["energy_per_flop"] = _drawn(rows)
+    parameters = [
+        Parameter(
+            family,
+            name,
+            start=start[name],
+            low=max(declared[name].low, _LAUNCH_SHARE * start[name]) if name == "launch_time" else math.nan,
+            high=1.0 if name in _SHARES else math.nan,
+            pull=0.0,
+        )
+        for name in names
+    ]
 
-    def values_of(point: Array) -> dict[str, float]:
-        return {name: float(value) for name, value in zip(names, point * scale, strict=True)}
+    def residuals(trials: Array) -> Array:
+        time = time_of({name: trials[None, :, at] for at, name in enumerate(names)})
+        return np.log(time / rows.time[:, None]).T
 
-    def excess(values: Mapping[str, float]) -> Array:
-        return np.asarray(np.log(predicted_time(rows, _columns({**base, **values}), forward) / rows.time))
-
-    def residual(point: Array) -> Array:
-        return np.asarray(excess(values_of(point))[used] * weights)
-
-    start = np.array([base[name] for name in names]) / scale
-    start = np.where(start == 0.0, 0.1, start)
-    if family == "gemm":
-        start = np.where([name == "energy_per_flop" for name in names], _drawn(rows) / scale, start)
-    point = _least(residual, _starts(names, start), low, high)
-    values = {name: rounded(value) for name, value in values_of(_tidy(point, low)).items()}
-    return KernelFit(key, values, base, rows, np.expm1(excess(values)))
-
-
-def _bounds(family: str, names: Sequence[str], scale: Array) -> tuple[Array, Array]:
-    """Bounds of the fitted constants over their scale; no kernel starts in no time, none computes beyond its peak."""
-    declared = declared_constants()[family]
-    low = np.array([declared[name].low for name in names]) / scale
-    high = np.array([1.0 if name in _SHARES else declared[name].high for name in names])
-    starts = np.array([name == "launch_time" for name in names])
-    return np.where(starts, np.maximum(low, _LAUNCH_SHARE), low), high / scale
-
-
-def _tidy(point: Array, low: Array) -> Array:
-    """A constant that does not matter is 0 where it may be."""
-    return np.asarray(np.where((low == 0.0) & (point < _NEGLIGIBLE), 0.0, point))
+    weights = np.where(rows.held_back, 0.0, _weights(rows))
+    found = solve(Problem(residuals, weights, step=_STEP), parameters, _starts(names, np.array(list(start.values()))))
+    return {name: rounded(value) for name, value in zip(names, found.values.tolist(), strict=True)}
 
 
 def _drawn(rows: KernelRows) -> float:
@@ -271,22 +275,6 @@ def _starts(names: Sequence[str], start: Array) -> list[Array]:
         narrow = np.array([name == "low_latency_efficiency" for name in names])
         points += [np.where(narrow, start * share, start) for share in _NARROW]
     return points
-
-
-def _least(residual: object, starts: Sequence[Array], low: Array, high: Array) -> Array:
-    """The point of the least robust cost, from a few fixed starts."""
-    try:
-        from scipy.optimize import least_squares
-    except ImportError:
-        raise InputError(Fault("calibrate", "a fit needs scipy: pip install scipy")) from None
-    best, cost = starts[0], math.inf
-    for start in starts:
-        found = least_squares(residual, np.clip(start, low, high), bounds=(low, high), loss="soft_l1")
-        for scale in (10.0 * _OUTLIER, _OUTLIER):
-            found = least_squares(residual, found.x, bounds=(low, high), loss="soft_l1", f_scale=scale)
-        if found.cost < cost:
-            best, cost = found.x, found.cost
-    return np.asarray(best)
 
 
 def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> list[KernelFit]:
@@ -316,29 +304,17 @@ def _fit_both(
 ) -> list[KernelFit]:
     """Fit runs of both passes with one efficiency, the backward pass's a fixed share of the forward pass's."""
     names = ("compute_efficiency", "softmax_flop", "tile_time")
-    used, weights = ~rows.held_back, _weights(rows)[~rows.held_back]
     declared = declared_constants()["attention"]
-    scale = np.array([inside_value("attention", name, declared[name].default) for name in names])
-    low, high = _bounds("attention", names, scale)
 
-    def both_of(point: Array) -> tuple[dict[str, float], dict[str, float]]:
-        first = {name: rounded(float(value)) for name, value in zip(names, point * scale, strict=True)}
-        return first, {name: rounded(value) for name, value in _backward(first, ratio).items()}
+    def time_of(constants: Constants) -> Array:
+        second = {**_columns(backward), **_backward(constants, ratio)}
+        return predicted_time(rows, second, {**_columns(forward), **constants})
 
-    def excess(point: Array, exact: bool) -> Array:
-        if exact:
-            first = {name: float(value) for name, value in zip(names, point * scale, strict=True)}
-            second = _backward(first, ratio)
-        else:
-            first, second = both_of(point)
-        time = predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
-        return np.asarray(np.log(time / rows.time))
-
-    starts = _starts(names, np.ones(len(names)))
-    point = _least(lambda at: excess(at, True)[used] * weights, starts, low, high)
-    point = _tidy(point, low)
-    first, second = both_of(point)
-    error = np.expm1(excess(point, False))
+    defaults = {name: inside_value("attention", name, declared[name].default) for name in names}
+    first = _solved("attention", rows, names, defaults, time_of)
+    second = {name: rounded(value) for name, value in _backward(first, ratio).items()}
+    time = predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
+    error = time[:, 0] / rows.time - 1.0
     _, generation, precision, _ = key
     return [
         KernelFit(("attention", generation, precision, ANY), {**forward, **first}, forward, rows, error),
@@ -346,7 +322,7 @@ def _fit_both(
     ]
 
 
-def _backward(forward: Mapping[str, float], ratio: float) -> dict[str, float]:
+def _backward(forward: Mapping[str, Scalar], ratio: float) -> dict[str, Scalar]:
     """Constants with which a pair takes 2.5 times as long as forward, over the ratio of the two efficiencies."""
     scale = {
         "compute_efficiency": ratio,

@@ -117,7 +117,7 @@ def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
         return catalog.calibration.constants(family, *keys)[0]
 
     forward = constants("attention") if rows.family == "attention_backward" else None
-    return predicted_time(rows, constants(rows.family), forward)
+    return predicted_time(rows, constants(rows.family), forward)[:, 0]
 
 
 def summary(fits: Mapping[Key, KernelFit]) -> list[dict[str, object]]:

@@ -183,14 +183,14 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
 
 
 def predicted_time(rows: KernelRows, constants: Constants, forward: Constants | None = None) -> Array:
-    """Time of the equation of the family for every measurement.
+    """Time of the equation of the family for every measurement, (rows, trials).
 
     Parameters
     ----------
     rows : KernelRows
         Measurements of one family.
     constants : mapping of str to Array
-        Constants of the family, (rows, 1).
+        Constants of the family, (rows, 1), (1, 1), or (1, trials) for several values at once.
     forward : mapping of str to Array, optional
         Constants of the forward pass, for rows that measure both passes of attention together.
     """
@@ -210,7 +210,7 @@ def predicted_time(rows: KernelRows, constants: Constants, forward: Constants | 
         time = vector_time(device, constants, **given)
     else:
         time = collective_time(rows.family, network=rows.machine.network, constants=constants, **given)
-    return np.asarray(time[:, 0])
+    return np.asarray(time)
 
 
 def take_rows(rows: KernelRows, index: Sequence[int], catalog: Catalog) -> KernelRows:

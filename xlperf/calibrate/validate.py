@@ -15,9 +15,8 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.calibrate.comparison import Record, compare, predicted
-from xlperf.calibrate.published import Published, PublishedPlans, read_published, sheet_rows
-from xlperf.calibrate.published_inference import inference_plans
-from xlperf.calibrate.published_training import training_plans
+from xlperf.calibrate.published import Published, read_published, sheet_rows
+from xlperf.calibrate.published_errors import plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_parquet import harmless
 
@@ -216,11 +215,6 @@ def summary(key: Sequence[str], records: Iterable[Record]) -> Summary:
     )
 
 
-def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Published rows of either kind as plans."""
-    return training_plans(published, catalog) if published.kind == "training" else inference_plans(published, catalog)
-
-
 def records_of(
     published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
 ) -> list[Record]:
@@ -312,7 +306,7 @@ def validate(
     published = [rows for path in paths for rows in read_published(path)]
     _check_names(published, paths)
     if leave_out is not None:
-        from xlperf.calibrate.leave_out import left_out, rows_of
+        from xlperf.calibrate.cross_validation import left_out, rows_of
 
         catalog = left_out(catalog, leave_out)
         published = [rows_of(rows, catalog, leave_out) for rows in published]

@@ -183,7 +183,7 @@ def calibrate(
     known = catalog_of(catalog, None)
     table = known.tables["calibration"]
     if fit:
-        from xlperf.calibrate.fit import fitted_calibration
+        from xlperf.calibrate.bands import fitted_calibration
 
         day = f"{date or datetime.datetime.now():%Y-%m-%d}"
         table = fitted_calibration(known, day, measurements, _announced, values_only)

@@ -1,4 +1,4 @@
-"""A whole catalog as the arrays that equations take: made once, then taken from by row."""
+"""The catalog as arrays for the equations: built once per catalog, then indexed by row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.kernels import L2_BYTES_PER_CLOCK, cache_bandwidth, vector_flop_rate
+from xlperf.equations.hardware.kernels import cache_bandwidth, vector_flop_rate
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.precisions import PRECISIONS
 
@@ -46,7 +46,7 @@ DEVICE_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class CatalogArrays:
-    """Columns of a whole catalog, made once and then taken from by row.
+    """Columns of a catalog, built once and then indexed by row.
 
     ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`. ``linked``
     says whether any accelerator brings its own link bandwidth, ``unbuilt`` why derived ones cannot be built; None
@@ -74,7 +74,7 @@ class CatalogArrays:
 
 
 class _Known:
-    """What is known of a catalog: which of its accelerators follow from devices, and its arrays with and without them.
+    """Cached arrays of a catalog, with and without the accelerators that are derived from devices.
 
     Devices go through equations of their own, which a plan on other accelerators need not wait for.
     """
@@ -140,6 +140,7 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
         "num_mtp_layers": models.number("num_mtp_layers", 0.0),
         "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
+        "wide_attention": models.filled("wide_attention"),
         "num_linear_layers": linear,
         **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
         "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
@@ -189,7 +190,7 @@ def _layer_kinds(models: Table) -> tuple[Array, Array, Array, Array, Array, np.n
 
 
 def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
-    """Columns of a catalog, made when they are first asked for.
+    """Columns of a catalog, cached.
 
     Parameters
     ----------
@@ -256,12 +257,17 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     cost_rate = accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning)
     device = {
         "vector_flop_rate": vector_flop_rate(
-            accelerators.number("peak_flop_rate_fp32"), accelerators.number("peak_flop_rate_bf16")
+            accelerators.number("peak_flop_rate_fp32"),
+            accelerators.number("peak_flop_rate_bf16"),
+            accelerators.filled("matrix_to_vector_ratio"),
         ),
         "memory_bandwidth": accelerators.number("memory_bandwidth"),
         "memory_capacity": accelerators.number("memory_capacity"),
         "l2_bandwidth": cache_bandwidth(
-            accelerators.number("l2_bandwidth"), units, accelerators.number("clock_rate"), L2_BYTES_PER_CLOCK
+            accelerators.number("l2_bandwidth"),
+            units,
+            accelerators.number("clock_rate"),
+            accelerators.filled("l2_bytes_per_clock"),
         ),
         "num_multiprocessors": units,
         "thermal_design_power": power,

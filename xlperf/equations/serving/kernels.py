@@ -97,11 +97,13 @@ def by_phase(values: Array, num_phases: int) -> Array:
     return values.reshape(len(values), num_phases, values.shape[1] // num_phases)
 
 
-def wide_attention(plan: InferencePlan, architecture: Architecture) -> np.ndarray:
+def wide_attention(model: Model, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
     """Plans whose attention layers stay in 16 bits: published mixtures in 4 bits narrow the feed-forward layers only.
 
     Parameters
     ----------
+    model : Model
+        Served models, (rows,).
     plan : InferencePlan
         Precision, (rows,).
     architecture : Architecture
@@ -118,7 +120,7 @@ def wide_attention(plan: InferencePlan, architecture: Architecture) -> np.ndarra
        technical blog 1, 2025, table of the precision of each component.
     .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
     """
-    return np.asarray(plan.four_bits & bool(architecture.experts))
+    return np.asarray(plan.four_bits & (model.wide_attention > 0.0) & bool(architecture.experts))
 
 
 def _columns(flags: np.ndarray, num_rows: int) -> np.ndarray:
@@ -126,13 +128,14 @@ def _columns(flags: np.ndarray, num_rows: int) -> np.ndarray:
     return np.repeat(flags, num_rows).reshape(num_rows, len(flags), order="F")
 
 
-def _narrow(products: ServingGemms, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
+def _narrow(products: ServingGemms, deployment: Deployment, plan: InferencePlan) -> np.ndarray:
     """Products in the precision of the plan, (rows, operators)."""
+    architecture = deployment.architecture
     narrow = _columns(products.narrow, len(plan.weight_size))
     if not architecture.experts:
         return narrow
     attention = _columns(products.attention, len(narrow))
-    return np.asarray(narrow & ~(attention & wide_attention(plan, architecture)[:, None]))
+    return np.asarray(narrow & ~(attention & wide_attention(deployment.model, plan, architecture)[:, None]))
 
 
 def _gemm_kernels(
@@ -187,7 +190,7 @@ def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array
         Its time, (rows, operators). [s]
     """
     plan, gemms = deployment.plan, products.gemms
-    narrow = _narrow(products, plan, deployment.architecture)
+    narrow = _narrow(products, deployment, plan)
     element_size, traffic = _gemm_bytes(products, plan, narrow)
     unit, constants = _gemm_kernels(deployment, products, narrow)
     output_size = plan.activation_size[:, None]

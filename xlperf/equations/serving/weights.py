@@ -73,7 +73,7 @@ def serving_weights_size(
 def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
     """Weights of the matrices of a mean layer on one rank: in the precision of the plan, and in that between. [B]"""
     ranks = plan.attention_parallel
-    apart = wide_attention(plan, architecture)
+    apart = wide_attention(model, plan, architecture)
     heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
     narrow_ffn = model.ffn_hidden_size / ranks
     if not architecture.experts and not architecture.latent_attention and not architecture.linear_attention:

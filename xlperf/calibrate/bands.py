@@ -4,28 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.comparison import FIRST_TOKEN
-from xlperf.calibrate.cross_validation import (
-    FEWEST_ROWS,
-    FOLDS,
-    CrossValidation,
-    Errors,
-    cross_validated,
-    fold_of,
-)
+from xlperf.calibrate.cross_validation import CrossValidation, Step, cross_validated
+from xlperf.calibrate.fit import fit_all, read_measured
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, rounded
+from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.published import Published
+from xlperf.calibrate.published_errors import FOLDS, Errors, fold_of
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
 from xlperf.equations.serving.bands import FAMILIES
 
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 TRAINING_BAND = "training_band"
 _HELD_OUT = f"error: median of configurations held out, {FOLDS} folds, kernels as they are"
+
+
+def fitted_calibration(
+    catalog: Catalog,
+    date: str,
+    path: str | Path | None = None,
+    step: Step | None = None,
+    values_only: bool = False,
+) -> Table:
+    """The calibration sheet fitted anew, with errors by cross-validation and bands.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Accelerators, networks and models.
+    date : str
+        Date that the rows carry.
+    path : path-like, optional
+        Workbook of measurements; default: the shipped ``validation.xlsx``.
+    step : callable, optional
+        Called with the name of each fit before it starts.
+    values_only : bool, default False
+        As for :func:`xlperf.calibrate.fit.fit_all`.
+    """
+    measured = read_measured(path)
+    done = fit_all(measured, catalog, date, step, values_only)
+    if step is not None:
+        step("bands")
+    return calibration_table(with_checks(done, (measured.training, measured.inference), catalog, date))
 
 
 def with_checks(

@@ -1,0 +1,427 @@
+r"""The fitter: constants of the calibration sheet as parameters of one robust, pooled least-squares problem.
+
+Kernels, training stacks, allocators, serving engines and the folds of a cross-validation are fitted alike. With the
+residuals :math:`r_i = \ln(t_{predicted} / t_{measured})`
+
+.. math:: \min_u \sum_i w_i\,\rho(r_i) + \sum_j p_j^2 (u_j - u_{parent(j)})^2
+
+where :math:`\rho` is the soft L1 loss, constant for residuals beyond a cap so that a failed run does not pull, and the
+second sum pools each parameter towards a more general one (a software towards all software), or towards its declared
+default. ``u`` is the logarithm of a parameter that cannot be 0, else the parameter over its usual size.
+``scipy.optimize.least_squares`` solves it; the same rows give the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.calibration import ANY, Constant, declared_constants
+
+CAP = 0.7
+"""Residual beyond which a larger one costs no more. [-]"""
+SPREADS = (0.2, 0.02)
+"""Residuals at which the loss turns from quadratic to linear: first wide for a safe start, then narrow. [-]"""
+PULL = 0.005
+"""Weight of pooling: a parameter one usual size away from its parent weighs like a row that is 0.5 % off. [-]"""
+FEWEST_ROWS = 8
+"""Published rows below which a group gets no parameter of its own. [-]"""
+_MOST_EVALUATIONS = 30
+_STEP = 0.05
+_NEGLIGIBLE = 1e-3
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One constant to be found: a row of the calibration sheet, where it may lie and what it is pooled towards.
+
+    ``parent`` is the position of the more general parameter, -1 for ``centre``. A ``fixed`` parameter keeps ``start``.
+    Values are in the unit used inside.
+    """
+
+    family: str
+    constant: str
+    generation: str = ANY
+    precision: str = ANY
+    software: str = ANY
+    start: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    parent: int = -1
+    centre: float = math.nan
+    pull: float = PULL
+    fixed: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """What names the row of the sheet."""
+        return self.family, self.generation, self.precision, self.software, self.constant
+
+    @property
+    def declared(self) -> Constant:
+        """Unit, default and bounds."""
+        return declared_constants()[self.family][self.constant]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and largest value: its own, else the declared ones."""
+        declared = self.declared
+        own = (self.low, self.high)
+        low, high = (b if math.isnan(a) else a for a, b in zip(own, (declared.low, declared.high), strict=True))
+        return low, high
+
+    @property
+    def first(self) -> float:
+        """Value that the search starts from."""
+        return self.declared.default if math.isnan(self.start) else self.start
+
+    @property
+    def target(self) -> float:
+        """Value that a parameter without a parent is pooled towards."""
+        return self.declared.default if math.isnan(self.centre) else self.centre
+
+    @property
+    def size(self) -> float:
+        """Usual size of a linear parameter; 0 for one that is fitted in its logarithm."""
+        if self.declared.low > 0.0:
+            return 0.0
+        return abs(self.declared.default) or self.declared.high / 10.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Residuals as a function of the parameters.
+
+    Attributes
+    ----------
+    residuals : callable
+        From trial values (trials, parameters) to residuals (trials, rows); NaN where there is no prediction.
+    weights : Array
+        Weight of each row; rows of weight 0 are not fitted. [-]
+    users : np.ndarray, optional
+        Which rows depend on which parameter, (parameters, rows); None: all on all.
+    colours : np.ndarray, optional
+        Parameters of one colour have no row in common and are perturbed together in finite differences.
+    step : float
+        Step of the finite differences, in usual sizes or in the logarithm. [-]
+    """
+
+    residuals: Callable[[Array], Array]
+    weights: Array
+    users: np.ndarray | None = None
+    colours: np.ndarray | None = None
+    step: float = _STEP
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Values that a fit found.
+
+    Attributes
+    ----------
+    values : Array
+        Of each parameter, in the unit used inside.
+    residuals : Array
+        Of each row under them; NaN where there is no prediction. [-]
+    identified : np.ndarray
+        Whether the rows say more about a parameter than the pooling does; others are unidentifiable and held fixed at
+        what they are pooled towards.
+    gain : Array
+        Cost that a parameter saves over the value that it is pooled towards (Wald). [-]
+    information : Array
+        Second derivatives of the cost by the free unknowns, others 0, (parameters, parameters). [-]
+    offsets : Array
+        Unknowns beyond what they are pooled towards. [-]
+    cost : float
+        Weighted sum of the loss of the rows. [-]
+    """
+
+    values: Array
+    residuals: Array
+    identified: np.ndarray
+    gain: Array
+    information: Array
+    offsets: Array
+    cost: float
+
+    @staticmethod
+    def in_cost(misfit: float) -> float:
+        """Cost of a weighted sum of absolute residuals."""
+        return misfit * SPREADS[-1]
+
+
+class _Scaled:
+    """The parameters that are free, as the scaled unknowns of the optimiser."""
+
+    def __init__(self, problem: Problem, parameters: Sequence[Parameter], held: np.ndarray) -> None:
+        self.problem, self.parameters = problem, parameters
+        self.size: Array = np.array([one.size for one in parameters])
+        self.log: np.ndarray = self.size == 0.0
+        self.free = np.flatnonzero(~held)
+        bounds = np.array([one.bounds for one in parameters]).reshape(-1, 2)
+        self.low, self.high = self.unknowns(bounds[:, 0]), self.unknowns(bounds[:, 1])
+        self.bounds = bounds
+        self.target = self.unknowns(np.array([one.target for one in parameters]))
+        pooled = np.zeros((len(parameters), len(parameters)))
+        centre = np.zeros(len(parameters))
+        for row, one in enumerate(parameters):
+            pooled[row, row] = one.pull
+            if one.parent >= 0:
+                pooled[row, one.parent] = -one.pull
+            else:
+                centre[row] = one.pull * self.target[row]
+        self.pooled, self.centre = pooled, centre
+        colours = problem.colours if problem.colours is not None else np.arange(len(parameters))
+        self.groups = [self.free[colours[self.free] == colour] for colour in sorted(set(colours[self.free].tolist()))]
+
+    def unknowns(self, values: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.where(
+                self.log, np.log(np.where(self.log, values, 1.0)), values / np.where(self.log, 1.0, self.size)
+            )
+
+    def values(self, unknowns: Array) -> Array:
+        found = np.where(self.log, np.exp(np.where(self.log, unknowns, 0.0)), unknowns * self.size)
+        return np.asarray(np.clip(found, self.bounds[:, 0], self.bounds[:, 1]))
+
+    def at_parents(self, unknowns: Array, held: np.ndarray) -> Array:
+        """Unknowns with those that are held at what they are pooled towards."""
+        found = np.array(unknowns)
+        for row, one in enumerate(self.parameters):  # parents stand before their children
+            if held[row] and not one.fixed:
+                found[row] = found[one.parent] if one.parent >= 0 else self.target[row]
+        return np.clip(found, self.low, self.high)
+
+    def offsets(self, unknowns: Array) -> Array:
+        """Unknowns beyond what they are pooled towards."""
+        parents = [unknowns[one.parent] if one.parent >= 0 else self.target[row] for row, one in
+                   enumerate(self.parameters)]  # fmt: skip
+        return np.asarray(unknowns - np.array(parents))
+
+    def complete(self, point: Array, base: Array) -> Array:
+        found: Array = np.array(base)
+        found[self.free] = point
+        return found
+
+    def data(self, unknowns: Array) -> Array:
+        return np.asarray(self.problem.residuals(self.values(unknowns)[None, :])[0])
+
+    def slopes(self, unknowns: Array, residuals: Array) -> Array:
+        """Change of the residuals with each free unknown, (rows, free), by forward differences of whole colours."""
+        steps = np.where(unknowns + self.problem.step > self.high, -self.problem.step, self.problem.step)
+        trials = np.repeat(unknowns[None, :], len(self.groups), axis=0)
+        for trial, group in zip(trials, self.groups, strict=True):
+            trial[group] += steps[group]
+        changes = np.nan_to_num(self.problem.residuals(self.values(trials)) - residuals)
+        found = np.zeros((len(residuals), len(unknowns)))
+        for change, group in zip(changes, self.groups, strict=True):
+            for column in group.tolist():
+                users = self.problem.users[column] if self.problem.users is not None else 1.0
+                found[:, column] = change * users / steps[column]
+        return found[:, self.free]
+
+
+def pooled_parameters(parameters: Sequence[Parameter], rows: Sequence[int]) -> tuple[list[Parameter], list[int]]:
+    """Parameters of a sheet, the more general ones first and as parents of the special ones; their rows likewise."""
+    order = sorted(range(len(parameters)), key=lambda at: sum(part != ANY for part in parameters[at].key[1:4]))
+    found = [parameters[at] for at in order]
+    place = {one.key: at for at, one in enumerate(found)}
+
+    def parent(one: Parameter) -> int:
+        general = [replace(one, generation=ANY), replace(one, generation=ANY, software=ANY)]
+        return next((place[wide.key] for wide in general if wide.key in place and wide.key != one.key), -1)
+
+    return [replace(one, parent=parent(one)) for one in found], [rows[at] for at in order]
+
+
+def loss(residuals: Array, spread: float) -> tuple[Array, Array]:
+    """Soft L1 loss of residuals, constant beyond the cap, and its derivative by the square over the spread."""
+    scaled = np.minimum(np.abs(residuals), CAP) / spread
+    root = np.sqrt(1.0 + scaled**2)
+    return 2.0 * (root - 1.0), np.where(np.abs(residuals) < CAP, 1.0 / root, 0.0)
+
+
+def _weighted_loss(weights: Array, spread: float, pooled: int) -> Callable[[Array], Array]:
+    """The loss of rows with their weights, then that of the pooling, as ``least_squares`` asks for it."""
+
+    def rho(squares: Array) -> Array:
+        found = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
+        rows = squares[: len(squares) - pooled]
+        value, first = loss(np.sqrt(rows) * spread, spread)
+        found[:, : len(rows)] = weights * np.stack([value, first, -0.5 * first**3])
+        return found
+
+    return rho
+
+
+def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
+    """The unknowns of the least cost near a start."""
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise InputError(Fault("calibrate", "a fit needs scipy: pip install scipy")) from None
+    pooled = scaled.pooled[scaled.free]
+    seen: dict[bytes, Array] = {}
+
+    def data(point: Array) -> Array:
+        key = point.tobytes()
+        if key not in seen:
+            seen.clear()
+            seen[key] = scaled.data(scaled.complete(point, start))
+        return seen[key]
+
+    def residual(point: Array) -> Array:
+        pull = pooled @ scaled.complete(point, start) - scaled.centre[scaled.free]
+        return np.concatenate([np.nan_to_num(data(point), nan=CAP), pull])
+
+    def jacobian(point: Array) -> Array:
+        return np.concatenate([scaled.slopes(scaled.complete(point, start), data(point)), pooled[:, scaled.free]])
+
+    low, high = scaled.low[scaled.free], scaled.high[scaled.free]
+    found = least_squares(
+        residual,
+        np.clip(start[scaled.free], low, high),
+        jac=jacobian,
+        bounds=(low, high),
+        loss=_weighted_loss(scaled.problem.weights, spread, len(pooled)),
+        f_scale=spread,
+        method="dogbox",
+        x_scale="jac",
+        ftol=1e-5 if scaled.problem.step > 1e-4 else 1e-8,
+        max_nfev=_MOST_EVALUATIONS if scaled.problem.step > 1e-4 else 200,
+    )
+    return scaled.complete(found.x, start)
+
+
+def solve(problem: Problem, parameters: Sequence[Parameter], starts: Sequence[Array] = ()) -> Solution:
+    """Fit parameters to the rows of a problem.
+
+    Parameters
+    ----------
+    problem : Problem
+        Residuals and weights.
+    parameters : sequence of Parameter
+        What is fitted; parents before their children.
+    starts : sequence of array, optional
+        Values to start from; default: those of the parameters. The start of the least cost wins.
+
+    Returns
+    -------
+    Solution
+        The same rows and parameters give the same values.
+
+    Raises
+    ------
+    InputError
+        When scipy is not installed.
+    """
+    fixed = np.array([one.fixed for one in parameters], dtype=bool)
+    scaled = _Scaled(problem, parameters, fixed)
+    best, least = np.zeros(0), math.inf
+    for start in starts or [np.array([one.first for one in parameters])]:
+        point = np.clip(scaled.unknowns(start), scaled.low, scaled.high)
+        for spread in SPREADS if len(scaled.free) else ():
+            point = _optimised(scaled, point, spread)
+        found = _cost(problem, scaled.data(point))
+        if found < least or not len(best):
+            best, least = point, found
+    held = fixed | ~_identified(scaled, best)
+    if (held & ~fixed).any():
+        scaled = _Scaled(problem, parameters, held)
+        best = scaled.at_parents(best, held)
+        if len(scaled.free):
+            best = _optimised(scaled, best, SPREADS[-1])
+        best = scaled.at_parents(best, held)
+    information = _information(scaled, best)
+    values = scaled.values(best)
+    values = np.where((scaled.low == 0.0) & ~scaled.log & (best < _NEGLIGIBLE), 0.0, values)
+    residuals = problem.residuals(values[None, :])[0]
+    links, offsets = _links(parameters), scaled.offsets(best)
+    gain = _gain(links.T @ information @ links, offsets)
+    return Solution(values, residuals, ~held, gain, information, offsets, _cost(problem, residuals))
+
+
+def most_telling(parameters: Sequence[Parameter], solution: Solution, most: int) -> list[int]:
+    """The parameters that save most of the cost, others at what they are pooled towards (backward elimination).
+
+    The least telling one by the Wald statistic goes first, and the others move as a linear model of the fit says.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        What was fitted.
+    solution : Solution
+        With all of them.
+    most : int
+        How many are kept.
+
+    Returns
+    -------
+    list of int
+        Positions, in order; fewer where some save nothing.
+    """
+    links = _links(parameters)
+    matrix, offsets = links.T @ solution.information @ links, np.array(solution.offsets)
+    kept = [at for at in range(len(parameters)) if matrix[at, at] > 0.0]
+    while kept:
+        gain = _gain(matrix[np.ix_(kept, kept)], offsets[kept])
+        least = int(np.argmin(gain))
+        if len(kept) <= most and gain[least] > _NEGLIGIBLE * solution.cost:
+            break
+        inverse = np.linalg.pinv(matrix[np.ix_(kept, kept)])
+        offsets[kept] -= inverse[:, least] / max(inverse[least, least], 1e-30) * offsets[kept[least]]
+        kept.pop(least)
+    return kept
+
+
+def _links(parameters: Sequence[Parameter]) -> Array:
+    """Unknowns as sums of offsets: those of a parameter and of all that it is pooled towards."""
+    apart = np.eye(len(parameters))
+    for row, one in enumerate(parameters):
+        if one.parent >= 0:
+            apart[row, one.parent] = -1.0
+    return np.asarray(np.linalg.inv(apart))
+
+
+def _gain(information: Array, offsets: Array) -> Array:
+    """Cost that each offset saves, the others adapting (Wald)."""
+    variance = np.diag(np.linalg.pinv(information)) if len(offsets) else offsets
+    return np.where(variance > 0.0, 0.5 * offsets**2 / np.where(variance > 0.0, variance, 1.0), 0.0)
+
+
+def _cost(problem: Problem, residuals: Array) -> float:
+    return float(problem.weights @ loss(np.nan_to_num(residuals, nan=CAP), SPREADS[-1])[0]) * SPREADS[-1] / 2.0
+
+
+def _information(scaled: _Scaled, unknowns: Array) -> Array:
+    """Second derivatives of the cost by the unknowns, those of rows by reweighted least squares; 0 where held."""
+    found = np.zeros((len(unknowns), len(unknowns)))
+    if len(scaled.free):
+        residuals = scaled.data(unknowns)
+        weights = scaled.problem.weights * loss(np.nan_to_num(residuals, nan=CAP), SPREADS[-1])[1]
+        slopes = scaled.slopes(unknowns, residuals) * np.sqrt(weights)[:, None]
+        pooled = scaled.pooled[np.ix_(scaled.free, scaled.free)]
+        found[np.ix_(scaled.free, scaled.free)] = slopes.T @ slopes + pooled.T @ pooled
+    return found
+
+
+def _identified(scaled: _Scaled, unknowns: Array) -> np.ndarray:
+    """Whether the rows say more about each parameter than the pooling does; a parent counts by its children."""
+    found = np.zeros(len(unknowns), dtype=bool)
+    free = scaled.free
+    if not len(free):
+        return found
+    variance = np.diag(np.linalg.pinv(_information(scaled, unknowns)[np.ix_(free, free)]))
+    for at, row in enumerate(free.tolist()):
+        pull = scaled.parameters[row].pull
+        found[row] = pull == 0.0 or pull**2 * variance[at] < 0.5
+    for row in reversed(range(len(unknowns))):
+        parent = scaled.parameters[row].parent
+        if parent >= 0 and found[row]:
+            found[parent] = True
+    return found

@@ -1,0 +1,353 @@
+"""Published rows as plans beside their predictions: residuals that fits, bands and cross-validation work on."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.calibrate.comparison import (
+    FIRST_TOKEN,
+    MEMORY,
+    RATES,
+    STEP_TIME,
+    TIME_PER_TOKEN,
+    compare,
+    metrics_of,
+    predicted,
+    result_column,
+)
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
+from xlperf.calibrate.fitter import Parameter, Problem
+from xlperf.calibrate.published import Published, PublishedPlans
+from xlperf.calibrate.published_inference import inference_plans
+from xlperf.calibrate.published_training import training_plans
+from xlperf.catalog.calibration import ANY, Calibration, precision_key
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.equations.serving.bands import band_of_mode, full_cache
+
+NEVER_FITTED = "papers"
+NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
+"""Sources that are predicted and never fitted, beside the group of the papers."""
+NEVER_FITTED_ATTENTION = ("hybrid",)
+"""Attention whose models are predicted and never fitted: the scans of linear layers have one set of constants for all
+accelerators, and what they miss is not to be found in the constants of engines."""
+QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
+FOLDS = 5
+WEIGHT_OF_FIRST = 0.5
+"""Weight of a time to the first token beside a time per token. [-]"""
+_BANDS = {"training": ("step_time", "step_time_low", "step_time_high"), "inference": ("tpot", "tpot_low", "tpot_high")}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Deviations of published values, one entry per value that a row is quoted by.
+
+    Attributes
+    ----------
+    kind : str
+        training or inference.
+    row_ids, group, quantity, software, generation, family : np.ndarray
+        Published row, what it belongs to, and which configuration it repeats: (model, accelerator).
+    plan : np.ndarray
+        Position of its plan. [-]
+    fitted, by_rows, by_families : Array
+        Logarithm of predicted over measured time: with all rows in the fit; with a fifth of the rows left out, its
+        own among them; with a fifth of the configurations left out. [-]
+    band : np.ndarray
+        Which band holds for the plan: the constants of the calibration without ``_low`` and ``_high``.
+    low, high : Array
+        Ends of that band over the prediction, as times; NaN where there is none. [-]
+    """
+
+    kind: str
+    row_ids: np.ndarray
+    group: np.ndarray
+    quantity: np.ndarray
+    software: np.ndarray
+    generation: np.ndarray
+    family: np.ndarray
+    plan: np.ndarray
+    fitted: Array
+    by_rows: Array
+    by_families: Array
+    band: np.ndarray
+    low: Array
+    high: Array
+
+    def __len__(self) -> int:
+        return len(self.row_ids)
+
+    def weights(self, chosen: np.ndarray) -> Array:
+        """Weights of some of the entries in a fit: a configuration of n rows counts like the root of n. [-]"""
+        names = self.family.tolist()
+        sizes = Counter(name for name, kept in zip(names, chosen.tolist(), strict=True) if kept)
+        count = np.array([sizes[name] or 1 for name in names], dtype=np.float64)
+        share = np.where(self.quantity == FIRST_TOKEN, WEIGHT_OF_FIRST, 1.0) / np.sqrt(count)
+        return np.where(chosen, share, 0.0)
+
+    def num_rows(self, chosen: np.ndarray) -> int:
+        """Published rows that some of the entries come from."""
+        return len(set(self.row_ids[chosen].tolist()))
+
+    def take(self, chosen: np.ndarray) -> Errors:
+        """Some entries: positions, or a mask."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Errors(**{name: value[chosen] if name != "kind" else value for name, value in values.items()})
+
+    def covered(self, errors: Array) -> Array:
+        """1 where the measured time lies in the band under these errors, 0 where not, NaN without a band."""
+        ratio = np.exp(-errors)
+        inside = ((self.low <= ratio) & (ratio <= self.high)).astype(np.float64)
+        return np.where(np.isnan(self.low + self.high + errors), math.nan, inside)
+
+
+def fold_of(name: str, folds: int = FOLDS) -> int:
+    """Fold of a name, the same on every machine.
+
+    >>> fold_of("gpt3-175b/h100-sxm-80gb") in range(FOLDS)
+    True
+    """
+    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % folds
+
+
+def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Published rows of either kind as plans."""
+    return training_plans(published, catalog) if published.kind == "training" else inference_plans(published, catalog)
+
+
+def plans_to_fit(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Published rows as plans, excluding those of the papers."""
+    kept = [row for row, group in enumerate(published.text["group"]) if group.casefold() != NEVER_FITTED]
+    return plans_of(published.take(kept), catalog)
+
+
+def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:
+    """Entries that constants are fitted on: not those of sources and of attention that are only predicted."""
+    source = plans.published.text["source_id"]
+    models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
+    attention = plans.catalog.tables["models"].text("attention_type")[models]
+    only_predicted = entries.kind == "inference"
+    return np.array(
+        [
+            not only_predicted
+            or (source[plans.index[plan]] not in NEVER_FITTED_SOURCES and attention[plan] not in NEVER_FITTED_ATTENTION)
+            for plan in entries.plan.tolist()
+        ],
+        dtype=bool,
+    )
+
+
+def log_errors(
+    plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES
+) -> tuple[dict[tuple[str, str], float], Table]:
+    """Logarithm of predicted over measured time (or size) by (row, quantity), and the results."""
+    results = predicted(plans)
+    found = {}
+    for record in compare(plans, results):
+        if record.primary and record.covered and record.quantity in quantities:
+            ratio = record.predicted / record.measured
+            found[record.row_id, record.quantity] = math.log(1.0 / ratio if record.metric in RATES else ratio)
+    return found, results
+
+
+def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> Errors:
+    """Errors of published rows under the calibration of the catalog of their plans.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Rows as plans.
+    quantities : sequence of str
+        What is compared.
+    """
+    errors, results = log_errors(plans, quantities)
+    text, catalog = plans.published.text, plans.catalog
+    of_plan = {text["row_id"][row]: plan for plan, row in reversed(list(enumerate(plans.index.tolist())))}
+    keys = list(errors)
+    plan = np.array([of_plan[name] for name, _ in keys], dtype=np.int64)
+    row = plans.index[plan] if len(plan) else plan
+    accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
+    generation = np.array([str(kind).casefold() for kind in catalog.tables["accelerators"].text("generation")])
+    models = [str(name).casefold() for name in plans.plans.text("model")]
+    gpus = [str(name).casefold() for name in plans.plans.text("accelerator")]
+    middle, low, high = (results.number(name) for name in _BANDS[plans.published.kind]) if keys else [np.zeros(0)] * 3
+    banded = np.array([quantity != FIRST_TOKEN for _, quantity in keys], dtype=bool)
+    fitted = np.array([errors[key] for key in keys])
+    return Errors(
+        kind=plans.published.kind,
+        row_ids=np.array([name for name, _ in keys], dtype=object),
+        group=np.array([text["group"][at] for at in row.tolist()], dtype=object),
+        quantity=np.array([quantity for _, quantity in keys], dtype=object),
+        software=np.array([str(name).casefold() for name in plans.plans.filled("software")[plan]], dtype=object),
+        generation=generation[accelerators][plan],
+        family=np.array([f"{models[at]}/{gpus[at]}" for at in plan.tolist()], dtype=object),
+        plan=plan,
+        fitted=fitted,
+        by_rows=fitted,
+        by_families=fitted,
+        band=np.array(_bands(plans, results), dtype=object)[plan] if keys else np.zeros(0, dtype=object),
+        low=np.where(banded, (low / middle)[plan], math.nan),
+        high=np.where(banded, (high / middle)[plan], math.nan),
+    )
+
+
+def _bands(plans: PublishedPlans, results: Table) -> list[str]:
+    """Which band holds for each plan."""
+    table, catalog = plans.plans, plans.catalog
+    if plans.published.kind == "training":
+        models = catalog.rows("models", table.text("model"), table, "model")
+        dense = np.isnan(catalog.tables["models"].number("num_experts")[models])
+        return ["step" if one else "mixture" for one in dense.tolist()]
+    modes = [str(mode) for mode in table.filled("mode")]
+    full = full_cache(results.number("running_batch"), results.number("max_batch_size"))
+    return [band_of_mode(mode, bool(one)) for mode, one in zip(modes, full.tolist(), strict=True)]
+
+
+def aligned(errors: Mapping[tuple[str, str], float], entries: Errors) -> Array:
+    """Errors by (row, quantity) in the order of entries; NaN where there is no prediction."""
+    pairs = zip(entries.row_ids.tolist(), entries.quantity.tolist(), strict=True)
+    return np.array([errors.get(pair, math.nan) for pair in pairs])
+
+
+def changed(table: Table, values: Mapping[int, float]) -> Table:
+    """A calibration table with other values in some rows."""
+    column = np.array(table["value"], dtype=np.float64)
+    column[list(values)] = list(values.values())
+    return Table("calibration", {**table.columns, "value": column}, table.place)
+
+
+def row_of_sheet(parameter: Parameter, value: float) -> FittedConstant:
+    """A parameter as a row of the calibration sheet that does not say where it comes from."""
+    one = parameter
+    return FittedConstant(
+        one.family, one.generation, one.precision, one.software, one.constant, value, "", 0, math.nan, "", ""
+    )
+
+
+def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> np.ndarray:
+    """Which entries take a constant from which parameter, (parameters, entries), by the look-up of the engine.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Rows as plans.
+    entries : Errors
+        Their errors.
+    parameters : sequence of Parameter
+        Rows of a calibration sheet that has no others of their families that are as near.
+    """
+    table = joined_tables(
+        plans.catalog.tables["calibration"], calibration_table([row_of_sheet(one, one.first) for one in parameters])
+    )
+    calibration = Calibration(table)
+    names = ("family", "generation", "precision", "software", "constant")
+    keys = zip(*(table.text(name, ANY) for name in names), strict=True)
+    row_of = {tuple(str(part).casefold() for part in key): row for row, key in enumerate(keys)}
+    precision = [str(name) for name in plans.plans.filled("precision")]
+    of_entry = list(
+        zip(entries.generation.tolist(), [precision[at] for at in entries.plan], entries.software.tolist(), strict=True)
+    )
+    found = np.zeros((len(parameters), len(entries)), dtype=bool)
+    rows: dict[tuple[str, str, str, str], dict[str, int]] = {}
+    for at, one in enumerate(parameters):
+        wanted = row_of[tuple(part.casefold() for part in one.key)]
+        using = {}
+        for generation, own, software in set(of_entry):
+            key = (one.family, generation, own if one.precision == ANY else one.precision, software)
+            if key not in rows:
+                rows[key] = calibration.used(*key)
+            using[generation, own, software] = rows[key][one.constant] == wanted
+        found[at] = [using[key] for key in of_entry]
+    return found
+
+
+def published_problem(
+    plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], chosen: np.ndarray
+) -> Problem:
+    """Parameters of the calibration sheet as a problem whose residuals are the errors of published rows.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Rows as plans, with the calibration that the parameters replace rows of.
+    entries : Errors
+        Their errors.
+    parameters : sequence of Parameter
+        What is fitted.
+    chosen : np.ndarray
+        Entries that are fitted; the others have weight 0.
+    """
+    rows = [row_of_sheet(one, one.first) for one in parameters]
+    table = joined_tables(plans.catalog.tables["calibration"], calibration_table(rows))
+    first = len(table) - len(rows)
+    before, columns = predicted(plans), _followed(plans, entries)
+
+    def errors(results: Table) -> Array:
+        found = np.array(entries.fitted)
+        for column, index in columns.items():
+            at = entries.plan[index]
+            change = np.log(results.number(column)[at] / before.number(column)[at])
+            found[index] += -change if column.startswith("tokens") else change
+        return found
+
+    def residuals(trials: Array) -> Array:
+        found = []
+        for values in trials:
+            sheet = changed(table, {first + at: value for at, value in enumerate(values.tolist())})
+            tried = replace(plans, catalog=plans.catalog.with_tables([sheet]))
+            if "" in columns:
+                found.append(aligned(log_errors(tried, (MEMORY,))[0], entries))
+            else:
+                found.append(errors(predicted(tried)))
+        return np.array(found).reshape(len(trials), len(entries))
+
+    return Problem(residuals, entries.weights(chosen), users_of(plans, entries, parameters), colours_of(parameters))
+
+
+def _followed(plans: PublishedPlans, entries: Errors) -> dict[str, np.ndarray]:
+    """Entries by the result that they follow."""
+    published = plans.published
+    row_of = {name: row for row, name in enumerate(published.text["row_id"])}
+    column = {}
+    for name, quantity in zip(entries.row_ids.tolist(), entries.quantity.tolist(), strict=True):
+        metrics = metrics_of(published, row_of[name])
+        metric = next(metric for metric, kind, primary in metrics if primary and kind == quantity)
+        column[name, quantity] = result_column(published, metric, row_of[name])
+    of_entry = np.array(list(column.values()), dtype=object)
+    return {name: np.flatnonzero(of_entry == name) for name in sorted(set(of_entry.tolist()))}
+
+
+def taken(plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> tuple[PublishedPlans, Errors]:
+    """Some entries, and the plans and published rows of those alone."""
+    some = entries.take(chosen)
+    kept, place = np.unique(some.plan, return_inverse=True)
+    rows, row_of = np.unique(plans.index[kept], return_inverse=True)
+    own = PublishedPlans(
+        plans.published.take(rows),
+        plans.plans.take(kept),
+        row_of,
+        np.full(len(kept), -1, dtype=np.int64),
+        plans.reasons[rows],
+        plans.notes[rows],
+        plans.catalog,
+    )
+    return own, replace(some, plan=place)
+
+
+def colours_of(parameters: Sequence[Parameter]) -> np.ndarray:
+    """Parameters of one constant and precision are of one colour: a row depends on one of them."""
+    kinds = [(one.family, one.constant, one.precision) for one in parameters]
+    order = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+    return np.array([order[kind] for kind in kinds], dtype=np.int64)
+
+
+def stored_precision(plans: PublishedPlans) -> list[str]:
+    """Precision that the constants of each plan are kept under."""
+    return [precision_key(str(name)) for name in plans.plans.filled("precision").tolist()]
