@@ -46,12 +46,14 @@ NOT_DRAWN = {
     "plan.rules.broken_rules": "rules in words",
     "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
     "plan.rules.remarks_of_rows": "rules in words",
-    "training.recompute.selected_share": "takes operators with their names",
+    "training.kernels.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",
     "model.operators.concatenated": "any number of arguments",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
     "training.communication.tensor_times": "takes the collectives that communication_of returns",
+    "training.stages.pacing_contents": "takes the contents of three stages beside each other",
+    "training.communication.used_families": "answers yes or no",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
 
@@ -65,6 +67,7 @@ FIXED_WORDS = {
     "serving.pools.pools_of": {"B"},
     "serving.results.serving_results": {"B"},
     "training.memory.memory_of": {"B"},
+    "training.run.run_results": {"B"},
     "training.step.step": {"B"},
 }
 
