@@ -9,17 +9,24 @@ from functools import cache
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from published_samples import rows_of_fit_set
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.accuracy_tables import MARKERS, cross_validation_table, kernel_table, markdown
+from xlperf.calibrate.accuracy import (
+    MARKERS,
+    KernelError,
+    cross_validation_table,
+    kernel_errors,
+    kernel_table,
+    markdown,
+)
 from xlperf.calibrate.bands import bands_left_out, fit_bands, with_checks
 from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
 from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of, trial_values
 from xlperf.calibrate.fit import SOURCES, Measured, belongs_to, read_measured, software_of, training_constants
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.fitter import FEWEST_ROWS
-from xlperf.calibrate.kernel_errors import KernelError, kernel_errors
 from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import Published, published_columns, published_rows
 from xlperf.calibrate.published_errors import FOLDS, Errors, fold_of, plans_to_fit
