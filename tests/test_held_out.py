@@ -250,7 +250,7 @@ def test_bands_differ_by_mode_and_by_what_decides_the_batch() -> None:
     arrays = {
         family: {name: np.full((2, 1), value) for name, value in values.items()} for family, values in constants.items()
     }
-    full = full_cache([64.0, 10.0], [65.0, 65.0])
+    full = full_cache(np.array([64.0, 10.0]), np.array([65.0, 65.0]))
     assert full.tolist() == [True, False]
     assert [end.tolist() for end in band_ends("continuous", full, arrays)] == [[0.7, 0.8], [1.3, 1.2]]
     assert [end.tolist() for end in band_ends("static", full, arrays)] == [[0.9, 0.9], [1.1, 1.1]]
