@@ -18,8 +18,8 @@ NOT_DRAWN = {
     "training.adapters.adapter_gemms": "the place is a word",
     "training.adapters.adapter_vectors": "the place is a word",
     "training.adapters.frozen_products": "names of products",
-    "hardware.kernels.casts_apart": "the constants of all kernels by family",
-    "hardware.kernels.launched_ahead": "the constants of all kernels by family",
+    "hardware.kernels.without_input_casts": "the constants of all kernels by family",
+    "hardware.kernels.without_launch_time": "the constants of all kernels by family",
     "cost.designs.design_rules": "rules in words",
     "plan.serving_plan.with_defaults": "columns of the sheet in and out",
     "plan.serving_plan.pool_plans": "columns of the sheet in and out",
@@ -46,12 +46,14 @@ NOT_DRAWN = {
     "plan.rules.broken_rules": "rules in words",
     "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
     "plan.rules.remarks_of_rows": "rules in words",
-    "training.recompute.selected_share": "takes operators with their names",
+    "training.kernels.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",
-    "model.operators.joined": "any number of arguments",
+    "model.operators.concatenated": "any number of arguments",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
     "training.communication.tensor_times": "takes the collectives that communication_of returns",
+    "training.stages.pacing_contents": "takes the contents of three stages beside each other",
+    "training.communication.used_families": "answers yes or no",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
 
@@ -65,6 +67,7 @@ FIXED_WORDS = {
     "serving.pools.pools_of": {"B"},
     "serving.results.serving_results": {"B"},
     "training.memory.memory_of": {"B"},
+    "training.run.run_results": {"B"},
     "training.step.step": {"B"},
 }
 

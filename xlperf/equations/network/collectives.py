@@ -55,7 +55,7 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
 def ring_reduce_scatter_time(
     message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
 ) -> Array:
-    r"""Time of a ring reduce-scatter: each rank keeps the sum of one piece.
+    r"""Time of a ring reduce-scatter: each rank ends with the sum of one shard.
 
     .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
 
@@ -94,7 +94,7 @@ def ring_reduce_scatter_time(
 def ring_all_gather_time(
     message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
 ) -> Array:
-    r"""Time of a ring all-gather: each rank ends with the pieces of all.
+    r"""Time of a ring all-gather: each rank ends with the shards of all.
 
     .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
 
@@ -209,7 +209,7 @@ def tree_depth(group_size: Numeric) -> Array:
 def tree_all_reduce_time(
     message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
 ) -> Array:
-    r"""Time of an all-reduce over two complementary binary trees, each of which carries half, pipelined.
+    r"""Time of a pipelined all-reduce over two complementary binary trees, each carrying half of the message.
 
     .. math:: t = 2 \lceil \log_2 n \rceil \alpha + 2 \frac{S}{B} \quad (n > 1)
 
@@ -247,7 +247,7 @@ def tree_all_reduce_time(
 
 
 def in_network_traffic(message_size: Numeric, group_size: Numeric) -> Array:
-    r"""Bytes that cross each rank's link when the switches add up: the buffer once, and the piece it asks for.
+    r"""Bytes per link of an all-reduce with in-network reduction (SHARP): the buffer, and the shard the rank requests.
 
     .. math:: T = \left(1 + \frac{1}{n}\right) S
 
@@ -505,7 +505,7 @@ def _reduction_time(
 def quick_all_reduce_time(
     message_size: Numeric, group_size: Numeric, network: Network, constants: Mapping[str, Array]
 ) -> Array:
-    r"""Time of the all-reduce kernels of serving engines, which read the peers' memory inside the innermost tier.
+    r"""Time of the one-shot and two-shot all-reduce kernels of serving engines, inside the innermost tier.
 
     One shot: each rank reads the buffers of all others and adds them up. Two shots: each rank adds up its piece of
     all buffers, then reads the pieces of the others. The faster is taken. Groups that leave the innermost tier have

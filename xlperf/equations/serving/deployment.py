@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.equations.hardware.kernels import Device, launched_ahead
+from xlperf.equations.hardware.kernels import Device, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan
@@ -201,4 +201,4 @@ def engine_constants(
     software = host_times(constants["serving_software"], host["host_slowdown"])
     launching = constants["serving_software"]["kernel_overhead_time"] * host["launch_slowdown"]
     software["kernel_overhead_time"] = launching
-    return launched_ahead(kernels), {**software, **constants["serving_memory"], **constants["serving_load"]}
+    return without_launch_time(kernels), {**software, **constants["serving_memory"], **constants["serving_load"]}
