@@ -7,12 +7,12 @@ import math
 from typing import Any
 
 import numpy as np
-from xlperf.engine.plans import plan_columns
-from xlperf.equations.hardware.device import Device
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.table import Table
+from xlperf.engine.columns import plan_columns
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan, with_defaults

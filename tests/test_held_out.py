@@ -36,7 +36,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
 from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.equations.serving.bands import band_ends, band_of_mode, full_cache
+from xlperf.equations.serving.results import band_ends, band_of_mode, full_cache
 
 STACK = "somestack"
 SOURCE = SOURCES["training"] + " in validation.xlsx"

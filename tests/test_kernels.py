@@ -143,11 +143,11 @@ def test_a_product_that_leaves_units_idle_is_not_held_back_by_power() -> None:
 def test_savings_are_those_of_half_the_time_of_one_part() -> None:
     compute, memory = np.array([8.0, 1.0, 3.0, 4.0]), np.array([2.0, 6.0, 2.0, 4.0])
     for share in (0.0, 0.25, 1.0):
-        units, transfers = roofline.relaxed_savings(compute, memory, share)
+        units, transfers = roofline.doubling_savings(compute, memory, share)
         whole = roofline.blended_time(compute, memory, share)
         assert units.tolist() == (whole - roofline.blended_time(compute / 2, memory, share)).tolist()
         assert transfers.tolist() == (whole - roofline.blended_time(compute, memory / 2, share)).tolist()
-    assert np.argmax(roofline.relaxed_savings(8.0, 2.0)) == 0 and np.argmax(roofline.relaxed_savings(1.0, 6.0)) == 1
+    assert np.argmax(roofline.doubling_savings(8.0, 2.0)) == 0 and np.argmax(roofline.doubling_savings(1.0, 6.0)) == 1
 
 
 @pytest.mark.parametrize(("causal", "pairs"), [(0.0, 12.0), (1.0, 9.0)])

@@ -12,7 +12,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.equations.model.transformer import experts_hit
+from xlperf.equations.model.transformer import activated_experts
 
 GIB = 2.0**30
 
@@ -69,10 +69,10 @@ def test_experts_are_hit_as_by_counting() -> None:
     random = np.random.default_rng(1)
     tokens = 5
     draws = [len({expert for _ in range(tokens) for expert in random.choice(8, 2, replace=False)}) for _ in range(4000)]
-    found = experts_hit(np.array([8.0]), np.array([2.0]), np.array([float(tokens)]))[0]
+    found = activated_experts(np.array([8.0]), np.array([2.0]), np.array([float(tokens)]))[0]
     assert found == pytest.approx(np.mean(draws), rel=0.01)
-    assert experts_hit(np.array([8.0]), np.array([2.0]), np.array([1.0]))[0] == pytest.approx(2.0)
-    assert experts_hit(np.array([8.0]), np.array([2.0]), np.array([1e6]))[0] == 8.0
+    assert activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0]))[0] == pytest.approx(2.0)
+    assert activated_experts(np.array([8.0]), np.array([2.0]), np.array([1e6]))[0] == 8.0
 
 
 def test_preferred_experts_are_hit_as_by_counting() -> None:
@@ -81,13 +81,13 @@ def test_preferred_experts_are_hit_as_by_counting() -> None:
     random = np.random.default_rng(2)
     for tokens in (2, 10, 50):
         visited = (random.random((4000, tokens, 32)) < chances).any(axis=1)
-        found = experts_hit(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), np.array([0.5]))[0]
+        found = activated_experts(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), np.array([0.5]))[0]
         assert found == pytest.approx(visited.sum(axis=1).mean(), rel=0.01)
     few, all_of_them = (np.array([count]) for count in (1.0, 1e6))
     shares = np.array([0.3, 0.6, 1.0])
-    assert experts_hit(np.full(3, 32.0), np.full(3, 4.0), few, shares) == pytest.approx(4.0)
-    assert experts_hit(np.full(3, 32.0), np.full(3, 4.0), all_of_them, shares) == pytest.approx(32.0)
-    assert experts_hit(np.array([4.0]), np.array([3.0]), few, np.array([0.5])) == pytest.approx(3.0)
+    assert activated_experts(np.full(3, 32.0), np.full(3, 4.0), few, shares) == pytest.approx(4.0)
+    assert activated_experts(np.full(3, 32.0), np.full(3, 4.0), all_of_them, shares) == pytest.approx(32.0)
+    assert activated_experts(np.array([4.0]), np.array([3.0]), few, np.array([0.5])) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(

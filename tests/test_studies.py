@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from datetime import date
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from xlperf.base.errors import InputError
 from xlperf.catalog.xlsx import show
 from xlperf.studies import NAMES, study
+from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
 from xlperf.studies.inputs import read_inputs, study_workbook
 from xlperf.studies.outcome import Outcome, StudySheet
@@ -45,6 +47,25 @@ def test_the_workbook_of_a_study_is_what_its_module_gives(name: str, tmp_path: P
     write_study(made, study(name))
     assert show(study_workbook(name)).splitlines()[1:] == show(made).splitlines()[1:]
     assert study_package(study(name)) == made.read_bytes()
+
+
+def test_every_row_of_the_csv_files_belongs_to_a_study() -> None:
+    folder = Path(outcome_module.__file__).parent
+    for path in folder.glob("*.csv"):
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        assert rows
+        assert {row["study"] for row in rows} <= set(NAMES), path.name
+        assert not [row for row in rows if None in row or None in row.values()], path.name
+
+
+def test_a_grid_of_plans_is_written_once() -> None:
+    """Alternatives are crossed, the first column slowest; braces take the value of another column."""
+    plans = study("cost-performance").rows()["inference"]
+    first = [(row["tensor_parallel"], row["batch_size"]) for row in plans[:10]]
+    assert first == [*((1.0, 2.0**power) for power in range(9)), (2.0, 1.0)]
+    assert plans[9]["name"] == "A100-SXM4-80GB, bf16, TP 2, batch 1"
+    assert plans[9]["num_accelerators"] == 2.0
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from xlperf import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
-from xlperf.engine.run import COLUMNS
+from xlperf.engine.training import RUN_COLUMNS as COLUMNS
 from xlperf.equations.training import run
 
 PLAN: dict[str, object] = {

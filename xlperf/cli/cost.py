@@ -8,7 +8,6 @@ import click
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.cli.options import (
-    Bounds,
     Command,
     InputFile,
     bounds_options,
@@ -22,6 +21,7 @@ from xlperf.cli.output import deliver, parts, progress
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
+    from xlperf.explore.candidates import Bounds
 
 _PLANS = ("training", "inference")
 _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "inference": "plan"}

@@ -3,7 +3,7 @@
 Every parameter of a command that names a file says so by its type: :class:`InputFile`, :class:`OutputFile` or
 :class:`EditedFile`. :class:`Command` knows them all before the work starts: no input is ever an output, however its
 name is spelled (another path, a link, a hard link, the redirected standard input), nor is a file that xlperf ships.
-Options that belong together arrive as one record: :class:`Bounds`, :class:`Chosen`.
+Options that belong together arrive as one: ``bounds`` of a search, :class:`Chosen` plans.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
+    from xlperf.explore.candidates import Bounds
 
 Identity = tuple[int, int]
 if TYPE_CHECKING:
@@ -108,19 +109,12 @@ _most_accelerators = click.option(
 )
 
 
-class Bounds(TypedDict):
-    """How many plans, and how many accelerators, cells with auto stand for at the most."""
-
-    most: int
-    most_accelerators: int
-
-
 def bounds_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command ``--most`` and ``--most-accelerators``, as its argument ``bounds``."""
 
     @wraps(command)
     def called(most: int, most_accelerators: int, **given: Any) -> Any:
-        return command(bounds=Bounds(most=most, most_accelerators=most_accelerators), **given)
+        return command(bounds={"most": most, "most_accelerators": most_accelerators}, **given)
 
     return _most(_most_accelerators(called))
 

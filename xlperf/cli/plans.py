@@ -9,7 +9,6 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.options import (
-    Bounds,
     Chosen,
     Command,
     InputFile,
@@ -31,6 +30,7 @@ from xlperf.cli.output import STANDARD, deliver, is_workbook, parts, progress, s
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
+    from xlperf.explore.candidates import Bounds
 
 BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memory of a table of any length
 

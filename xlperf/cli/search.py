@@ -9,7 +9,6 @@ import click
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.options import (
     RESULTS,
-    Bounds,
     Chosen,
     Command,
     InputFile,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from xlperf.catalog.table import Table
     from xlperf.cli.output import Part
+    from xlperf.explore.candidates import Bounds
     from xlperf.explore.search import Search
     from xlperf.explore.solve import Solution
     from xlperf.explore.sweep import Varied

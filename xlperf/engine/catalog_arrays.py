@@ -1,4 +1,4 @@
-"""A whole catalog as the arrays that equations take: made once, then taken from by row."""
+"""The catalog as arrays for the equations: built once per catalog, then indexed by row."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DEVICE_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class CatalogArrays:
-    """Columns of a whole catalog, made once and then taken from by row.
+    """Columns of a catalog, built once and then indexed by row.
 
     ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`. ``linked``
     says whether any accelerator brings its own link bandwidth, ``unbuilt`` why derived ones cannot be built; None
@@ -74,7 +74,7 @@ class CatalogArrays:
 
 
 class _Known:
-    """What is known of a catalog: which of its accelerators follow from devices, and its arrays with and without them.
+    """Cached arrays of a catalog, with and without the accelerators that are derived from devices.
 
     Devices go through equations of their own, which a plan on other accelerators need not wait for.
     """
@@ -190,7 +190,7 @@ def _layer_kinds(models: Table) -> tuple[Array, Array, Array, Array, Array, np.n
 
 
 def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
-    """Columns of a catalog, made when they are first asked for.
+    """Columns of a catalog, cached.
 
     Parameters
     ----------

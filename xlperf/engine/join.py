@@ -14,7 +14,7 @@ from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays
-from xlperf.engine.networks import network_of, own_links, plain_networks
+from xlperf.engine.networks import network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Architecture, Model
@@ -35,7 +35,7 @@ from xlperf.equations.plan.rules import Remark
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Plans with what they refer to; arrays of shape (rows,) but for the network's and the device's."""
+    """Plans with the catalog rows they name; arrays (rows,), those of network and device wider."""
 
     model: Model
     device: Device
@@ -118,7 +118,7 @@ class Named(NamedTuple):
 
 
 def named_rows(plans: Table, catalog: Catalog) -> Named:
-    """Look the names of plans up.
+    """Catalog rows that plans name.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def prefill_rows(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> np
 
 
 def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
-    """Structure of the models of plans as codes: rows of one code are evaluated together.
+    """Architecture of the models of plans as codes: rows of one code are evaluated together.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
 
 
 def architecture_of(code: int) -> Architecture:
-    """The structure that a code stands for.
+    """Architecture of a code.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def _model_of(columns: Array) -> Model:
 
 
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
-    """Join plans to the catalog.
+    """Columns of the catalog for each plan, and the rules that only the catalog can judge.
 
     Parameters
     ----------
@@ -359,7 +359,7 @@ def in_batches(
         return evaluate(plans, named, distinct[0] if distinct else 0)
     groups = [(code, np.flatnonzero(codes == code)) for code in distinct]
     if len(plans) > BATCH:
-        kinds = plain_networks(catalog, named.accelerators, named.networks) * 2
+        kinds = switched_networks(catalog, named.accelerators, named.networks) * 2
         if slow is not None:
             kinds = kinds + slow
         groups = [(code, rows[kinds[rows] == kind]) for code, rows in groups for kind in range(4)]

@@ -1,4 +1,4 @@
-"""Networks of plans as the equations take them: tiers, and the block of a torus, mesh or ring that a plan stands on."""
+"""Networks of plans as arrays: tiers, and the block of a torus, mesh or ring that a plan occupies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Layouts:
     """Shapes of the tiers of all networks, (networks, tiers); ``lengths`` has the axes first.
 
     ``rearranged`` where the machine is wired anew for each plan, from cubes of length ``cube``; ``on_axes`` where a
-    plan stands on a block of it; ``dragonfly`` where oversubscription is of its global links only. ``problems`` says
+    plan occupies a block of it; ``dragonfly`` where oversubscription is of its global links only. ``problems`` says
     per network what is wrong with it, "" where nothing is, ``wrong`` where something is. ``columns`` has the columns
     of :data:`_COLUMNS`, (columns, networks, tiers), links divided by what shares them; ``reach`` how many accelerators
     a network connects; ``plain`` where all tiers are switches, (networks,); ``names`` what the networks are called.
@@ -131,7 +131,7 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
     return lengths
 
 
-def plain_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
+def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
     """Whether the networks of plans are made of switches only.
 
     Parameters
@@ -155,9 +155,9 @@ def plain_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndar
 
 
 def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[Network, list[Remark]]:
-    """Networks of plans.
+    """Tiers and topologies of the networks of plans.
 
-    A plan smaller than a ring, torus or mesh stands on a block of it, as cubic as can be: its axes are rings where
+    A plan smaller than a ring, torus or mesh occupies its most cubic block: the axes are rings where
     the machine is wired to fit each plan, or where the block goes all the way round.
 
     Parameters
@@ -246,7 +246,7 @@ def own_links(catalog: Catalog, network: Network, rows: np.ndarray, link_bandwid
 
 
 def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Array) -> tuple[Array, Array]:
-    """Lengths of the axes, (axes, rows, tiers), and rings, (rows, tiers), of the blocks that plans stand on."""
+    """Lengths of the axes, (axes, rows, tiers), and rings, (rows, tiers), of the blocks that plans occupy."""
     lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
     placed = np.flatnonzero(layouts.on_axes[index].any(axis=-1))
     counts = np.nan_to_num(accelerators[placed], nan=1.0)

@@ -1,4 +1,4 @@
-"""Sentences about legal plans: what does not fit, what was assumed."""
+"""Notes in the column ``reason`` of legal plans: what does not fit, what was assumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gibibytes(values: Array) -> Array:
 
 
 def rounded_down(values: Array) -> Array:
-    """Limits for a sentence, rounded so that what it names is still within them.
+    """Limits for a sentence, rounded down to four digits.
 
     >>> rounded_down(np.array([122.456, 0.0123456])).tolist()
     [122.4, 0.01234]

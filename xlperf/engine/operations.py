@@ -1,4 +1,4 @@
-"""One collective or kernel by itself, timed by the code and the calibration that plans use."""
+"""Single collectives and kernels, timed by the equations and calibration of plans."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _BOUNDS = ("compute", "memory", "network", "overhead")
 
 
 class _Place(NamedTuple):
-    """Where operations run: the accelerator of products and that of attention, and the network."""
+    """Hardware of an operation: accelerator at the peaks of GEMMs and of attention, and network."""
 
     device: Device
     wide_device: Device
@@ -198,7 +198,7 @@ def _plans(operations: Table, catalog: Catalog, stack: str) -> Table:
 
 
 class _Stack(NamedTuple):
-    """What a software stack brings: where kernels run, their constants, bytes per element, and what it adds to them.
+    """What a software stack determines: hardware, kernel constants, bytes per element, slowdown.
 
     ``products`` are the bytes of inputs and outputs of a product; ``vector_flop`` the work of the vector units per
     byte; ``slowdown`` the factor of training on the time of each kernel; ``serving`` is None in training.

@@ -21,8 +21,7 @@ from xlperf.equations.serving.kernels import by_phase
 from xlperf.equations.serving.phases import FIXED
 from xlperf.equations.training import Part, Setting, Step, step
 from xlperf.equations.training.communication import Collective
-from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts
-from xlperf.equations.training.recompute import selected_share
+from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, selected_share
 
 Row = dict[str, object]
 

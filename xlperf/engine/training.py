@@ -13,17 +13,30 @@ from xlperf.catalog.table import Table
 from xlperf.engine.columns import plan_columns
 from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, unpriced_notes
-from xlperf.engine.run import run_results
+from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, run_cost, token_costs
-from xlperf.equations.hardware.kernels import casts_apart, launched_ahead
+from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.rules import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
+from xlperf.equations.training.communication import used_families
+from xlperf.equations.training.run import run_results
 
 _KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 _WIDE_KERNELS = ("attention", "attention_backward")
+RUN_COLUMNS = (
+    "run_steps",
+    "checkpoint_size",
+    "checkpoint_interval",
+    "goodput",
+    "run_time",
+    "run_cost",
+    "run_energy",
+    "run_carbon",
+)
+"""Results of whole runs, for plans that say how many tokens they train on."""
 _SOFTWARE = ("training_software", "training_memory", "training_calls", "training_band")
 
 
@@ -113,7 +126,7 @@ def training_setting(
     joined = join(plans, catalog, named)
     constants, extrapolated = constants_of(catalog.calibration, joined)
     plan = training_plan(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
-    kernels = casts_apart(launched_ahead(constants))
+    kernels = without_input_casts(without_launch_time(constants))
     setting = Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, kernels, architecture)
     return setting, joined, extrapolated
 
@@ -145,55 +158,62 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
     """Extrapolated families of rows whose step really uses them."""
     shown = [(family, mask) for family, mask in extrapolated if some(mask)]
-    if not shown:
-        return []
-    tensor, shards, split = plan.tensor_parallel > 1, plan.shards > 1, plan.sequence_parallel > 0
-    sharded, context = plan.zero_stage > 0, plan.context_parallel > 1
-    pairs = (tensor & split) | (shards & sharded)
-    uses = {
-        "experts": model.num_experts > 0,
-        "all_reduce": (tensor & ~split) | (shards & ~sharded),
-        "all_gather": pairs,
-        "reduce_scatter": pairs,
-        "all_to_all": (plan.expert_parallel > 1) | context,
-        "point_to_point": (plan.pipeline_parallel > 1) | context,
-        "attention": plan.flash_attention > 0,
-        "attention_backward": plan.flash_attention > 0,
+    used = used_families(model, plan) if shown else {}
+    return [(family, mask & used[family] if family in used else mask) for family, mask in shown]
+
+
+def _run_results(plan: TrainingPlan, joined: Joined, step_time: Array) -> dict[str, Array]:
+    """Results of whole runs; NaN where no plan names its tokens."""
+    if np.isnan(plan.training_tokens).all():
+        return dict.fromkeys(RUN_COLUMNS, np.full(len(plan), np.nan))
+    results = run_results(joined.model, plan, step_time)
+    terms, count = joined.terms, plan.num_accelerators
+    energy = terms.power * count * results["run_time"]
+    return {
+        **results,
+        "run_cost": run_cost(terms.cost_rate, count, results["run_time"]),
+        "run_energy": energy,
+        "run_carbon": carbon_of_energy(energy, terms.carbon_intensity),
     }
-    return [(family, mask & uses[family] if family in uses else mask) for family, mask in shown]
+
+
+def _physical_results(setting: Setting, joined: Joined) -> dict[str, Array]:
+    """Every number of a block of plans, legal or not, but what is said in words."""
+    plan, band, terms = setting.plan, setting.constants["training_band"], joined.terms
+    low, high = ("mixture_low", "mixture_high") if setting.architecture.experts else ("step_low", "step_high")
+    capacity = joined.device.memory_capacity[:, 0]
+    results = dict(step(setting).results)
+    time, reserved = results["step_time"], results["memory_reserved"] + joined.reserved_memory
+    return {
+        **results,
+        "step_time_low": time * band[low][:, 0],
+        "step_time_high": time * band[high][:, 0],
+        "memory_reserved": reserved,
+        "memory_capacity": capacity,
+        "fits": np.where(reserved <= capacity, 1.0, 0.0),
+        **token_costs(terms, plan.num_accelerators, results["tokens_per_second"], ALL_IN["training"]),
+        "accelerator_hour_cost": terms.cost_rate,
+        "step_cost": run_cost(terms.cost_rate, plan.num_accelerators, time),
+        **_run_results(plan, joined, time),
+    }
 
 
 def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> dict[str, np.ndarray]:
     setting, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     plan = setting.plan
     with np.errstate(all="ignore"):
-        results = dict(step(setting).results)
+        results = _physical_results(setting, joined)
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
-        illegal, reason = remarks_of_rows(rules, len(plans))
-        band = setting.constants["training_band"]
-        capacity = joined.device.memory_capacity[:, 0]
-        low, high = ("mixture_low", "mixture_high") if architecture.experts else ("step_low", "step_high")
-        results["step_time_low"] = results["step_time"] * band[low][:, 0]
-        results["step_time_high"] = results["step_time"] * band[high][:, 0]
-        results["memory_reserved"] = results["memory_reserved"] + joined.reserved_memory
-        results["memory_capacity"] = capacity
-        results["fits"] = np.where(results["memory_reserved"] <= capacity, 1.0, 0.0)
-        terms, count = joined.terms, plan.num_accelerators
-        results |= token_costs(terms, count, results["tokens_per_second"], ALL_IN["training"])
-        results["accelerator_hour_cost"] = terms.cost_rate
-        results["step_cost"] = run_cost(terms.cost_rate, count, results["step_time"])
-        results |= run_results(plans, plan, joined, results)
-    too_large = ~illegal & (results["fits"] < 1)
-    longer = Remark(
-        ~illegal & (plan.sequence_length > joined.max_sequence_length),
-        "sequence length {} is beyond the model's {}",
-        (plan.sequence_length, joined.max_sequence_length),
-    )
-    notes = [longer, *unpriced_notes(illegal, catalog, {"": (joined.accelerators, terms.cost_rate)})]
-    notes += extrapolation_notes(_used(extrapolated, plan, joined.model), illegal)
-    if some(too_large):
-        sizes = gibibytes(results["memory_reserved"]), gibibytes(capacity)
-        notes.insert(0, Remark(too_large, "needs {} GiB of {} GiB", sizes))
+    illegal, reason = remarks_of_rows(rules, len(plans))
+    sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])
+    longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
+    lengths = plan.sequence_length, joined.max_sequence_length
+    notes = [
+        Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
+        Remark(longer, "sequence length {} is beyond the model's {}", lengths),
+        *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),
+        *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
+    ]
     add_notes(reason, notes)
     if some(illegal):
         for name, values in results.items():

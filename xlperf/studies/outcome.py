@@ -408,7 +408,7 @@ def positions(values: Iterable[object]) -> tuple[list[str], np.ndarray]:
 
 
 def comparable(plans: Table, *columns: str) -> np.ndarray:
-    """A number for each plan, the same for plans that differ in their name and some columns alone."""
+    """A group number for each plan: plans of a group differ only in their name and the columns named."""
     kept = [name for name in plans.columns if name not in ("name", *columns)]
     return positions("\n".join(str(plans[name][i]) for name in kept) for i in range(len(plans)))[1]
 

@@ -89,7 +89,7 @@ def for_each(plans: Table, names: Sequence[str]) -> Table:
 
 
 def memories(inputs: Inputs) -> Outcome:
-    """Latency of inference over the memory technology, until the next bound shows."""
+    """Latency of inference over the memory technology, and what limits it beyond."""
     plans = inputs.table("inference")
     technologies, steps = inputs.words("memories"), inputs.numbers("further_steps")
     names = [f"{inputs.text('device')} with {memory}" for memory in technologies]

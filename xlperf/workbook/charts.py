@@ -138,7 +138,7 @@ def place_plot(chart: Any, left: float, top: float, right: float, bottom: float)
 def draw_axis(
     axis: Any, words: str, number: str | None = None, lines: bool = False, degrees: float = 0, size: float = 9
 ) -> None:
-    """Show an axis in the look of all charts."""
+    """Show an axis in the style of all charts."""
     axis.delete = False
     axis.txPr = _text(size, degrees=degrees)
     axis.title = _title(words, 9, MUTED, False) if words else None
@@ -167,7 +167,7 @@ def label_series(header: Cells, labels: Cells, values: Cells) -> Series:
 
 
 def bar_series(header: Cells, labels: Cells, values: Cells, colour: str) -> Series:
-    """Bars of one colour, whatever their sign; parameters as :func:`label_series`."""
+    """Bars of one colour, whatever their sign."""
     series = label_series(header, labels, values)
     series.graphicalProperties = GraphicalProperties(solidFill=colour, ln=LineProperties(noFill=True))
     series.invertIfNegative = False
@@ -186,7 +186,7 @@ def point_series(header: Cells, x: Cells, y: Cells) -> XYSeries:
 
 
 def bar_chart(words: str, kind: str, size: tuple[float, float], grouping: str, overlap: int, gap: int = 45) -> Any:
-    """A chart of bars without any yet."""
+    """A bar chart without series: ``kind`` is bar (horizontal) or col."""
     chart: Any = BarChart()
     chart.type = kind
     frame(chart, words, *size)
@@ -195,7 +195,7 @@ def bar_chart(words: str, kind: str, size: tuple[float, float], grouping: str, o
 
 
 def scatter_chart(words: str, size: tuple[float, float]) -> Any:
-    """A chart of points without any yet; parameters as :func:`bar_chart`."""
+    """A scatter chart without series."""
     chart: Any = ScatterChart()
     chart.style = None
     chart.scatterStyle = "lineMarker"
@@ -203,8 +203,8 @@ def scatter_chart(words: str, size: tuple[float, float]) -> Any:
     return chart
 
 
-def draw_lying_axes(chart: Any, axis_title: str, number: str) -> None:
-    """Axes of bars that lie: the first label on top, values below."""
+def draw_horizontal_axes(chart: Any, axis_title: str, number: str) -> None:
+    """Axes of horizontal bars: the first label on top, values below."""
     draw_axis(chart.x_axis, "", size=8)
     chart.x_axis.scaling.orientation = "maxMin"
     draw_axis(chart.y_axis, axis_title, number, lines=True)
@@ -285,7 +285,7 @@ def horizontal_bars(
     grouping = ("percentStacked" if percent else "stacked") if stacked else "clustered"
     chart = bar_chart(words, "bar", size, grouping, 100 if stacked else -5)
     chart.series += [bar_series(part.header, labels, part.values, part.colour) for part in parts]
-    draw_lying_axes(chart, axis_title, number)
+    draw_horizontal_axes(chart, axis_title, number)
     chart.x_axis.delete = not show_labels
     chart.y_axis.scaling.min = 0
     if most is not None:
@@ -307,7 +307,7 @@ def columns_with_line(
     size: tuple[float, float] = (30.0, 15.0),
     most: float | None = None,
 ) -> BarChart:
-    """Stacked columns with a line series over them, a dash at each column: what is needed, and what there is."""
+    """Stacked columns with a line series of dashes over them: memory needed, and its capacity."""
     chart = bar_chart(words, "col", size, "stacked", 100)
     chart.series += [bar_series(part.header, labels, part.values, part.colour) for part in parts]
     draw_axis(chart.x_axis, "", degrees=-60, size=8)
@@ -407,7 +407,7 @@ def waterfall(
     number: str,
     size: tuple[float, float],
 ) -> BarChart:
-    """Columns that stand on each other's heads: each part on the sum of those before, totals on the ground."""
+    """A waterfall chart: each part stands on the sum of those before it, totals start at zero."""
     chart = bar_chart(words, "col", size, "stacked", 100, gap=35)
     chart.legend = None
     for (header, values), look in (
@@ -437,11 +437,11 @@ def tornado(
     number: str,
     size: tuple[float, float],
 ) -> BarChart:
-    """Bars to both sides of the base result, the largest on top."""
+    """A tornado chart: bars to both sides of the base result, the largest on top."""
     chart = bar_chart(words, "bar", size, "clustered", 100)
     for (header, values), colour in ((low, LOW), (high, HIGH)):
         chart.series.append(bar_series(header, labels, values, colour))
-    draw_lying_axes(chart, axis_title, number)
+    draw_horizontal_axes(chart, axis_title, number)
     place_plot(chart, min(0.15 * longest(labels) + 0.6, 0.5 * size[0]), 1.2, 0.5, 2.3)
     bars: BarChart = chart
     return bars

@@ -1,4 +1,4 @@
-"""The sheet ``checks``: native formulas that look for what is wrong with the other sheets, without the add-in."""
+"""The sheet ``checks``: native formulas that find faults of the other sheets, without the add-in."""
 
 from __future__ import annotations
 

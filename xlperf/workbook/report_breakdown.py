@@ -77,7 +77,7 @@ def inference_time_sheet(sheet: Worksheet, group: Plans) -> None:
 
 
 def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
-    """Fill the sheet that sets the memory that plans need against the memory that there is."""
+    """Fill the sheet of memory by part against the capacity."""
     top = _TOP
     for group in groups:
         rows = _shown(group)
@@ -120,7 +120,7 @@ def _field(group: Plans, rows: np.ndarray, name: str) -> _Field:
 
 
 def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[_Field]:
-    """Parts as shares of a total, and the rest where parts do not add up to it."""
+    """Parts as shares of a total, and the remainder where they do not add up to it."""
     fields: list[_Field] = []
     rest = np.ones(len(rows))
     for part in group.time_parts():
@@ -190,7 +190,7 @@ class _Block:
         return f", {page[0] + 1} to {page[1]} of {self.count}"
 
     def share_charts(self, words: str, shares: int, beside: str, axis: str, number: str, *, stacked: bool) -> None:
-        """Shares of a whole as stacked bars, and what stands beside them."""
+        """Shares of a whole as stacked bars, and a second chart beside them."""
         height = max(7.0, 4.2 + 0.55 * max((last - first for first, last in self.pages), default=0))
         self._write(height)
         for place, page in enumerate(self.pages):

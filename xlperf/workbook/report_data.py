@@ -30,7 +30,7 @@ MEMORY_VIEWS = frozenset(f"memory_{what}" for what in (
 
 @dataclass(frozen=True)
 class Plans:
-    """Plans of one kind with their results, row by row; with a catalog, names are spelt as it spells them."""
+    """Plans of one kind with their results, row by row; with a catalog, names are spelled as there."""
 
     plans: Table
     results: Table
@@ -107,7 +107,7 @@ class Plans:
         return np.flatnonzero(np.isin(np.array(self.states, dtype=object), states))
 
     def time_parts(self) -> list[Column]:
-        """Results that add up to the time of a step, but those that are nothing in every plan."""
+        """Parts of the time of a step, but those that are zero in every plan."""
         return self._present([column for column in self.outputs if column.name.startswith("time_")])
 
     def memory_parts(self) -> list[Column]:

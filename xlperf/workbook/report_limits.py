@@ -153,7 +153,7 @@ _RANK = {"training": "mfu", "inference": "tokens_per_second_per_accelerator"}
 
 
 def leading_plans(group: Plans, most: int = 2) -> list[int]:
-    """Rows worth a look: the best plan of each accelerator, of those accelerators that lead."""
+    """The best plan of each accelerator, for the accelerators that rank first."""
     rows = group.where(GOOD)
     if not len(rows):
         rows = group.where(TOO_LARGE)
@@ -166,7 +166,7 @@ def leading_plans(group: Plans, most: int = 2) -> list[int]:
 
 @dataclass(frozen=True)
 class _Roof:
-    """Roof of one accelerator in one precision; rates in FLOP/s and B/s."""
+    """Peak rate and memory bandwidth of one accelerator in one precision. [FLOP/s, B/s]"""
 
     name: str
     peak: float

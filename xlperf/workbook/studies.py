@@ -25,7 +25,7 @@ from xlperf.workbook.charts import (
     bar_series,
     colour,
     draw_axis,
-    draw_lying_axes,
+    draw_horizontal_axes,
     frame,
     label_series,
     longest,
@@ -228,7 +228,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
             shade = colour(name, place) if name.startswith(("time_", "memory_")) else _PALETTE[place % len(_PALETTE)]
             drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shade))
         if chart.kind == "bars":
-            draw_lying_axes(drawn, chart.y_title, number)
+            draw_horizontal_axes(drawn, chart.y_title, number)
             place_plot(drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * SIZE[0]), 1.2, 0.6, 2.6)
         else:
             _draw_labelled_axes(drawn, chart, cells(chart.x), number)

@@ -62,7 +62,7 @@ def flash_compute_time(
     imbalance: Numeric = 0.0,
     tile_time: Numeric = 0.0,
 ) -> Array:
-    r"""Time of products and softmax of flash attention, whose tiles hold some queries and pass over all their keys.
+    r"""Compute time of flash attention: each tile of queries passes over all its keys on one multiprocessor.
 
     The multiprocessors share the tiles; some end later than others by a share of the longest tile, and none ends
     before that tile. With a causal mask tiles differ, and the one on the diagonal is computed in full.
@@ -135,7 +135,7 @@ def flash_traffic(
     element_size: Numeric,
     num_passes: Numeric = 1.0,
 ) -> Array:
-    r"""Bytes of flash attention through the main memory: queries, keys, values and outputs once per pass.
+    r"""Main-memory traffic of flash attention: queries, keys, values and outputs once per pass.
 
     .. math:: T = 2 r b d\,(h s_q + g s_k)\,e
 
@@ -182,7 +182,7 @@ def flash_traffic(
 def kv_cache_traffic(
     batch: Numeric, num_query_groups: Numeric, key_length: Numeric, head_size: Numeric, kv_element_size: Numeric
 ) -> Array:
-    r"""Bytes of keys and values that one step of decoding reads in one layer.
+    r"""KV-cache bytes read per layer and decode step.
 
     .. math:: T = 2 b g s d\,e
 
@@ -226,7 +226,7 @@ def _flash_time(
     num_products: float,
     num_passes: float,
 ) -> Array:
-    """Time of flash attention with so many matrix products and passes over its inputs."""
+    """Time of flash attention from its number of matrix products and of passes over its inputs."""
     batch, heads, groups, queries, keys, head_size, causal, element_size = shape
     flop_time = 1.0 / (constants["compute_efficiency"] * device.peak_flop_rate)
     flop_time = flop_time + constants["energy_per_flop"] / device.thermal_design_power
@@ -371,7 +371,7 @@ def decode_attention_time(
     head_size: Numeric,
     kv_element_size: Numeric,
 ) -> Array:
-    r"""Time of attention of one new token per sequence over its cache.
+    r"""Time of decode attention: one new token per sequence against its KV cache.
 
     .. math::
 

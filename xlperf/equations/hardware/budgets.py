@@ -8,7 +8,7 @@ from xlperf.base.arrays import Array, Numeric, array
 
 
 def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
-    r"""Edge of a rectangle of dies that faces outwards.
+    r"""Outer perimeter (shoreline) of a rectangle of dies.
 
     .. math:: p = 2 \left(\sqrt{A r} + \sqrt{A / r}\right)
 
@@ -48,7 +48,7 @@ def scaled_core_area(
     reference_logic_density: Numeric,
     logic_density: Numeric,
 ) -> Array:
-    r"""Area of a core at another node: its SRAM shrinks with the bit cell, the rest with the density of logic.
+    r"""Core area ported to another process node: SRAM scales with the bit cell, logic with transistor density.
 
     .. math:: A' = S a' + \max(A - S a, 0)\,\frac{\rho}{\rho'}
 
@@ -87,7 +87,7 @@ def scaled_core_area(
 
 
 def core_count(area: Numeric, core_area: Numeric, enabled_share: Numeric) -> Array:
-    r"""Cores that are switched on.
+    r"""Enabled cores of a die area.
 
     .. math:: n = \left\lfloor \epsilon \left\lfloor A / a \right\rfloor \right\rfloor
 
@@ -118,7 +118,7 @@ def core_count(area: Numeric, core_area: Numeric, enabled_share: Numeric) -> Arr
 
 
 def sram_area(sram_cell_area: Numeric, sram_cell_share: Numeric) -> Array:
-    r"""Area of SRAM with its tags, sense amplifiers and wires.
+    r"""SRAM area per byte, array overhead included.
 
     .. math:: a = a_\mathrm{cell} / \epsilon
 
@@ -147,7 +147,7 @@ def sram_area(sram_cell_area: Numeric, sram_cell_share: Numeric) -> Array:
 
 
 def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_share: Numeric) -> Array:
-    r"""Bandwidth of one stack of memory.
+    r"""Bandwidth of one HBM stack.
 
     .. math:: b = w\,r\,\sigma
 
@@ -187,7 +187,7 @@ def stack_count(
     memory_power_share: Numeric,
     stack_power: Numeric,
 ) -> Array:
-    r"""Stacks of memory that edge and power allow.
+    r"""HBM stacks that shoreline and power allow.
 
     .. math:: n = \left\lfloor \min\left(\frac{p\,s}{l}, \frac{P\,s_P}{P_s}\right) \right\rfloor
 
@@ -226,7 +226,7 @@ def stack_count(
 
 
 def lane_count(perimeter: Numeric, shoreline_share: Numeric, shoreline_bandwidth: Numeric, lane_rate: Numeric) -> Array:
-    r"""Lanes of links that the edge holds.
+    r"""Link lanes that fit the shoreline.
 
     .. math:: n = \left\lfloor p\,s\,\beta / r \right\rfloor
 
@@ -260,7 +260,7 @@ def lane_count(perimeter: Numeric, shoreline_share: Numeric, shoreline_bandwidth
 
 
 def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_depth: Numeric) -> Array:
-    r"""Area of the interfaces of links.
+    r"""Die area of link interfaces (PHYs).
 
     .. math:: A = \frac{B}{\beta} d
 
@@ -291,7 +291,7 @@ def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_d
 
 
 def crossing_bandwidth(bandwidth: Numeric, num_dies: Numeric) -> Array:
-    r"""Part of a traffic, spread evenly over dies, that goes from one die to another.
+    r"""Die-to-die share of a traffic that is spread evenly over dies.
 
     .. math:: B_x = B\,\frac{n - 1}{n}
 
@@ -324,7 +324,7 @@ _HALVINGS = 60
 
 
 def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
-    r"""Supply voltage that a clock needs, over the nominal one: a straight line.
+    r"""Supply voltage relative to nominal that a clock needs (linear).
 
     .. math:: v = v_0 + (1 - v_0)\,x
 
@@ -359,7 +359,7 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
 
 
 def switching_power(flop_rate: Numeric, flop_energy: Numeric, voltage_share: Numeric) -> Array:
-    r"""Power of switching at a rate of operations.
+    r"""Dynamic power of arithmetic.
 
     .. math:: P = R\,e\,v^2
 
@@ -389,7 +389,7 @@ def switching_power(flop_rate: Numeric, flop_energy: Numeric, voltage_share: Num
 
 
 def transfer_power(bandwidth: Numeric, energy: Numeric) -> Array:
-    r"""Power of moving bytes.
+    r"""Dynamic power of data movement.
 
     .. math:: P = B\,e
 
@@ -416,7 +416,7 @@ def transfer_power(bandwidth: Numeric, energy: Numeric) -> Array:
 
 
 def static_power(area: Numeric, power_density: Numeric) -> Array:
-    r"""Power of leakage and idle clocks.
+    r"""Static power: leakage and idle clocks.
 
     .. math:: P = A\,p
 
@@ -443,7 +443,7 @@ def static_power(area: Numeric, power_density: Numeric) -> Array:
 
 
 def clock_share(power: Numeric, full_power: Numeric, least_voltage_share: Numeric) -> Array:
-    r"""Clock at which switching stays within some power, over the nominal clock.
+    r"""Clock relative to nominal within a budget of dynamic power.
 
     The largest x up to 1 with
 

@@ -146,7 +146,7 @@ SERVING_TILES = np.concatenate(
 )
 SUM_WIDTH = 2.0  # sums over a part of the depth are in FP32, outputs in 16 bits
 
-LAUNCHED_AHEAD = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
+WITHOUT_LAUNCH = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
 
 
 _MANY = 2048
@@ -164,7 +164,7 @@ def _many_products_time(
     sum_size: Array,
     tiles: Array,
 ) -> Array:
-    """Least of :func:`tiled_product_time` over tiles, number for number; what tiles have in common is computed once."""
+    """Least :func:`tiled_product_time` over tile shapes, bit for bit; common factors are computed once."""
     units = device.num_multiprocessors
     modelled = ~np.isnan(units)
     at_once = np.where(modelled, units, 1.0)
@@ -263,7 +263,7 @@ def gemm_time(
     element_size: Numeric,
     output_element_size: Numeric,
 ) -> Array:
-    r"""Time of ``batch`` products of an (m, k) by a (k, n) matrix.
+    r"""Time of a (batched) GEMM: ``batch`` products of an (m, k) by a (k, n) matrix.
 
     The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
     cost ``input_traffic`` bytes c an element, before the product starts. A long product takes no less than its
@@ -315,7 +315,7 @@ def serving_gemm_time(
     element_size: Numeric,
     output_element_size: Numeric,
 ) -> Array:
-    r"""Time of a product as engines compute it: as :func:`gemm_time`, with :data:`SERVING_TILES`.
+    r"""Time of a GEMM in serving: as :func:`gemm_time`, with narrow tiles for small batches (:data:`SERVING_TILES`).
 
     .. math::
 
@@ -394,7 +394,7 @@ def vector_time(
 def linear_attention_time(
     device: Device, constants: Mapping[str, Array], traffic: Numeric, flop: Numeric, num_chunks: Numeric
 ) -> Array:
-    r"""Time of a scan over chunks.
+    r"""Time of a chunked linear-attention scan (gated delta net, Mamba-2).
 
     What chunks do by themselves goes by at the rate of the memory, or of the matrix units where that is slower; then
     the state passes through all chunks of a sequence, one after the other. Heads and sequences run side by side.
@@ -432,8 +432,8 @@ def linear_attention_time(
     )
 
 
-def casts_apart(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
-    """Constants of products whose inputs come in the precision of the product: casts are kernels of their own.
+def without_input_casts(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
+    """GEMM constants without input casts: inputs arrive in the precision of the product.
 
     A product that is measured alone casts its first input each time. A training stack casts once for the forward and
     the backward pass, and fuses that with what comes before.
@@ -454,8 +454,8 @@ def casts_apart(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping
     }
 
 
-def launched_ahead(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
-    """Constants of kernels inside a running engine or training stack: none waits for its own launch.
+def without_launch_time(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapping[str, Array]]:
+    """Kernel constants without launch time, as in a running engine or training stack.
 
     A kernel that is timed alone is launched alone. A stack launches ahead of the accelerator, or all kernels at
     once as a graph; what is left between them is in the software's overhead of a layer. Collectives keep their
@@ -469,9 +469,9 @@ def launched_ahead(kernels: Mapping[str, Mapping[str, Array]]) -> dict[str, Mapp
     Returns
     -------
     dict of str to mapping of str to Array
-        The same with a launch time of 0 for the families of :data:`LAUNCHED_AHEAD`.
+        The same with a launch time of 0 for the families of :data:`WITHOUT_LAUNCH`.
     """
     return {
-        family: {**constants, "launch_time": 0.0 * constants["launch_time"]} if family in LAUNCHED_AHEAD else constants
+        family: {**constants, "launch_time": 0.0 * constants["launch_time"]} if family in WITHOUT_LAUNCH else constants
         for family, constants in kernels.items()
     }

@@ -29,7 +29,7 @@ def tiled_product_time(
     wave_time: Numeric = 0.0,
     sum_size: Numeric = 0.0,
 ) -> Array:
-    r"""Time of the matrix units for a product that is cut into tiles of one shape.
+    r"""Compute time of a GEMM cut into tiles of one shape, in waves over the multiprocessors.
 
     Every tile computes ``tile_rows x tile_columns`` outputs over ``k / num_splits``, padding included, and reads its
     two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic. Sums of a
@@ -111,7 +111,7 @@ def tiled_product_time(
 def product_traffic(
     m: Numeric, n: Numeric, k: Numeric, batch: Numeric, element_size: Numeric, output_element_size: Numeric
 ) -> Array:
-    r"""Compulsory bytes of a product: both inputs once, the output once.
+    r"""Compulsory traffic of a GEMM: both inputs read once, the output written once.
 
     .. math:: T = b\,(e\,k\,(m + n) + e_{out}\,m n)
 
@@ -185,7 +185,7 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
 
 
 def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeric = 0.0) -> Array:
-    r"""Time of two activities that overlap but for a share of the shorter one.
+    r"""Time of two activities that overlap except for a share of the shorter one.
 
     .. math:: t = \max(t_1, t_2) + s \min(t_1, t_2)
 
@@ -221,7 +221,7 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
 
 
 def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numeric) -> Array:
-    r"""Time of a kernel that starts at boost clocks and slows down as the power limit takes hold.
+    r"""Time of a kernel that starts at boost clocks and is throttled by the power limit.
 
     A kernel whose units idle for part of the time draws less and is held back less, or not at all.
 
@@ -261,8 +261,8 @@ def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numer
     return np.asarray(burst + np.maximum(array(limited_time) - burst, 0.0) * felt)
 
 
-def relaxed_savings(compute_time: Numeric, memory_time: Numeric, serial_share: Numeric = 0.0) -> tuple[Array, Array]:
-    r"""Time that a kernel gains from units, or from a memory, of twice the speed.
+def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: Numeric = 0.0) -> tuple[Array, Array]:
+    r"""Time saved by doubling the compute rate, and by doubling the memory bandwidth.
 
     .. math:: \Delta_1 = t(t_1, t_2) - t(t_1 / 2, t_2), \quad \Delta_2 = t(t_1, t_2) - t(t_1, t_2 / 2)
 
@@ -292,7 +292,7 @@ def relaxed_savings(compute_time: Numeric, memory_time: Numeric, serial_share: N
     --------
     A kernel of 8 s of arithmetic and 2 s of traffic is compute-bound:
 
-    >>> tuple(map(float, relaxed_savings(8.0, 2.0)))
+    >>> tuple(map(float, doubling_savings(8.0, 2.0)))
     (4.0, 0.0)
     """
     compute, memory = array(compute_time), array(memory_time)

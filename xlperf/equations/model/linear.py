@@ -48,7 +48,7 @@ def linear_attention_parameters(hidden_size: Numeric, key_width: Numeric, value_
 
 
 def linear_gate_parameters(hidden_size: Numeric, value_heads: Numeric) -> Array:
-    r"""Weights of the projections of decay and writing strength of one layer.
+    r"""Projection weights of the decay and beta gates of one linear-attention layer.
 
     .. math:: P = 2 h n
 
@@ -85,7 +85,7 @@ def linear_attention_small_parameters(
     convolution: Numeric,
     state_space: Numeric = 0.0,
 ) -> Array:
-    r"""Weights of one layer that stand in no matrix product: convolution, decay of each head, gated norm.
+    r"""Weights of one linear-attention layer outside GEMMs: convolution, decay of each head, gated norm.
 
     Mamba-2 has a bias of the convolution and a skip of each head more, and scales of the norm for all heads.
 
@@ -129,7 +129,7 @@ def linear_attention_small_parameters(
 
 
 def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Numeric, element_size: Numeric) -> Array:
-    r"""Bytes of the state of one sequence in one layer.
+    r"""Recurrent state per sequence and layer.
 
     .. math:: S = n d_k d_v e
 
@@ -163,7 +163,7 @@ def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Nu
 def convolution_state_size(
     key_width: Numeric, value_width: Numeric, convolution: Numeric, element_size: Numeric
 ) -> Array:
-    r"""Bytes of the last inputs of the short convolution that one sequence keeps in one layer.
+    r"""State of the short convolution per sequence and layer: its last inputs.
 
     .. math:: S = (c - 1) (2 k + v) e
 
@@ -198,7 +198,7 @@ def convolution_state_size(
 
 
 def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:
-    r"""FLOP of the delta rule over chunks of C tokens.
+    r"""FLOP of a chunked scan of the gated delta rule (chunks of C tokens).
 
     Within a chunk products of keys, the solution of their triangle, keys and values carried through it, scores and
     outputs; with the state three products of all tokens: what it predicts, what it outputs, how it changes.
@@ -245,7 +245,7 @@ def chunk_scan_traffic(
     element_size: Numeric,
     state_element_size: Numeric,
 ) -> Array:
-    r"""Bytes that the kernels of the delta rule over chunks of C tokens read and write.
+    r"""Traffic of a chunked scan of the gated delta rule.
 
     Five kernels follow each other: products of keys; their triangle solved; keys and values carried through it; the
     states before each chunk; the outputs. Keys go by four times, queries once, carried keys twice, values once,
@@ -296,7 +296,7 @@ def chunk_scan_traffic(
 def state_space_scan_flop(
     tokens: Numeric, value_heads: Numeric, key_heads: Numeric, key_size: Numeric, value_size: Numeric
 ) -> Array:
-    r"""FLOP of Mamba-2 over chunks of C tokens: scores of each group, outputs and states of each head.
+    r"""FLOP of a chunked Mamba-2 scan: scores of each group, outputs and states of each head.
 
     .. math:: F = T \left(2 C m d_k + n \left(2 C d_v + 4 d_k d_v\right)\right)
 
@@ -343,7 +343,7 @@ def state_space_scan_traffic(
     element_size: Numeric,
     state_element_size: Numeric,
 ) -> Array:
-    r"""Bytes that the kernels of Mamba-2 over chunks of C tokens read and write.
+    r"""Traffic of a chunked Mamba-2 scan.
 
     States of chunks are made from inputs, passed on, and read by the outputs with inputs and scores of each group:
     inputs twice, outputs once; projections into the state twice and out of it twice; states of chunks four times;
@@ -394,7 +394,7 @@ def state_space_scan_traffic(
 
 
 def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:
-    r"""FLOP of the delta rule token by token: decay, what the state predicts, its change, the output.
+    r"""FLOP of the recurrent delta rule per decode step: decay, prediction, state update, output.
 
     .. math:: F = 7 T n d_k d_v
 
@@ -437,7 +437,7 @@ def recurrent_step_traffic(
     element_size: Numeric,
     state_element_size: Numeric,
 ) -> Array:
-    r"""Bytes of the delta rule of a step of decoding.
+    r"""Traffic of the recurrent delta rule in a decode step.
 
     The state of each sequence is read once and written after each of its tokens: a draft that is refused goes back
     to the state before it.

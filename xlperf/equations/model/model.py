@@ -212,7 +212,7 @@ class Architecture(NamedTuple):
 
 
 def attention_matrix_parameters(model: Model) -> Array:
-    """Weights of the attention matrices of one layer.
+    """GEMM weights of one attention block, plain or latent (MLA).
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def attention_matrix_parameters(model: Model) -> Array:
 
 
 def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
-    """Weights of linear attention in one layer.
+    """Weights of one linear-attention block: in GEMMs, and outside them.
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
 
 
 def _all_attention(model: Model) -> Array:
-    """Weights of the attention matrices of all layers, (rows,). [-]"""
+    """GEMM weights of the attention blocks of all layers, (rows,). [-]"""
     if not np.any(model.num_linear_layers > 0.0):
         return np.asarray(model.num_layers * attention_matrix_parameters(model))
     return np.asarray(
@@ -313,7 +313,7 @@ def layer_small_parameters(model: Model) -> Array:
 
 
 def router_parameters(model: Model) -> Array:
-    """Weights of the router of one mixture-of-experts layer.
+    """Router weights of one mixture-of-experts layer.
 
     Parameters
     ----------
@@ -329,7 +329,7 @@ def router_parameters(model: Model) -> Array:
 
 
 def feed_forward_parameters(model: Model, experts_per_token: bool) -> tuple[Array, Array]:
-    """Weights of a dense feed-forward layer, and of a mixture of experts with its router.
+    """Weights of a dense feed-forward layer, and of a mixture-of-experts layer with its router.
 
     Parameters
     ----------
@@ -351,7 +351,7 @@ def feed_forward_parameters(model: Model, experts_per_token: bool) -> tuple[Arra
 
 
 def matrix_parameters(model: Model, experts_per_token: bool) -> Array:
-    """Weights in matrix products of all layers and the output projection.
+    """GEMM weights of the whole model, LM head included.
 
     Parameters
     ----------
@@ -375,7 +375,7 @@ def matrix_parameters(model: Model, experts_per_token: bool) -> Array:
 
 
 def layer_matrices(model: Model, experts_per_token: bool) -> Array:
-    """Weights of the matrices of the last layer: a mixture of experts where the model has any.
+    """GEMM weights of the last layer: a mixture of experts where the model has any.
 
     Parameters
     ----------
@@ -394,7 +394,7 @@ def layer_matrices(model: Model, experts_per_token: bool) -> Array:
 
 
 def mtp_parameters(model: Model, experts_per_token: bool = False) -> Array:
-    r"""Parameters of the multi-token prediction modules: what they do not share with the model.
+    r"""Parameters of the MTP modules, excluding the shared embedding and LM head.
 
     .. math:: P = D \left(P_{layer} + 2 h^2 + 3 (1 + \lambda) h\right)
 
@@ -421,7 +421,7 @@ def mtp_parameters(model: Model, experts_per_token: bool = False) -> Array:
 
 
 def parameter_count(model: Model, experts_per_token: bool = False) -> Array:
-    r"""Parameters of models: layers, embeddings, output projection and the last norm.
+    r"""Total or active parameters of a model: layers, embeddings, LM head, final norm.
 
     .. math:: P = P_{matrices} + L P_{small} + P_{embedding} + (1 + \lambda) h
 

@@ -36,14 +36,14 @@ class Gemms(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """Kernels bound by memory (rows, operators): bytes moved by one call. [B]"""
+    """Memory-bound kernels (rows, operators): traffic of one call. [B]"""
 
     names: tuple[str, ...]
     traffic: Array
 
 
 def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, latent: bool) -> Gemms:
-    """Matrix products with weights of one attention block in the forward pass, on one tensor-parallel rank.
+    """Projection GEMMs of one attention block in the forward pass, on one tensor-parallel rank.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def attention_projections(model: Model, tokens: Array, tensor_parallel: Array, l
 
 
 def mlp_gemms(model: Model, tokens: Array, ffn_size: Array, name: str) -> Gemms:
-    """The two products of a feed-forward layer.
+    """Up and down GEMMs of a feed-forward layer.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def mlp_gemms(model: Model, tokens: Array, ffn_size: Array, name: str) -> Gemms:
 
 
 def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array, ffn_size: Array) -> Gemms:
-    """The two grouped products of the routed experts of one rank.
+    """Grouped up and down GEMMs of the routed experts of one rank.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array
 
 
 def router_gemm(model: Model, tokens: Array) -> Gemms:
-    """Scores of the experts for every token.
+    """Router GEMM: scores of the experts for every token.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def router_gemm(model: Model, tokens: Array) -> Gemms:
 
 
 def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
-    """Projection at the entry of a multi-token prediction module: hidden state beside embedding, to the width.
+    """Input projection of an MTP module: hidden state and embedding, concatenated, to the hidden size.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
 
 
 def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, backward: bool) -> Vectors:
-    """Kernels at the entry and the exit of a multi-token prediction module that are not matrix products.
+    """Norms and concatenation of an MTP module (memory-bound kernels).
 
     Parameters
     ----------
@@ -202,8 +202,8 @@ def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, 
     return Vectors(("mtp norms", "mtp concatenation"), side_by_side(6.0 * stream, 4.0 * stream))
 
 
-def joined(*groups: Gemms) -> Gemms:
-    """Products of several groups side by side.
+def concatenated(*groups: Gemms) -> Gemms:
+    """Several groups of GEMMs as one.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def joined(*groups: Gemms) -> Gemms:
 
 
 def logits_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
-    """Output projection, vocabulary split over the tensor-parallel ranks.
+    """LM-head GEMM, vocabulary split over the tensor-parallel ranks.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def logits_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
 
 
 def backward_gemms(forward: Gemms) -> Gemms:
-    """Gradients of a forward product: by its input (m, k, n), then by its weight (k, n, m).
+    """Backward GEMMs of forward ones: input gradients (m, k, n), then weight gradients (k, n, m).
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def _gradient_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def attention_gemms(model: Model, batch_size: Array, sequence_length: Array, tensor_parallel: Array) -> Gemms:
-    """Scores and weighted sum of standard (unfused) attention in the forward pass.
+    """Score and value GEMMs of unfused attention in the forward pass.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def attention_vectors(
     latent: bool,
     backward: bool,
 ) -> Vectors:
-    """Kernels of one attention block that are not matrix products.
+    """Memory-bound kernels of one attention block: norm, residual, rotary embedding, softmax, dropout.
 
     Parameters
     ----------
@@ -378,7 +378,7 @@ def attention_vectors(
 def expert_bias_vectors(
     model: Model, copies: Array, ffn_size: Array, element_size: Array, word_size: Numeric, backward: bool
 ) -> Vectors:
-    """Kernels that add the biases of experts, each to the tokens of its expert, weighed by the router's probability.
+    """Memory-bound kernels of expert biases, weighted by the router's probability.
 
     No grouped product takes them in: the bias times the probability is made in FP32, added, put together over the
     experts and rounded, each by a kernel of its own; backward likewise, with sums for bias and probability.
@@ -420,7 +420,7 @@ def mlp_vectors(
     mask_size: Numeric,
     backward: bool,
 ) -> Vectors:
-    """Kernels of one feed-forward block, dense or of experts, that are not matrix products.
+    """Memory-bound kernels of one feed-forward block: norm, residual, activation, token permutation.
 
     Parameters
     ----------
@@ -429,7 +429,7 @@ def mlp_vectors(
     tokens : Array
         Tokens of one pass, (rows,). [-]
     inner_elements : Array
-        Elements that the activation function puts out, (rows,): tokens x width, over all experts of the rank. [-]
+        Outputs of the activation function, (rows,): tokens x width, over all experts of the rank. [-]
     copied_elements : Array
         Elements of the copies of tokens that are sent to experts, (rows,); 0 in a dense block. [-]
     tensor_parallel : Array

@@ -1,4 +1,4 @@
-"""The operators of a decoder when it serves: a pass of the prefill, then a step of decoding.
+"""Operators of a served decoder: one prefill pass, then one decode step.
 
 Columns come in two halves of the same operators, prefill first: those of a layer, then those that run once per
 pass. What only some layers have is called less than once per layer. Serving engines fuse more than training stacks:
@@ -14,8 +14,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.operators import Gemms, expert_gemms, joined, logits_gemm, mlp_gemms, router_gemm
-from xlperf.equations.model.transformer import busiest_share, experts_hit
+from xlperf.equations.model.operators import Gemms, concatenated, expert_gemms, logits_gemm, mlp_gemms, router_gemm
+from xlperf.equations.model.transformer import activated_experts, busiest_rank_factor
 
 """Plain attention to everything, one feed-forward layer in every layer."""
 PREFILL, DECODING = 0, 1
@@ -47,7 +47,7 @@ _ALL = np.full(1, 1.0)
 
 
 class ServingShape(NamedTuple):
-    """What one rank sees in both phases, and how the model is split; every field has shape (rows,).
+    """Per-rank workload of a prefill pass and a decode step, and how the model is split; fields (rows,).
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class ServingShape(NamedTuple):
         Keys that the chunks of prompts in a pass of the prefill attend to, cached, of earlier chunks and their own:
         latent attention expands them all; those of all ranks that share the prompts. [-]
     favoured_share : Array, default 1
-        Share of the experts that routers prefer, as in :func:`experts_hit`. [-]
+        Share of the experts that routers prefer, as in :func:`activated_experts`. [-]
     """
 
     prefill_tokens: Array
@@ -117,7 +117,7 @@ class ServingGemms(NamedTuple):
 
 
 class ServingVectors(NamedTuple):
-    """Kernels bound by memory, (rows, operators): prefill, then decoding.
+    """Memory-bound kernels, (rows, operators): prefill, then decode.
 
     Attributes
     ----------
@@ -211,16 +211,16 @@ def _linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
     """Grouped products of the busiest rank's experts, shared experts, router."""
     ranks, held = shape.expert_parallel, model.num_experts / shape.expert_parallel
-    hit = experts_hit(model.num_experts, model.top_k, tokens, shape.favoured_share) / ranks
-    hit = np.minimum(hit * busiest_share(hit, ranks), held)
+    hit = activated_experts(model.num_experts, model.top_k, tokens, shape.favoured_share) / ranks
+    hit = np.minimum(hit * busiest_rank_factor(hit, ranks), held)
     copies = tokens * model.top_k / ranks
     # Tokens bring their experts one by one: with many experts on a rank its load evens out.
-    copies = np.minimum(copies * busiest_share(copies, ranks), tokens * np.minimum(model.top_k, held))
+    copies = np.minimum(copies * busiest_rank_factor(copies, ranks), tokens * np.minimum(model.top_k, held))
     ffn = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
     shared = mlp_gemms(
         model, replica_tokens, np.maximum(model.shared_ffn_hidden_size / shape.attention_parallel, 1.0), "shared expert"
     )
-    return joined(expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
+    return concatenated(expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
 
 
 def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Array:
@@ -283,7 +283,7 @@ def serving_gemms(
             parts.append(_expert_gemms(model, routed, shape, tokens))
         parts.append(logits_gemm(model, sampled, ranks))
         calls.append(_gemm_calls(model, architecture, phase == DECODING))
-    gemms = joined(*parts)
+    gemms = concatenated(*parts)
     narrow = np.array([name not in _WIDE for name in gemms.names])
     attention = np.array([name in _PLAIN or name in _LATENT or name in _LINEAR for name in gemms.names])
     grouped = np.array([name.startswith("experts") for name in gemms.names])
@@ -291,7 +291,7 @@ def serving_gemms(
 
 
 def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Array:
-    """Elements that one token leaves in the cache of one layer on one rank.
+    """KV-cache elements per token, layer and rank.
 
     Parameters
     ----------

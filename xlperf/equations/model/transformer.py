@@ -15,7 +15,7 @@ def layer_matrix_parameters(
     ffn_hidden_size: Numeric,
     gated_mlp: Numeric,
 ) -> Array:
-    r"""Weights of the matrices of one layer, biases apart.
+    r"""GEMM weights of one dense layer, excluding biases.
 
     .. math:: P = 2 h d (a + g) + (2 + \gamma) h f
 
@@ -129,7 +129,7 @@ def latent_attention_parameters(
     qk_rope_head_size: Numeric,
     v_head_size: Numeric,
 ) -> Array:
-    r"""Weights of the matrices of multi-head latent attention (MLA), norms apart.
+    r"""GEMM weights of multi-head latent attention (MLA), excluding norms.
 
     .. math:: P = [q > 0] (h q + q a d_q) + [q = 0] h a d_q + h (c + d_r) + c a (d_q - d_r + d_v) + a d_v h
 
@@ -231,7 +231,7 @@ def embedding_parameters(
     Returns
     -------
     parameters : numeric
-        Weights outside the layers, the last norm apart. [-]
+        Weights outside the layers, excluding the final norm. [-]
 
     References
     ----------
@@ -251,7 +251,7 @@ def embedding_parameters(
 def attention_flop(
     batch_size: Numeric, num_attention_heads: Numeric, query_length: Numeric, key_length: Numeric, head_size: Numeric
 ) -> Array:
-    r"""FLOP of the scores and of the weighted sum of one attention layer, no causal saving.
+    r"""FLOP of attention scores and weighted sum of one layer, without causal saving.
 
     .. math:: F = 4 b a s_q s_k d
 
@@ -290,14 +290,14 @@ def attention_flop(
 
 
 def training_flop_per_token(matrix_parameters: Numeric, score_products: Numeric) -> Array:
-    r"""Model FLOP of a trained token: forward and backward, no recomputation.
+    r"""Model FLOP per trained token: forward and backward, no recomputation.
 
     .. math:: F = 6 (P + S)
 
     Parameters
     ----------
     matrix_parameters : numeric
-        Weights P that one token meets in matrix products, the output projection included. [-]
+        Active GEMM parameters P per token, LM head included. [-]
     score_products : numeric
         Multiplications S of a token in the scores and weighted sums of all layers: half of :func:`attention_flop`. [-]
 
@@ -321,8 +321,8 @@ def training_flop_per_token(matrix_parameters: Numeric, score_products: Numeric)
     return np.asarray(6.0 * (array(matrix_parameters) + array(score_products)))
 
 
-def experts_hit(num_experts: Array, top_k: Array, tokens: Array, favoured_share: Numeric = 1.0) -> Array:
-    r"""Distinct experts that a number of tokens visits, expected when routers prefer a share s of the experts.
+def activated_experts(num_experts: Array, top_k: Array, tokens: Array, favoured_share: Numeric = 1.0) -> Array:
+    r"""Expected number of distinct experts activated by a batch of tokens, with popular experts.
 
     Of the visits the other experts have the share (1 - s)^3, spread evenly, and the preferred ones the rest. A token
     visits k experts whatever s is, and many tokens visit all.
@@ -354,9 +354,9 @@ def experts_hit(num_experts: Array, top_k: Array, tokens: Array, favoured_share:
     ----------
     .. [1] M. Mitzenmacher and E. Upfal, "Probability and Computing", Cambridge University Press, 2005, chapter 5.
 
-    >>> experts_hit(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0])).tolist()
+    >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0])).tolist()
     [2.00, 3.50]
-    >>> experts_hit(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]), np.array([0.5])).tolist()
+    >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]), np.array([0.5])).tolist()
     [2.00, 3.22]
     """
     visited = np.minimum(np.divide(top_k, np.maximum(num_experts, 1.0)), 1.0)
@@ -370,8 +370,8 @@ def experts_hit(num_experts: Array, top_k: Array, tokens: Array, favoured_share:
     return np.asarray(num_experts * (1.0 - missed))
 
 
-def busiest_share(mean: Array, ranks: Array) -> Array:
-    r"""Load of the busiest of several ranks over their mean, when load falls on them evenly and at random.
+def busiest_rank_factor(mean: Array, ranks: Array) -> Array:
+    r"""Load of the busiest rank over the mean, for uniformly random routing (balls into bins).
 
     .. math:: r = 1 + \sqrt{\frac{2 \ln e}{\mu}}
 
@@ -392,7 +392,7 @@ def busiest_share(mean: Array, ranks: Array) -> Array:
     .. [1] M. Raab and A. Steger, "Balls into bins: a simple and tight analysis", RANDOM 1998,
        doi:10.1007/3-540-49543-6_13.
 
-    >>> busiest_share(np.array([100.0, 100.0]), np.array([1.0, 8.0])).round(3).tolist()
+    >>> busiest_rank_factor(np.array([100.0, 100.0]), np.array([1.0, 8.0])).round(3).tolist()
     [1.0, 1.204]
     """
     return np.asarray(1.0 + np.sqrt(2.0 * np.log(np.maximum(ranks, 1.0)) / np.maximum(mean, 1.0)))

@@ -71,7 +71,7 @@ class Network:
 
 
 def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
-    r"""Members that a strided group joins at each tier; their product over the tiers is the group size.
+    r"""Group size at each tier of a strided group of ranks; the product over tiers is the group size.
 
     .. math:: c_t = \min\left(\max\left(\frac{s_t}{d}, c_{t-1}\right), n\right), \qquad n_t = \frac{c_t}{c_{t-1}}
 
@@ -104,7 +104,7 @@ def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> A
 
 
 def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
-    r"""Load of an all-gather, a reduce-scatter or an all-to-all whose members all send to all at once.
+    r"""Link load of a collective on a fully connected tier: every member sends to all others at once.
 
     .. math:: l = \frac{L}{n} \quad (n > 1)
 
@@ -142,12 +142,12 @@ def _parallel_links(num_links: Array, second_length: Array, third_length: Array)
 
 
 def _within(group_size: Array, distance: Array, reach: Array) -> Array:
-    """Members of a group of ranks within so many places."""
+    """Members of a strided group within a span of ranks."""
     return np.asarray(np.minimum(np.maximum(reach / distance, 1.0), group_size))
 
 
 def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric, second_length: Numeric) -> Array:
-    r"""Routers that a message between the two members farthest apart passes.
+    r"""Hops between the two most distant members of a group on a dragonfly.
 
     .. math:: h = 1 \ \text{(one router)}, \quad 2 \ \text{(one group)}, \quad 4 \ \text{(two groups)}
 
@@ -194,7 +194,7 @@ def dragonfly_neighbour_load(
     third_length: Numeric,
     num_links: Numeric,
 ) -> Array:
-    r"""Load when every rank sends to the next member of its group: a step of a ring, or a transfer.
+    r"""Link load of a dragonfly when every rank sends to the next member of its group (ring step, transfer).
 
     With ``f`` ranks whose next member is on another router (in another group), the one link to that router, or the
     links between the two groups, carry all of it; by way of third routers (groups) all links carry it twice.
@@ -255,7 +255,7 @@ def dragonfly_exchange_load(
     third_length: Numeric,
     num_links: Numeric,
 ) -> Array:
-    r"""Load of an all-to-all: the most crowded of the accelerator's own link, local and global links.
+    r"""Link load of an all-to-all on a dragonfly: the busiest of injection, local and global links.
 
     .. math:: l = \max\left(\frac{n - 1}{n},\ \frac{p (n_g - n_r)}{n (r - 1)} + \frac{2 p (n - n_g)}{n a},\
               \min\left(\frac{a p (n - n_g)}{n (q - 1) c}, \frac{2 p (n - n_g)}{n h}\right)\right)
@@ -313,7 +313,7 @@ def dragonfly_exchange_load(
 
 
 class TierShape(NamedTuple):
-    """A tier as one operation meets it, (rows, operators).
+    """Hops and slowdown of one tier for one collective operation, (rows, operators).
 
     ``steps`` are hops one after the other in one reduce-scatter, all-gather, all-to-all or transfer; ``slowdown`` is
     the time of its busiest link over that of the link of an accelerator to a switch; ``by_phases`` where groups that
@@ -328,7 +328,7 @@ class TierShape(NamedTuple):
 
 
 def tier_shape(operation: str, members: Array, stride: Array, network: Network, tier: int) -> TierShape:
-    """Hops and slowdown of one tier.
+    """Hops and slowdown of one tier against a switch.
 
     Parameters
     ----------
@@ -356,7 +356,7 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
     steps, slowdown = steps.copy(), np.ones_like(distance)
     codes = network.topology[:, tier]
     used = codes
-    if operation != "point_to_point":  # a group that does not go through the tier meets nothing in it
+    if operation != "point_to_point":  # a group within the tier below does not cross it
         used = np.where((members == 1.0).all(axis=-1), SWITCH, codes)
     for code in sorted(set(used.tolist())):
         rows = np.flatnonzero(used == code)

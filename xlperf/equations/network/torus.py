@@ -24,7 +24,7 @@ AXES = 3
 
 
 def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[tuple[int, ...]]:
-    """Factors of a whole number, so many at a time, each at least ``least`` and in rising order if so asked."""
+    """Factorisations of a whole number into ``count`` factors, each at least ``least``, in rising order if asked."""
     if count == 1:
         if whole >= least:
             yield (whole,)
@@ -40,7 +40,7 @@ def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[
 def torus_block(
     places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = False, cube: int = 1
 ) -> tuple[tuple[int, ...], int]:
-    """The block of a torus or mesh that so many places stand on: as cubic as can be.
+    """The most cubic block of a torus or mesh for a number of accelerators.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def torus_steps(
     third_length: Numeric,
     num_rings: Numeric,
 ) -> Array:
-    r"""Hops one after the other until the two members that are farthest apart have met.
+    r"""Sequential hops of a collective on a torus, mesh or ring: those between the two most distant members.
 
     .. math:: h = \sum_i h_i \lfloor n_i / 2 \rfloor \ \text{(ring)}, \qquad h_i (n_i - 1) \ \text{(line)}
 
@@ -177,7 +177,7 @@ def torus_gather_load(
     num_rings: Numeric,
     num_links: Numeric,
 ) -> Array:
-    r"""Load of an all-gather or a reduce-scatter on the links of a torus, mesh or ring.
+    r"""Link load of an all-gather or reduce-scatter on a torus, mesh or ring.
 
     Axis after axis, both ways round each ring; the buffer is cut into as many parts as the group has axes, and each
     part begins with another axis, so that all links work at once (the multiport bucket algorithm). On long thin
@@ -242,7 +242,7 @@ def torus_gather_load(
 
 
 def _rotated(costs: list[Array], members: list[Array], chosen: tuple[int, ...]) -> Array:
-    """Load of as many parts as axes, each beginning with another one; the phases wait for each other."""
+    """Load of the multiport bucket algorithm: one part per axis, each starting on another axis, phases in lockstep."""
     parts = len(chosen)
     load = array(0.0)
     held = [array(float(parts)) for _ in chosen]
@@ -265,7 +265,7 @@ def torus_exchange_load(
     num_rings: Numeric,
     num_links: Numeric,
 ) -> Array:
-    r"""Load of an all-to-all on the links of a torus, mesh or ring: that of the axis with the most crowded links.
+    r"""Link load of an all-to-all on a torus, mesh or ring: that of its busiest axis.
 
     Each message goes along the axes in order, the shorter way round a ring and both ways at half a round.
 
@@ -317,7 +317,7 @@ def torus_exchange_load(
 def torus_distances(
     distance: Numeric, first_length: Numeric, second_length: Numeric, third_length: Numeric, num_rings: Numeric
 ) -> tuple[Array, Array]:
-    r"""Hops between two ranks of a torus, mesh or ring, in all and along the axis with the most.
+    r"""Hops between two ranks of a torus, mesh or ring: in total, and along the longest axis.
 
     .. math:: h_i = \min(d_i, k_i - d_i) \ \text{(ring)}, \qquad d_i \ \text{(line)}, \qquad
               d = d_1 + k_1 (d_2 + k_2 d_3)

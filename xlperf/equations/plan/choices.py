@@ -118,9 +118,3 @@ class Mode:
     """How requests are batched."""
 
     STATIC, CONTINUOUS, DISAGGREGATED = 0.0, 1.0, 2.0
-
-
-class KvPrecision:
-    """Precision of the key-value cache."""
-
-    FP32, FP16, BF16, FP8, INT8, FP4, INT4 = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0

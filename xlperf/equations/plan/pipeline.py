@@ -32,6 +32,13 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> Array:
     .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
        2021, arXiv:2104.04473, section 2.2.
     .. [2] NVIDIA, Megatron-LM, --pipeline-model-parallel-layout (layers of each chunk of each stage).
+
+    Examples
+    --------
+    96 layers on 5 stages: 19.2 on average, 20 on the fullest.
+
+    >>> float(stage_layers(96, 5))
+    20.0
     """
     return np.asarray(ceil_div(num_layers, pipeline_parallel))
 
@@ -59,6 +66,13 @@ def last_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> Array:
     ----------
     .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 3.3.2 (one layer fewer
        on the first and the last stage).
+
+    Examples
+    --------
+    Llama 3 405B: 126 layers on 16 stages of 8 miss two layers, one at each end.
+
+    >>> float(last_stage_layers(126, 16))
+    7.0
     """
     full = stage_layers(num_layers, pipeline_parallel)
     missing = array(pipeline_parallel) * full - array(num_layers)
@@ -89,6 +103,13 @@ def first_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> Array
     ----------
     .. [1] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 3.3.2 (one layer fewer
        on the first and the last stage).
+
+    Examples
+    --------
+    Llama 3 405B: 126 layers on 16 stages of 8 miss two layers, one at each end.
+
+    >>> float(first_stage_layers(126, 16))
+    7.0
     """
     full = stage_layers(num_layers, pipeline_parallel)
     missing = array(pipeline_parallel) * full - array(num_layers)
@@ -117,6 +138,13 @@ def layers_dealt(work: Numeric, num_layers: Numeric) -> Array:
     ----------
     .. [1] Hugging Face, nanotron, src/nanotron/models/base.py, build_model: a stage ends with the block that exceeds
        its threshold.
+
+    Examples
+    --------
+    32 layers and an output head that counts as 2.4, on 3 stages: the twelfth layer exceeds a share of 11.47.
+
+    >>> float(layers_dealt(11.47, 32))
+    12.0
     """
     return np.asarray(np.minimum(np.floor(array(work)) + 1.0, array(num_layers)))
 
@@ -144,6 +172,11 @@ def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, 
     ----------
     .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
        2021, arXiv:2104.04473, section 2.2.
+
+    Examples
+    --------
+    >>> float(pipeline_bubble_time(0.1, 8, 2))  # 7 / 2 x 0.1 s
+    0.35
     """
     return np.asarray((array(pipeline_parallel) - 1.0) / array(virtual_pipeline) * array(micro_batch_time))
 
@@ -154,6 +187,10 @@ def in_flight_micro_batches(
     r"""Micro-batches whose activations the first stage keeps at the peak, in units of all its layers.
 
     .. math:: n = \min\left(m, p \left(1 + \frac{p - 1}{p v} [v > 1]\right)\right)
+
+    The first stage starts a micro-batch for each stage before the first gradient comes back; interleaved it runs
+    p (v - 1) + 2 (p - 1) + 1 forward passes of chunks ahead, of which p - 1 are beyond those of p micro-batches, each
+    with 1 / v of its layers.
 
     Parameters
     ----------
@@ -175,6 +212,13 @@ def in_flight_micro_batches(
     ----------
     .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
        arXiv:2205.05198, section 4.2.3.
+
+    Examples
+    --------
+    One chunk: as many as stages; two chunks on 4 stages: 4 (1 + 3/8).
+
+    >>> in_flight_micro_batches(32, 4, [1, 2]).tolist()
+    [4.0, 5.5]
     """
     stages, chunks = array(pipeline_parallel), array(virtual_pipeline)
     batches, all_kept = array(num_micro_batches), array(gpipe)
@@ -233,6 +277,13 @@ def exposed_transfer_time(
        2021, arXiv:2104.04473, section 2.2 (interleaving multiplies the transfers by v; warm-up of the schedule).
     .. [2] NVIDIA, Megatron-LM, megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches and
        forward_backward_pipelining_with_interleaving (overlap_p2p_comm).
+
+    Examples
+    --------
+    Transfers of 1 ms, 8 micro-batches: all 16 with 1F1B; with two overlapped chunks on 4 stages those of the warm-up.
+
+    >>> exposed_transfer_time(1e-3, 0.01, 0.02, 8, 4, [1, 2], [0, 1]).tolist()
+    [0.016, 0.008]
     """
     each, stages, chunks = array(transfer_time), array(pipeline_parallel), array(virtual_pipeline)
     count = array(num_micro_batches) * chunks
@@ -269,6 +320,11 @@ def zero_bubble_time(
     References
     ----------
     .. [1] P. Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv:2401.10241, table 1.
+
+    Examples
+    --------
+    >>> float(zero_bubble_time(0.01, 0.01, 0.01, 4))  # 3 x (10 + 10 - 10) ms
+    0.03
     """
     idle = array(forward_time) + array(backward_time) - array(weight_gradient_time)
     return np.asarray((array(pipeline_parallel) - 1.0) * np.maximum(idle, 0.0))
@@ -300,6 +356,11 @@ def dualpipe_bubble_time(
     References
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, table 2.
+
+    Examples
+    --------
+    >>> float(dualpipe_bubble_time(0.03, 0.02, 0.01, 8))  # 3 x (30 + 20 - 3 x 10) ms
+    0.06
     """
     idle = array(overlapped_time) + array(backward_time) - 3.0 * array(weight_gradient_time)
     return np.asarray(np.maximum(array(pipeline_parallel) / 2.0 - 1.0, 0.0) * np.maximum(idle, 0.0))

@@ -293,6 +293,12 @@ def group_strides(order: str, sizes: Mapping[str, Array]) -> dict[str, Array]:
     -------
     dict of str to Array
         Dimension -> stride, (rows,). [-]
+
+    Examples
+    --------
+    >>> sizes = {"tp": np.array([8.0]), "dp": np.array([4.0]), "pp": np.array([2.0])}
+    >>> {name: float(stride[0]) for name, stride in group_strides("tp-cp-ep-dp-pp", sizes).items()}
+    {'tp': 1.0, 'dp': 8.0, 'pp': 32.0}
     """
     strides: dict[str, Array] = {}
     distance = np.ones_like(next(iter(sizes.values())))

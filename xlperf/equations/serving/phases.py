@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, total
 from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.hardware.roofline import relaxed_savings
+from xlperf.equations.hardware.roofline import doubling_savings
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
@@ -21,7 +21,6 @@ from xlperf.equations.model.serving import (
     serving_gemms,
     serving_vectors,
 )
-from xlperf.equations.serving.batching import Batching, batching_of, serving_shape
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
     CONTEXT,
@@ -32,7 +31,7 @@ from xlperf.equations.serving.communication import (
     hidden_exchange,
     serving_messages,
 )
-from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, serving_shape
 from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, product_times
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
@@ -330,8 +329,8 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
     )
     moved = times[2] - starts[2]
     savings = (
-        relaxed_savings(*product, constants["serial_share"]),
-        relaxed_savings(*attended),
+        doubling_savings(*product, constants["serial_share"]),
+        doubling_savings(*attended),
         (0.0 * moved, 0.5 * moved),
     )
     every = beside(*calls)

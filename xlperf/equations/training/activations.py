@@ -6,10 +6,186 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
+from xlperf.base.arrays import Array, Numeric, array, some
 from xlperf.equations.plan.choices import AdapterModules, ContextMethod, Recompute
-from xlperf.equations.plan.memory import attention_activation_size, expert_activation_size, mlp_activation_size
 from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Setting
+
+
+def attention_activation_size(
+    tokens: Numeric,
+    hidden_size: Numeric,
+    projected_size: Numeric,
+    attention_size: Numeric,
+    score_elements: Numeric,
+    dropout: Numeric,
+    tensor_parallel: Numeric,
+    sequence_parallel: Numeric,
+    element_size: Numeric,
+    mask_size: Numeric,
+) -> Array:
+    r"""Activations that one attention block keeps for its backward pass.
+
+    .. math::
+
+        S = e n \left(\frac{2 h}{t_s} + \frac{w + o}{t}\right) + \delta \mu \frac{n h}{t_s}
+        + (e (1 + \delta) + \delta \mu) A
+
+    With w = 3 h, o = h, e = 2, mu = 1, dropout, standard attention and one rank: 11 s b h + 5 a s^2 b + 2 s b h.
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens n of a micro-batch. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    projected_size : numeric
+        Width w of queries, keys and values together. [-]
+    attention_size : numeric
+        Width o of the output of the attention. [-]
+    score_elements : numeric
+        Attention scores A that the rank keeps; 0 with flash attention. [-]
+    dropout : numeric
+        Delta: 1 where dropout is applied and its masks are kept. [-]
+    tensor_parallel : numeric
+        Ranks t that share each matrix. [-]
+    sequence_parallel : numeric
+        1 where norms and residuals are split over them too: t_s is then t, else 1. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    mask_size : numeric
+        Bytes mu of an element of a dropout mask. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one block and micro-batch. [B]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, section 4.1 and equations 1 to 4.
+
+    Examples
+    --------
+    GPT-3, one sequence of 2,048 tokens: 13 x 24 MiB and 5 x 384 MiB.
+
+    >>> float(attention_activation_size(2048, 12288, 36864, 12288, 96 * 2048**2, 1, 1, 0, 2, 1)) / 2**20
+    2232.0
+    """
+    split = array(tensor_parallel)
+    shared = 1.0 + (split - 1.0) * array(sequence_parallel)
+    element, count, hidden = array(element_size), array(tokens), array(hidden_size)
+    mask = array(dropout) * array(mask_size)
+    inner = (array(projected_size) + array(attention_size)) / split
+    kept = element * count * (2.0 * hidden / shared + inner) + mask * count * hidden / shared
+    return np.asarray(kept + (element * (1.0 + array(dropout)) + mask) * array(score_elements))
+
+
+def mlp_activation_size(
+    tokens: Numeric,
+    hidden_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+    dropout: Numeric,
+    tensor_parallel: Numeric,
+    sequence_parallel: Numeric,
+    element_size: Numeric,
+    mask_size: Numeric,
+) -> Array:
+    r"""Activations that one dense feed-forward block keeps for its backward pass.
+
+    .. math:: S = e n \left(\frac{2 h}{t_s} + \frac{(2 + \gamma) f}{t}\right) + \delta \mu \frac{n h}{t_s}
+
+    With f = 4 h, e = 2, mu = 1, dropout, no gate and one rank: 19 s b h + 2 s b h.
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens n of a micro-batch. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    ffn_hidden_size : numeric
+        Width f of the feed-forward layer. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix. [-]
+    dropout : numeric
+        Delta: 1 where dropout is applied and its mask is kept. [-]
+    tensor_parallel : numeric
+        Ranks t that share each matrix. [-]
+    sequence_parallel : numeric
+        1 where norms and residuals are split over them too: t_s is then t, else 1. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    mask_size : numeric
+        Bytes mu of an element of a dropout mask. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one block and micro-batch. [B]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, section 4.1 and equations 1 to 4.
+
+    Examples
+    --------
+    GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB.
+
+    >>> float(mlp_activation_size(2048, 12288, 49152, 0, 1, 1, 0, 2, 1)) / 2**20
+    504.0
+    """
+    split = array(tensor_parallel)
+    shared = 1.0 + (split - 1.0) * array(sequence_parallel)
+    element, count, hidden = array(element_size), array(tokens), array(hidden_size)
+    inner = (2.0 + array(gated_mlp)) * array(ffn_hidden_size) / split
+    mask = array(dropout) * array(mask_size)
+    return np.asarray(element * count * (2.0 * hidden / shared + inner) + mask * count * hidden / shared)
+
+
+def expert_activation_size(
+    received_tokens: Numeric,
+    hidden_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+    element_size: Numeric,
+) -> Array:
+    r"""Activations that the routed experts of one rank keep for the backward pass of a layer.
+
+    .. math:: S = e n \left(h + (2 + \gamma) f\right)
+
+    Router probabilities are applied inside the experts, so that what comes back to the sender need not be kept.
+
+    Parameters
+    ----------
+    received_tokens : numeric
+        Copies n of tokens that its experts see. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    ffn_hidden_size : numeric
+        Width f of an expert on the rank. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one layer and micro-batch. [B]
+
+    References
+    ----------
+    .. [1] D. Liu et al., "MoE parallel folding", 2025, arXiv:2504.14960 (token dispatcher: permuted inputs are kept).
+
+    Examples
+    --------
+    >>> float(expert_activation_size(1000, 4096, 1024, 1, 2))  # 2 x 1000 x (4096 + 3 x 1024)
+    14336000.0
+    """
+    inner = array(hidden_size) + (2.0 + array(gated_mlp)) * array(ffn_hidden_size)
+    return np.asarray(array(element_size) * array(received_tokens) * inner)
 
 
 class LayerActivations(NamedTuple):

@@ -117,6 +117,25 @@ def adapter_parameters(model: Model, plan: TrainingPlan, tensor_parallel: Array)
     return AdapterParameters(attention, size("mlp", mlp))
 
 
+def model_adapters(model: Model, plan: TrainingPlan) -> Array:
+    """Parameters of the adapters of a whole model: beside every attention and every dense feed-forward block.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : TrainingPlan
+        With the rank of the adapters, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        0 where all weights are trained, (rows,). [-]
+    """
+    layer = adapter_parameters(model, plan, np.ones_like(model.num_layers))
+    return np.asarray(model.num_layers * layer.attention + model.num_dense_layers * layer.mlp)
+
+
 def frozen_products(names: tuple[str, ...], plan: TrainingPlan) -> np.ndarray:
     """Where a product is the gradient of a frozen weight, which nothing asks for.
 

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, side_by_side, some
+from xlperf.equations.model.model import Model
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.choices import ContextMethod, QuantizedCopies, TensorOverlap, TokenDispatch
+from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.setting import Setting
 from xlperf.equations.training.stages import StageParameters, quantized_weights
 
@@ -82,7 +84,8 @@ def _timed(setting: Setting, messages: dict[str, _Message]) -> Communication:
 def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     r"""Share of a token's copies that are sent when it goes once to each place that holds any of its experts.
 
-    Experts are chosen evenly; a place is a rank, or a node where the group spans several.
+    Experts are chosen evenly; a place is a rank, or a node where the group spans several. None of k experts is at a
+    place with probability (1 - 1/n)^k, so that a token goes to n (1 - (1 - 1/n)^k) places, out of k copies.
 
     .. math:: f = \frac{n}{k} \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
 
@@ -101,6 +104,13 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     References
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
+
+    Examples
+    --------
+    Two experts on 8 ranks: 4 (1 - 49/64).
+
+    >>> float(distinct_share(8, 2))
+    0.9375
     """
     places, chosen = array(num_places), array(top_k)
     missed = np.ones(np.broadcast(places, chosen).shape)
@@ -246,6 +256,37 @@ def communication_of(setting: Setting) -> Communication:
         messages |= _expert_messages(setting)
         messages |= _expert_replica_messages(setting, setting.fullest)
     return _timed(setting, messages)
+
+
+def used_families(model: Model, plan: TrainingPlan) -> dict[str, np.ndarray]:
+    """Which plans use the kernels and collectives that not every step needs.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : TrainingPlan
+        Degrees, (rows,). [-]
+
+    Returns
+    -------
+    dict of str to np.ndarray
+        By family of calibration constants, (rows,).
+    """
+    tensor, shards, split = plan.tensor_parallel > 1, plan.shards > 1, plan.sequence_parallel > 0
+    sharded, context = plan.zero_stage > 0, plan.context_parallel > 1
+    pairs = (tensor & split) | (shards & sharded)
+    flash = plan.flash_attention > 0
+    return {
+        "experts": model.num_experts > 0,
+        "all_reduce": (tensor & ~split) | (shards & ~sharded),
+        "all_gather": pairs,
+        "reduce_scatter": pairs,
+        "all_to_all": (plan.expert_parallel > 1) | context,
+        "point_to_point": (plan.pipeline_parallel > 1) | context,
+        "attention": flash,
+        "attention_backward": flash,
+    }
 
 
 def tensor_times(setting: Setting, communication: Communication) -> Array:

@@ -22,9 +22,9 @@ from xlperf.equations.model.operators import (
     attention_projections,
     attention_vectors,
     backward_gemms,
+    concatenated,
     expert_bias_vectors,
     expert_gemms,
-    joined,
     logits_gemm,
     mlp_gemms,
     mlp_vectors,
@@ -33,7 +33,7 @@ from xlperf.equations.model.operators import (
     router_gemm,
 )
 from xlperf.equations.plan.choices import ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
-from xlperf.equations.plan.training_plan import LAYOUTS
+from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.equations.training.setting import MASK, WORD, Part, Setting
@@ -69,7 +69,7 @@ class _Collected:
         self.output.append(size)
 
     def parts(self, setting: Setting, wide: bool) -> list[Part]:
-        whole = joined(*self.gemms)
+        whole = concatenated(*self.gemms)
         element = (setting.plan.element_size if wide else setting.plan.product_size)[:, None]
         device = setting.wide_device if wide else setting.device
         constants = setting.constants["gemm_wide" if wide else "gemm"]
@@ -215,7 +215,7 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     once = kept & ~(plan.regathers & (plan.quantized_copies == QuantizedCopies.KEPT))[:, None]
     again = np.where(kept, 0.0, 1.0)
     layouts = np.where(plan.frozen[:, None], 1.0, LAYOUTS)  # frozen weights need no gradient
-    gemms = joined(*(gemms for _, gemms in narrow.forward))
+    gemms = concatenated(*(gemms for _, gemms in narrow.forward))
     inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
     weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
     made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
@@ -344,3 +344,40 @@ def kernel_parts(setting: Setting) -> list[Part]:
         # standard attention masks what a window leaves out: local layers compute every score
         parts += [part._replace(place="local core") for part in parts if part.place == "core"]
     return parts + _core_parts(setting)
+
+
+def selected_share(plan: TrainingPlan, part: Part) -> Array | None:
+    """Share of the operators of a forward part that selective recomputation runs again.
+
+    Parameters
+    ----------
+    plan : TrainingPlan
+        With the modules that it names, (rows,). [-]
+    part : Part
+        Operators of the forward pass. [-]
+
+    Returns
+    -------
+    Array, optional
+        Shares, (rows, operators), 0 for rows that do not recompute selectively; None where it is 0 for all. [-]
+    """
+    if part.place in CORES:
+        return np.asarray(plan.again("core_attention")[:, None] * np.ones_like(part.time))
+    if part.place not in LAYER_PLACES or not some(plan.more_modules):
+        return None
+    products = plan.again("products")
+    block = {"mlp": "mlp", "moe": "moe"}.get(part.place)
+    whole = plan.again(block) if block else 0.0 * products
+    named: tuple[str, ...] = ("norm", "activation")
+    if part.family == "gemm":
+        named = ("expansion",)
+        everything = np.maximum(whole, 0.5 * products)
+        covered = [plan.again("latent")]
+    else:
+        everything = np.maximum(whole, products)
+        covered = [plan.again("norm"), plan.again("activation")]
+    share = everything[:, None] * np.ones_like(part.time)
+    for ending, asked in zip(named, covered, strict=True):
+        index = [position for position, name in enumerate(part.names) if name.endswith(ending)]
+        share[:, index] = np.maximum(share[:, index], asked[:, None])
+    return share

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, side_by_side, some
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, some
 from xlperf.equations.plan.choices import CrossEntropy, QuantizedCopies, Recompute
-from xlperf.equations.plan.memory import logits_size, optimizer_element_size, weights_size
 from xlperf.equations.plan.pipeline import in_flight_micro_batches
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
@@ -22,6 +21,130 @@ _GATHERED_LAYERS = 2.0
 """Layers whose weights ZeRO-3 gathers at a time: one that computes and the next one. [-]"""
 _MTP_STREAMS = 5.0
 """Tensors as large as the residual stream that an MTP module keeps: inputs of norms and of its projection. [-]"""
+
+
+def weights_size(num_parameters: Numeric, element_size: Numeric, num_shards: Numeric = 1.0) -> Array:
+    r"""Bytes of weights, gradients or optimizer state of a rank.
+
+    .. math:: S = P e / n
+
+    Parameters
+    ----------
+    num_parameters : numeric
+        Parameters P of the rank before sharding over replicas. [-]
+    element_size : numeric
+        Bytes e per parameter. [B]
+    num_shards : numeric, default 1
+        Replicas n that share them. [-]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one rank. [B]
+
+    References
+    ----------
+    .. [1] S. Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", 2019,
+       arXiv:1910.02054, section 3.
+
+    Examples
+    --------
+    >>> float(weights_size(7e9, 2, 8)) / 1e9  # 14 GB over 8 ranks
+    1.75
+    """
+    return np.asarray(array(num_parameters) * array(element_size) / array(num_shards))
+
+
+def optimizer_element_size(
+    adam: Numeric, element_size: Numeric, word_size: Numeric, moment_size: Numeric, master_size: Numeric
+) -> Array:
+    r"""Bytes of optimizer state per parameter: moments, and master weights beside narrower ones.
+
+    .. math:: e_o = (1 + \alpha) e_m + [e < w] e_w
+
+    Parameters
+    ----------
+    adam : numeric
+        Alpha: 1 for two moments (Adam), 0 for one (SGD with momentum). [-]
+    element_size : numeric
+        Bytes e of a weight; where it is below a word something of the master weights is kept beside it. [B]
+    word_size : numeric
+        Bytes w of a full word, 4 for FP32. [B]
+    moment_size : numeric
+        Bytes e_m of an element of a moment. [B]
+    master_size : numeric
+        Bytes e_w of what is kept beside a narrow weight: 4 a copy in FP32, 2 the bits that it lacks, 0 nothing. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes per parameter. [B]
+
+    References
+    ----------
+    .. [1] P. Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740.
+    .. [2] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.3.3 (moments in BF16).
+
+    Examples
+    --------
+    Mixed-precision Adam: two FP32 moments and an FP32 copy beside 16-bit weights.
+
+    >>> float(optimizer_element_size(1, 2, 4, 4, 4))
+    12.0
+    """
+    word, weight = array(word_size), array(element_size)
+    narrow = np.where(np.isnan(weight + word), np.nan, weight < word)
+    return np.asarray((1.0 + array(adam)) * array(moment_size) + narrow * array(master_size))
+
+
+def logits_size(
+    num_logits: Numeric,
+    element_size: Numeric,
+    word_size: Numeric,
+    fused: Numeric,
+    plain: Numeric,
+) -> Array:
+    r"""Bytes of the logits and their gradients at the peak of the cross-entropy.
+
+    .. math:: S = N \left(e + (1 - \phi) w + 2 \pi w\right)
+
+    Fused: the gradient takes the place of the logits. Split over the vocabulary (Megatron): 16-bit logits and their
+    FP32 softmax, which the gradient replaces. Plain: 16-bit logits, log-softmax, its gradient and that of the loss
+    in FP32.
+
+    Parameters
+    ----------
+    num_logits : numeric
+        Logits N of a micro-batch on the rank. [-]
+    element_size : numeric
+        Bytes e of a logit as the product puts it out. [B]
+    word_size : numeric
+        Bytes w of an element of the softmax, 4 for FP32. [B]
+    fused : numeric
+        Phi: 1 where one kernel makes loss and gradient. [-]
+    plain : numeric
+        Pi: 1 where every step of the loss is a kernel with an output of its own. [-]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one micro-batch. [B]
+
+    References
+    ----------
+    .. [1] M. Shoeybi et al., "Megatron-LM", 2019, arXiv:1909.08053, section 3 (loss split over the vocabulary).
+    .. [2] W. Liang et al., "TorchTitan", 2024, arXiv:2410.06511 (losses in FP32 on 16-bit logits).
+
+    Examples
+    --------
+    Split over the vocabulary, fused, plain: 6, 2 and 14 bytes per logit.
+
+    >>> logits_size(1.0, 2, 4, [0, 1, 0], [0, 0, 1]).tolist()
+    [6.0, 2.0, 14.0]
+    """
+    element, word = array(element_size), array(word_size)
+    each = element + (1.0 - array(fused)) * word + 2.0 * array(plain) * word
+    return np.asarray(array(num_logits) * each)
 
 
 def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:

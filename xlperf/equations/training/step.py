@@ -15,7 +15,6 @@ from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.model.model import Model, layer_matrices, matrix_parameters
 from xlperf.equations.model.transformer import attention_flop, expert_parameters, training_flop_per_token
 from xlperf.equations.plan.choices import Graphs, PipelineSchedule, QuantizedCopies, Recompute
-from xlperf.equations.plan.memory import optimizer_element_size
 from xlperf.equations.plan.pipeline import (
     dualpipe_bubble_time,
     exposed_transfer_time,
@@ -23,11 +22,10 @@ from xlperf.equations.plan.pipeline import (
     zero_bubble_time,
 )
 from xlperf.equations.plan.training_plan import LAYOUTS
-from xlperf.equations.training.adapters import adapter_parameters
+from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.communication import Communication, communication_of, context_time, tensor_times
-from xlperf.equations.training.kernels import kernel_parts
-from xlperf.equations.training.memory import memory_of
-from xlperf.equations.training.recompute import selected_share
+from xlperf.equations.training.kernels import kernel_parts, selected_share
+from xlperf.equations.training.memory import memory_of, optimizer_element_size
 from xlperf.equations.training.setting import WORD, Part, Setting
 from xlperf.equations.training.stages import StageContents, pacing_contents, quantized_weights
 
@@ -345,9 +343,7 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array]:
     head = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
     recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head, setting.pipeline.middle.layers)
     if some(plan.frozen):
-        layer = adapter_parameters(model, plan, np.ones_like(model.num_layers))
-        adapters = np.asarray(model.num_layers * layer.attention + model.num_dense_layers * layer.mlp)
-        flop = np.where(plan.frozen, flop - 2.0 * active + 6.0 * adapters, flop)
+        flop = np.where(plan.frozen, flop - 2.0 * active + 6.0 * model_adapters(model, plan), flop)
     return flop, recomputed
 
 
