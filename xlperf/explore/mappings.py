@@ -85,7 +85,7 @@ def _cross_ranks(space: Space) -> None:
     space.cross("data_parallel", divisors, left(), fits)
     if "micro_batch_size" in space.asked:  # replicas of which no micro batch divides the batch
         plan = space.plan()
-        batch = plan.words("global_batch_size")
+        batch = plan.filled("global_batch_size")
         space.keep(np.isnan(batch) | divides(plan.data_parallel, np.nan_to_num(batch)))
 
 
@@ -108,7 +108,7 @@ def _cross_context_method(space: Space) -> None:
     space.cross(
         "context_method",
         methods,
-        distinct=lambda plan: (plan.words("context_method") == methods[0]) | (plan.known("context_parallel") > 1.0),
+        distinct=lambda plan: (plan.filled("context_method") == methods[0]) | (plan.known("context_parallel") > 1.0),
     )
 
 
@@ -120,7 +120,7 @@ def _cross_schedules(space: Space) -> None:
 
     def distinct(plan: PartialTraining) -> Mask:
         """Stages in chunks are interleaved, one stage has no order."""
-        schedule, chunks = plan.words("pipeline_schedule"), plan.known("virtual_pipeline")
+        schedule, chunks = plan.filled("pipeline_schedule"), plan.known("virtual_pipeline")
         other = (plan.known("pipeline_parallel") > 1.0) & (schedule != "gpipe")
         return np.asarray(np.where(schedule == "1f1b", chunks == 1.0, other))
 
@@ -129,7 +129,7 @@ def _cross_schedules(space: Space) -> None:
     most = np.where(stages > 1.0, np.floor((plan.model.num_layers + PLACEHOLDERS) / stages), 1.0)
     space.cross("virtual_pipeline", _up_to, most, None if space.uneven else even)
     plan = space.plan()
-    of_replica = plan.words("global_batch_size") / plan.data_parallel
+    of_replica = plan.filled("global_batch_size") / plan.data_parallel
     space.cross("micro_batch_size", _micro_batches, of_replica)
     space.cross("pipeline_schedule", column("training", "pipeline_schedule").choices, distinct=distinct)
 
@@ -168,7 +168,7 @@ def cross_inference(space: Space) -> None:
     _cross_context_method(space)
     ways = column("inference", "expert_dispatch").choices
     space.cross(
-        "expert_dispatch", ways, legal=lambda plan: (plan.words("expert_dispatch") != "nodes") | _dispatched(plan)
+        "expert_dispatch", ways, legal=lambda plan: (plan.filled("expert_dispatch") != "nodes") | _dispatched(plan)
     )
     space.cross("two_batch_overlap", (0.0, 1.0), legal=lambda plan: (plan.two_batch_overlap == 0.0) | _dispatched(plan))
     _cross_degrees(space, "prefill_")
@@ -178,7 +178,7 @@ def cross_inference(space: Space) -> None:
 
 
 def _pooled(plan: PartialPlan) -> Mask:
-    return np.asarray(plan.words("mode") == "disaggregated")
+    return np.asarray(plan.filled("mode") == "disaggregated")
 
 
 def _dispatched(plan: PartialPlan) -> Mask:
@@ -192,7 +192,7 @@ def _pool_degree(plan: PartialPlan, pool: str, name: str) -> Array:
     if not pool:
         return own
     try:
-        given = plan.words(f"{pool}{name}")
+        given = plan.filled(f"{pool}{name}")
     except NotChosen:
         return np.ones(len(plan))
     return np.asarray(np.where(np.isnan(given), own, given))
@@ -206,7 +206,7 @@ def _replica_ranks(plan: PartialPlan, pool: str) -> Array:
 def _open_pools(plan: PartialPlan) -> Mask:
     """Where pools share the accelerators out in a way that is still to be chosen."""
     try:
-        plan.words("prefill_accelerators")
+        plan.filled("prefill_accelerators")
     except NotChosen:
         return _pooled(plan)
     return np.zeros(len(plan), dtype=bool)
@@ -214,11 +214,11 @@ def _open_pools(plan: PartialPlan) -> Mask:
 
 def _pool_accelerators(plan: PartialPlan, pool: str) -> Array:
     """Accelerators of a pool; all where there is one, or where the pools are still to be chosen."""
-    total = plan.words("num_accelerators")
+    total = plan.filled("num_accelerators")
     split = _pooled(plan) & ~_open_pools(plan)
     if not split.any():
         return total
-    given = plan.words("prefill_accelerators")
+    given = plan.filled("prefill_accelerators")
     prefill = np.where(np.isnan(given), np.floor(0.5 * total), given)
     return np.where(split, prefill if pool else total - prefill, total)
 
@@ -234,17 +234,17 @@ def _cross_degrees(space: Space, pool: str) -> None:
         return np.where(_open_pools(plan), ranks + other <= total, divides(ranks, total))
 
     def has_layers(plan: PartialPlan) -> Mask:
-        return fits(plan) & np.asarray(plan.words(pipeline) <= plan.model.num_layers)
+        return fits(plan) & np.asarray(plan.filled(pipeline) <= plan.model.num_layers)
 
     def has_tokens(plan: PartialPlan) -> Mask:
-        enough = 2.0 * plan.words(context) <= np.maximum(plan.words("prompt_length"), 2.0)
+        enough = 2.0 * plan.filled(context) <= np.maximum(plan.filled("prompt_length"), 2.0)
         return np.asarray(fits(plan) & enough)
 
     def shares_heads(plan: PartialPlan) -> Mask:
-        return divides(plan.words(f"{pool}data_parallel_attention"), _pool_degree(plan, pool, "tensor_parallel"))
+        return divides(plan.filled(f"{pool}data_parallel_attention"), _pool_degree(plan, pool, "tensor_parallel"))
 
     def shares_experts(plan: PartialPlan) -> Mask:
-        degree, experts = plan.words(f"{pool}expert_parallel"), np.maximum(plan.model.num_experts, 1.0)
+        degree, experts = plan.filled(f"{pool}expert_parallel"), np.maximum(plan.model.num_experts, 1.0)
         return divides(degree, experts) & divides(degree, _pool_degree(plan, pool, "tensor_parallel"))
 
     def blank() -> Mask | None:
@@ -280,13 +280,13 @@ def _cross_pools(space: Space) -> None:
     """Accelerators of the prefill pool: whole replicas of both pools."""
 
     def shared(plan: PartialPlan) -> Mask:
-        prefill = plan.words("prefill_accelerators")
-        decode = plan.words("num_accelerators") - prefill
+        prefill = plan.filled("prefill_accelerators")
+        decode = plan.filled("num_accelerators") - prefill
         ranks = [_replica_ranks(plan, pool) for pool in ("prefill_", "")]
         return np.asarray(decode > 0.0) & divides(ranks[0], prefill) & divides(ranks[1], decode)
 
     plan = space.plan()
-    total = plan.words("num_accelerators")
+    total = plan.filled("num_accelerators")
     space.cross("prefill_accelerators", _pool_sizes, total, shared, blank=~_pooled(plan))
 
 

@@ -217,7 +217,7 @@ class PartialPlan(PlanColumns):
             column = self._space.base.schema.by_name.get(name)
             if column is None or column.kind not in ("number", "flag", "choice"):
                 raise NotChosen(name)
-            values = self.words(name)
+            values = self.filled(name)
             if column.kind == "choice":
                 codes = choice_codes(column.table, name)
                 values = np.array(list(map(codes.__getitem__, values.tolist())), dtype=np.float64)
@@ -239,7 +239,18 @@ class PartialPlan(PlanColumns):
         return name in self._space.asked or name in self._space.base
 
     def words(self, name: str) -> np.ndarray:
-        """A column as the plans state it, with the schema's default where it is blank; NaN or "" where it has none."""
+        """What the plans state in a column of words, (rows,); "" where they state nothing."""
+        base = self._space.base
+        if self._is_open(name):
+            return self.filled(name)
+        return np.asarray(base.text(name)[self._base_rows])
+
+    def _is_open(self, name: str) -> bool:
+        """Whether a column is searched."""
+        return name in self._chosen or name in self._space.found or name in self._space.asked
+
+    def filled(self, name: str) -> np.ndarray:
+        """A column with the schema's default where it is blank; NaN or "" where it has none."""
         if name in self._chosen:
             return self._chosen[name]
         if name in self._space.found:
@@ -251,7 +262,7 @@ class PartialPlan(PlanColumns):
     def known(self, name: str) -> Array:
         """A degree, 1 where it is blank or not chosen yet."""
         try:
-            return np.asarray(np.nan_to_num(self.words(name), nan=1.0))
+            return np.asarray(np.nan_to_num(self.filled(name), nan=1.0))
         except NotChosen:
             return np.ones(len(self))
 
