@@ -67,7 +67,8 @@ def evaluate_designs(
 
 def _block(designs: Table, catalog: Catalog, case: str, placed: bool) -> dict[str, np.ndarray]:
     def named(kind: str, column: str) -> Columns:
-        rows = catalog.rows(kind, designs.text(column), designs, column)
+        none = np.full(len(designs), -1)
+        rows = catalog.rows(kind, designs.text(column), designs, column) if column in designs else none
         return columns_of(catalog.tables[kind], rows, case)
 
     design, package = columns_of(designs, case=case), named("packages", "package")

@@ -131,10 +131,10 @@ def _across(area: Array, width: Numeric, reticle_width: Array) -> Array:
     return np.asarray(np.where(np.isnan(width), np.minimum(np.sqrt(area), reticle_width), width))
 
 
-def _fields(area: Array, width: Numeric, node: Columns) -> Array:
-    """Exposure fields of dies."""
-    across = _across(area, width, node.reticle_width)
-    return dies.reticle_fields(across, area / across, node.reticle_width, node.reticle_height)
+def _oversized(across: Array, down: Array, node: Columns) -> np.ndarray:
+    """Whether dies need more than one exposure field, laid along or across."""
+    along = (across <= node.reticle_width) & (down <= node.reticle_height)
+    return np.asarray(~(along | ((down <= node.reticle_width) & (across <= node.reticle_height))))
 
 
 def _model_yield(node: Columns, defects: Array) -> Array:
@@ -170,8 +170,9 @@ def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: b
     down = area / across
     count = dies.dies_per_wafer_placed if placed else dies.dies_per_wafer
     per_wafer = count(across, down, node.wafer_diameter, node.edge_exclusion, node.scribe_width)
-    sold, fields = _die_yield(design, node, area, harvested), _fields(area, width, node)
-    if (fields > 1.0).any():
+    sold = _die_yield(design, node, area, harvested)
+    if _oversized(across, down, node).any():
+        fields = dies.reticle_fields(across, down, node.reticle_width, node.reticle_height)
         sold = np.where(fields > 1.0, sold * yields.stitching_yield(node.stitch_yield, fields), sold)
     wafer = node.wafer_price
     if node.lithography_share.any():
@@ -338,7 +339,10 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
     .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
        systems", 2025, arXiv:2503.15753.
     """
-    return np.asarray(~((_fields(array(area), width, node) > 1.0) & np.isnan(node.stitch_yield)))
+    size = array(area)
+    across = _across(size, width, node.reticle_width)
+    known = ~np.isnan(size / across)
+    return np.asarray(~(known & _oversized(across, size / across, node) & np.isnan(node.stitch_yield)))
 
 
 def design_rules(design: Columns, node: Columns, base_node: Columns, package: Columns) -> list[DesignRule]:
