@@ -257,8 +257,11 @@ def cross_inference(space: Space) -> None:
     space.cross(
         "expert_dispatch", ways, legal=lambda plan: (plan.filled("expert_dispatch") != "nodes") | _dispatched(plan)
     )
-    alone = "two_batch_overlap"
-    space.cross(alone, (0.0, 1.0), legal=lambda plan: (plan.filled(alone) == 0.0) | _dispatched(plan))
+    space.cross(
+        "two_batch_overlap",
+        (0.0, 1.0),
+        legal=lambda plan: (plan.filled("two_batch_overlap") == 0.0) | _dispatched(plan),
+    )
     _cross_degrees(space, PartialPrefill)
     _cross_pools(space)
     for name in ("precision", "kv_precision"):

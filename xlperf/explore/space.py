@@ -252,18 +252,14 @@ class PartialPlan(PlanColumns):
         return name in self._space.asked or name in self._space.base
 
     def words(self, name: str) -> np.ndarray:
-        """What the plans state in a column of words, (rows,); "" where they state nothing."""
-        base = self._space.base
-        if self._is_open(name):
+        """A column of words as the plans state it; "" where it is blank."""
+        space = self._space
+        if name in space.asked:
             return self.filled(name)
-        return np.asarray(base.text(name)[self._base_rows])
-
-    def _is_open(self, name: str) -> bool:
-        """Whether a column is searched."""
-        return name in self._chosen or name in self._space.found or name in self._space.asked
+        return np.asarray(space.base.text(name)[self._base_rows])
 
     def filled(self, name: str) -> np.ndarray:
-        """A column with the schema's default where it is blank; NaN or "" where it has none."""
+        """A column as the plans state it, with the schema's default where it is blank; NaN or "" where it has none."""
         if name in self._chosen:
             return self._chosen[name]
         if name in self._space.found:
