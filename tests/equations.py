@@ -69,6 +69,8 @@ def section(documentation: str, title: str) -> list[Entry]:
     found = re.search(rf"^{title}\n-+\n(.*?)(?=^\S[^\n]*\n-+\n|\Z)", documentation, re.DOTALL | re.MULTILINE)
     entries: list[Entry] = []
     for line in found[1].splitlines() if found else ():
+        if line.startswith(">>>"):
+            break
         if line and not line.startswith(" "):
             head = _ENTRY.match(line)
             names, kind = (head["names"], head["type"] or "") if head else ("", line)
