@@ -27,17 +27,9 @@ ROWS, OPERATORS, TIERS = 24, 3, 3
 WORDS = ("str", "Words")
 _ALL_CONSTANTS = ("Constants", "Mapping[str, Mapping[str, Array]]")
 _ON_A_CHIP = {
-    "mm2": (1.3, 2.3),
-    "J/B": (-12, -11),
-    "J/FLOP": (-13, -11),
-    "W/mm2": (-3, -2),
-    "W": (2, 4),
-    "B/s": (9, 11),
-    "FLOP": (5, 6),
-    "mm": (0.3, 1.5),
-    "B/s/mm": (10, 11),
-    "Hz": (8, 9),
-}
+    "mm2": (1.3, 2.3), "J/B": (-12, -11), "J/FLOP": (-13, -11), "W/mm2": (-3, -2), "W": (2, 4), "B/s": (9, 11),
+    "FLOP": (5, 6), "mm": (0.3, 1.5), "B/s/mm": (10, 11), "Hz": (8, 9)
+}  # fmt: skip
 """Powers of ten of what sheets of chips hold: several dies on a wafer, power that budgets allow."""
 _ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*)(?: : (?P<type>.+))?$")
 
@@ -68,9 +60,8 @@ def section(documentation: str, title: str) -> list[Entry]:
     """Entries of a numpydoc section."""
     found = re.search(rf"^{title}\n-+\n(.*?)(?=^\S[^\n]*\n-+\n|\Z)", documentation, re.DOTALL | re.MULTILINE)
     entries: list[Entry] = []
-    for line in found[1].splitlines() if found else ():
-        if line.startswith(">>>"):
-            break
+    text = re.split(r"\n\n(?! )", found[1].strip("\n"))[0] if found else ""  # an example may follow
+    for line in text.splitlines():
         if line and not line.startswith(" "):
             head = _ENTRY.match(line)
             names, kind = (head["names"], head["type"] or "") if head else ("", line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from xlperf.calibrate.published import Published, published_rows
@@ -33,3 +34,23 @@ def without_models(catalog: Catalog, *starts: str) -> Catalog:
     models = catalog.tables["models"]
     keep = [row for row, name in enumerate(models["model"]) if not name.startswith(starts)]
     return catalog.with_tables([models.take(keep)])
+
+
+def rows_of_fit_set(text: str, rows: Sequence[str]) -> list[str]:
+    """Row names that a fit set names, in the order of the table.
+
+    >>> rows_of_fit_set("a-c e", ["a", "b", "c", "d", "e"])
+    ['a', 'b', 'c', 'e']
+    """
+    at = {name: number for number, name in enumerate(rows)}
+    found: list[str] = []
+    for word in text.split():
+        if word in at:
+            found.append(word)
+            continue
+        for cut in (position for position, letter in enumerate(word) if letter == "-"):
+            first, last = at.get(word[:cut]), at.get(word[cut + 1 :])
+            if first is not None and last is not None:
+                found += rows[first : last + 1]
+                break
+    return found

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from published_samples import rows_of_fit_set
 
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import with_checks
@@ -22,7 +23,6 @@ from xlperf.calibrate.fitted_constants import (
     fit_set,
     joined_tables,
     rounded,
-    rows_of_fit_set,
 )
 from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, most_telling, solve
 from xlperf.calibrate.published import Published, published_columns, published_rows, read_published

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from published_samples import rows_of_fit_set
 
 from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_published import fit_serving
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published import Published, package_rows, published_rows, read_published
 from xlperf.calibrate.published_errors import NEVER_FITTED_SOURCES, errors_of, may_be_fitted, plans_to_fit
 from xlperf.calibrate.validate import records_of

@@ -9,17 +9,24 @@ from functools import cache
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from published_samples import rows_of_fit_set
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.accuracy_tables import MARKERS, cross_validation_table, kernel_table, markdown
+from xlperf.calibrate.accuracy import (
+    MARKERS,
+    KernelError,
+    cross_validation_table,
+    kernel_errors,
+    kernel_table,
+    markdown,
+)
 from xlperf.calibrate.bands import bands_left_out, fit_bands, with_checks
 from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
 from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of, trial_values
 from xlperf.calibrate.fit import SOURCES, Measured, belongs_to, read_measured, software_of, training_constants
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, rows_of_fit_set
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.fitter import FEWEST_ROWS
-from xlperf.calibrate.kernel_errors import KernelError, kernel_errors
 from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import Published, published_columns, published_rows
 from xlperf.calibrate.published_errors import FOLDS, Errors, fold_of, plans_to_fit
@@ -29,7 +36,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
 from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.equations.serving.bands import band_ends, band_of_mode, full_cache
+from xlperf.equations.serving.results import band_ends, band_of_mode, full_cache
 
 STACK = "somestack"
 SOURCE = SOURCES["training"] + " in validation.xlsx"
@@ -243,7 +250,7 @@ def test_bands_differ_by_mode_and_by_what_decides_the_batch() -> None:
     arrays = {
         family: {name: np.full((2, 1), value) for name, value in values.items()} for family, values in constants.items()
     }
-    full = full_cache([64.0, 10.0], [65.0, 65.0])
+    full = full_cache(np.array([64.0, 10.0]), np.array([65.0, 65.0]))
     assert full.tolist() == [True, False]
     assert [end.tolist() for end in band_ends("continuous", full, arrays)] == [[0.7, 0.8], [1.3, 1.2]]
     assert [end.tolist() for end in band_ends("static", full, arrays)] == [[0.9, 0.9], [1.1, 1.1]]

@@ -18,6 +18,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.columns import plan_columns
 from xlperf.equations.plan import choices
 from xlperf.equations.plan.columns import PlanColumns
+from xlperf.equations.plan.serving_plan import SERVED_PRECISIONS
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 
@@ -110,3 +111,9 @@ def _words(folder: str) -> set[str]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
                 found.add(node.value)
     return found
+
+
+def test_precisions_of_inference_plans_are_in_the_order_of_the_sheet() -> None:
+    assert column("inference", "precision").choices == column("inference", "kv_precision").choices == SERVED_PRECISIONS
+    products = column("inference", "activation_precision").choices
+    assert products == SERVED_PRECISIONS[: len(products)]

@@ -255,7 +255,7 @@ def test_candidates_keep_the_rules_of_the_engine_by_themselves(
     tried = candidates(plan, catalog).plans
     assert not np.isnan(evaluate(tried, catalog)["memory"]).any()
     refused = Rule[Any](lambda plan, _: plan.tensor_parallel == 2.0, "a rule that the engine got today")
-    cross, record, rules = KINDS["training"]
-    monkeypatch.setitem(KINDS, "training", (cross, record, (*rules, refused)))
+    cross, rules = KINDS["training"]
+    monkeypatch.setitem(KINDS, "training", (cross, [*rules, (rules[0][0], refused)]))
     fewer = candidates(plan, catalog).plans
     assert len(fewer) == int((tried["tensor_parallel"] != 2.0).sum()) < len(tried)

@@ -13,7 +13,6 @@ from published_samples import INFERENCE, TRAINING, edited, one
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.baseline import against_constant_mfu
 from xlperf.calibrate.comparison import Record, hardware_share, metrics_of, relative_error
 from xlperf.calibrate.published import Published, published_columns
 from xlperf.calibrate.published_training import training_plans
@@ -22,6 +21,7 @@ from xlperf.calibrate.validate import (
     MARKERS,
     Tolerance,
     ValidationReport,
+    against_constant_mfu,
     records_of,
     summary,
     validate,

@@ -19,7 +19,7 @@ from xlperf.calibrate.published_errors import FOLDS, Errors, fold_of
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.equations.serving.bands import FAMILIES
+from xlperf.equations.serving.results import BAND_FAMILIES
 
 LOW_SHARE, HIGH_SHARE = 0.1, 0.9
 TRAINING_BAND = "training_band"
@@ -126,7 +126,7 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
         named = sorted(set(some.row_ids.tolist()))
         if len(named) < FEWEST_ROWS:
             continue
-        family = FAMILIES[band] if errors.kind == "inference" else TRAINING_BAND
+        family = BAND_FAMILIES[band] if errors.kind == "inference" else TRAINING_BAND
         for end, share in (("low", LOW_SHARE), ("high", HIGH_SHARE)):
             name = f"{band}_{end}"
             found.append(
@@ -167,7 +167,7 @@ def bands_left_out(errors: Errors, order: Sequence[str]) -> Errors:
             band, generation, software = (
                 str(getattr(errors, name)[row]) for name in ("band", "generation", "software")
             )
-            family = FAMILIES[band] if errors.kind == "inference" else TRAINING_BAND
+            family = BAND_FAMILIES[band] if errors.kind == "inference" else TRAINING_BAND
             for end, values in ends.items():
                 name = f"{band}_{end}"
                 keys = ((name, generation, software), (name, ANY, software), (name, ANY, ANY))

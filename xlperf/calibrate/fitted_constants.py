@@ -121,23 +121,3 @@ def fit_set(chosen: Iterable[str], rows: Sequence[str]) -> str:
                 runs.append([name])
         before = name in wanted
     return " ".join("-".join(run) for run in runs)
-
-
-def rows_of_fit_set(text: str, rows: Sequence[str]) -> list[str]:
-    """Row names that a fit set names, in the order of the table.
-
-    >>> rows_of_fit_set("a-c e", ["a", "b", "c", "d", "e"])
-    ['a', 'b', 'c', 'e']
-    """
-    at = {name: number for number, name in enumerate(rows)}
-    found: list[str] = []
-    for word in text.split():
-        if word in at:
-            found.append(word)
-            continue
-        for cut in (position for position, letter in enumerate(word) if letter == "-"):
-            first, last = at.get(word[:cut]), at.get(word[cut + 1 :])
-            if first is not None and last is not None:
-                found += rows[first : last + 1]
-                break
-    return found

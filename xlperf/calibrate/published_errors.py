@@ -30,7 +30,7 @@ from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, Calibration, precision_key
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.equations.serving.bands import band_of_mode, full_cache
+from xlperf.equations.serving.results import band_of_mode, full_cache
 
 NEVER_FITTED = "papers"
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")

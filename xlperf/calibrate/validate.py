@@ -1,4 +1,4 @@
-"""Predictions against published measurements: error per group, source, accelerator and metric; coverage; tolerances."""
+"""Predictions against published measurements: errors, coverage, tolerances, a baseline; parameters of models."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.comparison import Record, compare, predicted
+from xlperf.base.units import factor
+from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
 from xlperf.calibrate.published import Published, read_published, sheet_rows
-from xlperf.calibrate.published_errors import plans_of
+from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_parquet import harmless
+from xlperf.engine.catalog_arrays import catalog_models
+from xlperf.equations.model.model import parameter_count
 
 CSV_COLUMNS = (
     "row_id",
@@ -33,6 +36,8 @@ CSV_COLUMNS = (
 )
 STATISTICS = ("count", "coverage", "mean", "median", "p90", "max", "in_band")
 MARKERS = ("<!-- accuracy: begin -->", "<!-- accuracy: end -->")
+TOLERANCE = 0.01
+"""Largest relative difference of a computed parameter count from the stated one. [-]"""
 _ORDER = {"step time": 0, "layer time": 0, "memory": 1, "time per token": 2, "time to first token": 3}
 
 
@@ -333,3 +338,127 @@ def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
             seen[rows.kind, row_id] = where
     if faults:
         raise InputError(faults)
+
+
+# --- a constant MFU as baseline --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Median absolute relative errors of the step time of some rows, as fractions: predicted, and by constant MFU."""
+
+    key: str
+    count: int
+    predicted: float
+    constant_mfu: float
+
+    @property
+    def behind(self) -> float:
+        """By how much the prediction is worse than the baseline; negative where it is better."""
+        return self.predicted - self.constant_mfu
+
+
+def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: str = "group") -> list[Compared]:
+    """Predictions beside those of one constant MFU per accelerator and precision, fitted on the very rows.
+
+    The constant of a group (or source), accelerator and precision is the median of the MFU that the rows reached, by
+    the count of operations that predictions use; it is given every row that it is judged by. Rows of ``group`` papers
+    are left out, as in fits.
+
+    Parameters
+    ----------
+    published : sequence of Published
+        Rows as read; those of training are compared.
+    catalog : Catalog
+        Models, accelerators, networks and calibration.
+    by : {"group", "source_id"}, default "group"
+        What rows are put together.
+
+    Returns
+    -------
+    list of Compared
+        One per group or source with a prediction, in alphabetical order.
+    """
+    found: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
+    for rows in published:
+        if rows.kind != "training":
+            continue
+        rows = rows.take([row for row, group in enumerate(rows.text["group"]) if group.casefold() != NEVER_FITTED])
+        plans = plans_of(rows, catalog)
+        results = predicted(plans)
+        mfu = dict(zip(plans.index.tolist(), results.number("mfu").tolist(), strict=True))
+        precision = dict(zip(plans.index.tolist(), plans.plans.filled("precision").tolist(), strict=True))
+        at = {name: row for row, name in enumerate(rows.text["row_id"])}
+        for record in compare(plans, results):
+            if not record.covered or record.quantity != STEP_TIME:
+                continue
+            row = at[record.row_id]
+            ratio = record.measured / record.predicted if record.metric in RATES else record.predicted / record.measured
+            key = (rows.text["gpu"][row].casefold(), str(precision[row]))
+            found.setdefault(rows.text[by][row], {}).setdefault(key, []).append((ratio, mfu[row] * ratio))
+    compared = []
+    for name, kinds in sorted(found.items()):
+        errors, baseline = [], []
+        for pairs in kinds.values():
+            constant = float(np.median([reached for _, reached in pairs]))
+            errors += [abs(ratio - 1.0) for ratio, _ in pairs]
+            baseline += [abs(reached / constant - 1.0) if constant > 0.0 else math.nan for _, reached in pairs]
+        compared.append(Compared(name, len(errors), float(np.median(errors)), float(np.median(baseline))))
+    return compared
+
+
+# --- parameters of models --------------------------------------------------------------------------------------------
+
+
+def parameter_faults(catalog: Catalog, tolerance: float = TOLERANCE) -> list[Fault]:
+    """Models whose computed parameters are not the stated ones, in total and met by one token.
+
+    Publishers count the active parameters with or without the input embedding, which is a look-up; either will do.
+    A count stated in few digits may differ by a unit of the last: some publishers round down.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose models are looked at.
+    tolerance : float, default 0.01
+        Largest relative difference that is let pass. [-]
+
+    Returns
+    -------
+    list of Fault
+        One for each count that differs, in the order of the sheet.
+    """
+    table = catalog.tables["models"]
+    models, unmodelled = catalog_models(catalog)
+    active = parameter_count(models, experts_per_token=True)
+    tables = models.vocab_size * models.hidden_size
+    counts = (
+        ("stated_parameters", "parameters", (parameter_count(models),)),
+        ("stated_active_parameters", "active parameters", (active, active - tables)),
+    )
+    billion = factor("G")
+    faults = []
+    for column, words, candidates in counts:
+        stated = table.number(column)
+        differences = np.stack([np.abs(computed - stated) for computed in candidates], axis=-1)
+        allowed = np.maximum(
+            tolerance * stated, np.array([_last_digit(value) for value in (stated / billion)]) * billion
+        )
+        nearest = np.stack(candidates, axis=-1)[np.arange(len(table)), np.argmin(differences, axis=-1)]
+        for row in np.flatnonzero((unmodelled == "") & (differences.min(axis=-1) > allowed)).tolist():
+            problem = (
+                f"{table['model'][row]} has {nearest[row] / billion:.4g} billion {words} by its shape, "
+                f"{stated[row] / billion:.4g} are stated ({nearest[row] / stated[row] - 1.0:+.1%})"
+            )
+            faults.append(Fault(table.place(row, column), problem))
+    return faults
+
+
+def _last_digit(value: float) -> float:
+    """A unit of the last digit of a number as it is written, 0 for more than two significant digits."""
+    text = f"{value:.10g}"
+    digits = text.replace(".", "").strip("0")
+    if len(digits) > 2:
+        return 0.0
+    decimals = len(text.split(".")[1]) if "." in text else 0
+    return float(10.0**-decimals)

@@ -203,8 +203,8 @@ def calibrate(
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
     """Median errors of the step time beside those of one constant MFU, by group and by source."""
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.baseline import against_constant_mfu
     from xlperf.calibrate.published import read_published
+    from xlperf.calibrate.validate import against_constant_mfu
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
     published = [rows for path in paths for rows in read_published(path)]
@@ -219,7 +219,7 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
 
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
-    from xlperf.calibrate.accuracy_tables import cross_validated_errors, cross_validation_table
+    from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table
     from xlperf.calibrate.fit import read_measured
 
     measured = read_measured()
@@ -231,8 +231,7 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
 
 def _kernels(catalog: Catalog, readme: str | None) -> int:
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.accuracy_tables import kernel_table
-    from xlperf.calibrate.kernel_errors import kernel_errors
+    from xlperf.calibrate.accuracy import kernel_errors, kernel_table
     from xlperf.calibrate.kernel_measurements import read_kernels
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
@@ -247,7 +246,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 
 def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], readme: str | None) -> int:
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.accuracy_tables import left_out_table
+    from xlperf.calibrate.accuracy import left_out_table
     from xlperf.calibrate.published import read_published
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
@@ -257,7 +256,7 @@ def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], read
 
 
 def _markdown(name: str, table: tuple[tuple[str, ...], list[tuple[str, ...]]]) -> str:
-    from xlperf.calibrate.accuracy_tables import markdown
+    from xlperf.calibrate.accuracy import markdown
 
     return markdown(name, table)
 

@@ -29,7 +29,7 @@ def check(workbook: str | None) -> int:
     compared with), 0 where all is well.
     """
     from xlperf.base.resources import workbook as shipped
-    from xlperf.calibrate.consistency import parameter_faults
+    from xlperf.calibrate.validate import parameter_faults
     from xlperf.catalog.check import check as checked
     from xlperf.explore.device_check import device_faults
 

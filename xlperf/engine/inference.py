@@ -48,8 +48,8 @@ from xlperf.equations.serving import (
     serving_results,
     target_results,
 )
-from xlperf.equations.serving.bands import band_ends, full_cache
 from xlperf.equations.serving.deployment import engine_constants
+from xlperf.equations.serving.results import band_ends, full_cache
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
 _EXPERTS = ("all_to_all", "reduce_scatter")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import AUTO_COLUMNS, split_header
 from xlperf.catalog.table import Table, place_of_row
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.serving_rules import MODE_RULES, REQUEST_RULES, SERVING_RULES
 from xlperf.equations.plan.training_plan import PLACEHOLDERS
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.explore.auto_values import (
@@ -27,8 +27,15 @@ from xlperf.explore.auto_values import (
     sold_counts,
     thinned,
 )
-from xlperf.explore.mappings import PartialInference, PartialTraining, cross_inference, cross_training, equal_chunks
-from xlperf.explore.space import MOST_PLANS, PartialPlan, Space, TooMany, grid, space_of
+from xlperf.explore.mappings import (
+    PartialInference,
+    PartialPrefill,
+    PartialTraining,
+    cross_inference,
+    cross_training,
+    equal_chunks,
+)
+from xlperf.explore.space import MOST_PLANS, Rules, Space, TooMany, grid, space_of
 
 MOST_CANDIDATES = MOST_PLANS
 """Plans that one plan with ``auto`` may stand for, unless more are allowed."""
@@ -51,10 +58,17 @@ MAPPING: Mapping[str, tuple[str, ...]] = {
 }
 """What the mapping of a model on accelerators is, by kind of plan."""
 _LOADS = ("batch_size", "concurrency")
-KINDS: dict[str, tuple[Callable[[Space], None], type[PartialPlan], Sequence[Rule[Any]]]] = {
-    "training": (cross_training, PartialTraining, TRAINING_RULES),
-    "inference": (cross_inference, PartialInference, ()),
+KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
+    "training": (cross_training, [(PartialTraining, rule) for rule in TRAINING_RULES]),
+    "inference": (
+        cross_inference,
+        [
+            *((PartialInference, rule) for rule in (*MODE_RULES, *REQUEST_RULES, *SERVING_RULES)),
+            *((PartialPrefill, rule) for rule in SERVING_RULES),
+        ],
+    ),
 }
+"""What crosses the columns of a kind of plan, and the rules that the candidates keep."""
 
 
 class Bounds(TypedDict, total=False):
@@ -247,7 +261,7 @@ def candidates(
     plain = Table(plan.kind, plan.columns, plan.place)
     base = grid(plain, {name: column for name, column in values.items() if name not in asked}, most)
     open_loads = [name for name in _LOADS if name in auto]
-    cross, record, rules = KINDS[plan.kind]
+    cross, rules = KINDS[plan.kind]
     ladders = _ladders(base, catalog, most_accelerators, counts) if "num_accelerators" in auto else None
     few = most // (COUNTS_SHARE * (NUM_POINTS if open_loads else num_points))
     chunks = (True, False) if "virtual_pipeline" in auto else (True,)
@@ -255,7 +269,7 @@ def candidates(
     for step, uneven in attempts:
         steps = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
         last = (step, uneven) == attempts[-1]
-        space = space_of(base, asked, catalog, record, rules, most if last else few, steps)
+        space = space_of(base, asked, catalog, rules, most if last else few, steps)
         space.uneven = uneven
         try:
             cross(space)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.schema import column
+from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
 from xlperf.equations.plan.training_plan import BLANKS, PLACEHOLDERS, TrainingPlan
-from xlperf.explore.space import Mask, NotChosen, PartialPlan, Space, common_divisor, divides, divisors, powers_of_two
+from xlperf.explore.space import (
+    Mask,
+    NotChosen,
+    PartialPlan,
+    Space,
+    Where,
+    common_divisor,
+    divides,
+    divisors,
+    powers_of_two,
+)
 
 MOST_MICRO_BATCH = 64.0
 """Largest micro batch that is tried where the global batch is left open. [-]"""
@@ -143,8 +157,81 @@ def _micro_batches(of_replica: float) -> list[float]:
     return powers_of_two(MOST_MICRO_BATCH) if np.isnan(of_replica) else divisors(of_replica)
 
 
-class PartialInference(PartialPlan):
-    """Inference plans while their columns are chosen."""
+class PartialInference(PartialPlan, InferencePlan):
+    """Inference plans while their columns are chosen: of separate pools the one that decodes."""
+
+    pool = ""
+    open = frozenset({"batch_size", "concurrency"})
+
+    @cached_property
+    def separate(self) -> Mask:
+        """Where a pool of its own prefills."""
+        return np.asarray(self.words("mode") == "disaggregated")
+
+    @cached_property
+    def unsized(self) -> Mask:
+        """Where pools share the accelerators in a way that is not chosen yet."""
+        try:
+            self.words("prefill_accelerators")
+        except NotChosen:
+            return self.separate
+        return np.zeros(len(self), dtype=bool)
+
+    @cached_property
+    def most_accelerators(self) -> Array:
+        """Accelerators of the pool; all where there is one, or where pools are not sized yet. [-]"""
+        total = self.words("num_accelerators")
+        sized = self.separate & ~self.unsized
+        if not sized.any():
+            return total
+        given = self.words("prefill_accelerators")
+        prefill = np.where(np.isnan(given), np.floor(0.5 * total), given)
+        return np.where(sized, prefill if self.pool else total - prefill, total)
+
+    @cached_property
+    def num_accelerators(self) -> Array:
+        """Accelerators of the pool. [-]"""
+        if self.unsized.any():
+            raise NotChosen
+        return self.most_accelerators
+
+    @cached_property
+    def known_ranks(self) -> Array:
+        """Ranks of a replica by the degrees that are chosen so far. [-]"""
+        return np.asarray(np.prod([self.known(name) for name in _STAGE], axis=0))
+
+    @cached_property
+    def two_batch_overlap(self) -> Array:
+        """As stated; of separate pools it is enough that one of them sends tokens to experts. [-]"""
+        if self.separate.any():
+            raise NotChosen
+        return self.words("two_batch_overlap")
+
+    @cached_property
+    def sent_to_nodes(self) -> Mask:
+        """Likewise."""
+        if self.separate.any():
+            raise NotChosen
+        return np.asarray(self.words("expert_dispatch") == "nodes")
+
+
+class PartialPrefill(PartialInference):
+    """The pool that prefills: a degree of its own that is blank is that of the pool that decodes."""
+
+    pool = "prefill_"
+
+    @property
+    def concerned(self) -> Mask:
+        """Where there is such a pool."""
+        return self.separate
+
+    def words(self, name: str) -> np.ndarray:
+        """A column as the plans state it for this pool."""
+        own = super().words(name)
+        if name not in POOL_DEGREES:
+            return own
+        given = super().words(f"prefill_{name}")
+        return np.where(np.isnan(given), own, given)
 
 
 def cross_inference(space: Space) -> None:
@@ -164,21 +251,19 @@ def cross_inference(space: Space) -> None:
     """
     space.cross("mode", column("inference", "mode").choices)
     space.cross_accelerators()
-    _cross_degrees(space, "")
+    _cross_degrees(space, PartialInference)
     _cross_context_method(space)
     ways = column("inference", "expert_dispatch").choices
     space.cross(
         "expert_dispatch", ways, legal=lambda plan: (plan.words("expert_dispatch") != "nodes") | _dispatched(plan)
     )
-    space.cross("two_batch_overlap", (0.0, 1.0), legal=lambda plan: (plan.two_batch_overlap == 0.0) | _dispatched(plan))
-    _cross_degrees(space, "prefill_")
+    space.cross(
+        "two_batch_overlap", (0.0, 1.0), legal=lambda plan: (plan.words("two_batch_overlap") == 0.0) | _dispatched(plan)
+    )
+    _cross_degrees(space, PartialPrefill)
     _cross_pools(space)
     for name in ("precision", "kv_precision"):
         space.cross(name, column("inference", name).choices)
-
-
-def _pooled(plan: PartialPlan) -> Mask:
-    return np.asarray(plan.words("mode") == "disaggregated")
 
 
 def _dispatched(plan: PartialPlan) -> Mask:
@@ -186,88 +271,32 @@ def _dispatched(plan: PartialPlan) -> Mask:
     return np.asarray((plan.model.num_experts > 0.0) & (plan.known("data_parallel_attention") > 1.0))
 
 
-def _pool_degree(plan: PartialPlan, pool: str, name: str) -> Array:
-    """A degree of a pool; one of the prefill pool that is blank is that of decoding."""
-    own = plan.known(name)
-    if not pool:
-        return own
-    try:
-        given = plan.words(f"{pool}{name}")
-    except NotChosen:
-        return np.ones(len(plan))
-    return np.asarray(np.where(np.isnan(given), own, given))
-
-
-def _replica_ranks(plan: PartialPlan, pool: str) -> Array:
-    """Ranks of a replica by the degrees of a pool that are known so far."""
-    return np.asarray(np.prod([_pool_degree(plan, pool, name) for name in _STAGE], axis=0))
-
-
-def _open_pools(plan: PartialPlan) -> Mask:
-    """Where pools share the accelerators out in a way that is still to be chosen."""
-    try:
-        plan.words("prefill_accelerators")
-    except NotChosen:
-        return _pooled(plan)
-    return np.zeros(len(plan), dtype=bool)
-
-
-def _pool_accelerators(plan: PartialPlan, pool: str) -> Array:
-    """Accelerators of a pool; all where there is one, or where the pools are still to be chosen."""
-    total = plan.words("num_accelerators")
-    split = _pooled(plan) & ~_open_pools(plan)
-    if not split.any():
-        return total
-    given = plan.words("prefill_accelerators")
-    prefill = np.where(np.isnan(given), np.floor(0.5 * total), given)
-    return np.where(split, prefill if pool else total - prefill, total)
-
-
-def _cross_degrees(space: Space, pool: str) -> None:
-    """Degrees of the decoding pool, or of the only one (``pool`` is blank), or of the prefill pool."""
-    tensor, pipeline, context = (f"{pool}{name}" for name in _STAGE)
+def _cross_degrees(space: Space, record: type[PartialInference]) -> None:
+    """Degrees of the decoding pool, or of the only one, or of the prefill pool."""
 
     def fits(plan: PartialPlan) -> Mask:
-        """Whether replicas divide the accelerators of their pool; of open pools, whether both have room."""
-        ranks, total = _replica_ranks(plan, pool), _pool_accelerators(plan, pool)
-        other = _replica_ranks(plan, "") if pool else 1.0
-        return np.where(_open_pools(plan), ranks + other <= total, divides(ranks, total))
-
-    def has_layers(plan: PartialPlan) -> Mask:
-        return fits(plan) & np.asarray(plan.words(pipeline) <= plan.model.num_layers)
-
-    def has_tokens(plan: PartialPlan) -> Mask:
-        enough = 2.0 * plan.words(context) <= np.maximum(plan.words("prompt_length"), 2.0)
-        return np.asarray(fits(plan) & enough)
-
-    def shares_heads(plan: PartialPlan) -> Mask:
-        return divides(plan.words(f"{pool}data_parallel_attention"), _pool_degree(plan, pool, "tensor_parallel"))
-
-    def shares_experts(plan: PartialPlan) -> Mask:
-        degree, experts = plan.words(f"{pool}expert_parallel"), np.maximum(plan.model.num_experts, 1.0)
-        return divides(degree, experts) & divides(degree, _pool_degree(plan, pool, "tensor_parallel"))
-
-    def blank() -> Mask | None:
-        return ~_pooled(space.plan()) if pool else None
+        """Whether replicas divide the accelerators of their pool; of pools without a size, whether both have room."""
+        own = plan.seen_as(record)
+        other = plan.seen_as(PartialInference).known_ranks if record.pool else 1.0
+        room = own.known_ranks + other <= own.most_accelerators
+        return np.where(own.unsized, room, divides(own.known_ranks, own.most_accelerators))
 
     def left() -> Array:
-        """What is left of the accelerators for a replica; of open pools all of them and, to tell, a half."""
-        plan = space.plan()
-        total = _pool_accelerators(plan, pool)
-        return np.asarray(np.where(_open_pools(plan), total + 0.5, total / _replica_ranks(plan, pool)))
+        """What is left of the accelerators for a replica; of pools without a size all of them and, to tell, a half."""
+        plan = space.plan(record)
+        left = plan.most_accelerators / plan.known_ranks
+        return np.asarray(np.where(plan.unsized, plan.most_accelerators + 0.5, left))
 
-    space.cross(tensor, _sizes, left(), fits, blank=blank())
-    space.cross(pipeline, _sizes, left(), has_layers, blank=blank())
-    space.cross(context, _sizes, left(), has_tokens, blank=blank())
-    ranks = _pool_degree(space.plan(), pool, "tensor_parallel")
-    space.cross(f"{pool}data_parallel_attention", divisors, ranks, shares_heads, blank=blank())
-    plan = space.plan()
-    ranks = _pool_degree(plan, pool, "tensor_parallel")
-    heads = ranks / _pool_degree(plan, pool, "data_parallel_attention")
-    space.keep(divides(heads, plan.model.num_attention_heads))
-    plan = space.plan()
-    groups = common_divisor(_pool_degree(plan, pool, "tensor_parallel"), np.maximum(plan.model.num_experts, 1.0))
-    space.cross(f"{pool}expert_parallel", divisors, groups, shares_experts, blank=blank())
+    def cross(name: str, values: Callable[[float], list[float]], number: Array, legal: Where | None = None) -> None:
+        blank = ~space.plan(record).separate if record.pool else None
+        space.cross(f"{record.pool}{name}", values, number, legal, blank=blank)
+
+    for name in _STAGE:
+        cross(name, _sizes, left(), fits)
+    cross("data_parallel_attention", divisors, space.plan(record).known("tensor_parallel"))
+    plan = space.plan(record)
+    groups = common_divisor(plan.known("tensor_parallel"), np.maximum(plan.model.num_experts, 1.0))
+    cross("expert_parallel", divisors, groups)
 
 
 def _sizes(left: float) -> list[float]:
@@ -282,12 +311,11 @@ def _cross_pools(space: Space) -> None:
     def shared(plan: PartialPlan) -> Mask:
         prefill = plan.words("prefill_accelerators")
         decode = plan.words("num_accelerators") - prefill
-        ranks = [_replica_ranks(plan, pool) for pool in ("prefill_", "")]
+        ranks = [plan.seen_as(record).known_ranks for record in (PartialPrefill, PartialInference)]
         return np.asarray(decode > 0.0) & divides(ranks[0], prefill) & divides(ranks[1], decode)
 
     plan = space.plan()
-    total = plan.words("num_accelerators")
-    space.cross("prefill_accelerators", _pool_sizes, total, shared, blank=~_pooled(plan))
+    space.cross("prefill_accelerators", _pool_sizes, plan.words("num_accelerators"), shared, blank=~plan.separate)
 
 
 def _pool_sizes(total: float) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -201,6 +201,8 @@ class PartialPlan(PlanColumns):
 
     blanks: ClassVar[Mapping[str, Callable[..., Array | float]]] = {}
     """Defaults that follow from other columns and from the longest sequence of the model."""
+    open: ClassVar[frozenset[str]] = frozenset()
+    """Columns that are chosen after those of the space."""
     _space: Space
     _rows: np.ndarray | None
     _chosen: Mapping[str, np.ndarray]
@@ -215,7 +217,9 @@ class PartialPlan(PlanColumns):
 
         def __getattr__(self, name):
             column = self._space.base.schema.by_name.get(name)
-            if column is None or column.kind not in ("number", "flag", "choice"):
+            if column is None or column.kind not in ("number", "flag", "choice") or name in self.open:
+                raise NotChosen(name)
+            if hasattr(type(self), name):  # a property that reads an open column
                 raise NotChosen(name)
             values = self.words(name)
             if column.kind == "choice":
@@ -233,6 +237,15 @@ class PartialPlan(PlanColumns):
     @property
     def _base_rows(self) -> np.ndarray:
         return self._space.rows if self._rows is None else self._space.rows[self._rows]
+
+    @property
+    def concerned(self) -> Mask | None:
+        """Which plans rules are about; None for all."""
+        return None
+
+    def seen_as(self, record: type[Record]) -> Record:
+        """The same plans as another record."""
+        return record(self._space, self._rows, self._chosen)
 
     def has(self, name: str) -> bool:
         """Whether the plans have a column; else every row has its default."""
@@ -259,6 +272,10 @@ class PartialPlan(PlanColumns):
     def model(self) -> Model:
         """Shapes of the models."""
         return cast(Model, _ModelRows(self._space.model, self._base_rows))
+
+
+Record = TypeVar("Record", bound=PartialPlan)
+Rules = Sequence[tuple[type[PartialPlan], Rule[Any]]]
 
 
 class _ModelRows:
@@ -290,17 +307,17 @@ class Space:
         Shapes of the models of the rows of the base.
     longest : array
         Longest context of these models, NaN where it is not known. [-]
-    record : type of PartialPlan
-        What rules read.
-    rules : sequence of Rule
-        Rules of legality; each is applied once all that it reads is chosen. Those that read no searched column are
-        left to the evaluation, which says what is wrong.
+    rules : sequence of (type of PartialPlan, Rule)
+        Rules of legality and the record that each reads; it is applied once all that it reads is chosen. Those that
+        read no searched column are left to the evaluation, which says what is wrong.
     most : int
         Combinations at the most.
     counts : sequence of array
         Numbers of accelerators that ``auto`` stands for, of each row of the base. [-]
     uneven : bool
         Whether chunks of a stage that do not share the layers out evenly are tried too.
+    record : type of PartialPlan
+        Of the first rule: what candidates follow from.
     rows : array of int
         Which row of the base each combination has.
     found : dict of str to array
@@ -311,25 +328,26 @@ class Space:
     asked: Mapping[str, np.ndarray | None]
     model: Model
     longest: Array
-    record: type[PartialPlan]
-    rules: Sequence[Rule[Any]]
+    rules: Rules
     most: int
     counts: Sequence[Array] = ()
     uneven: bool = True
+    record: type[PartialPlan] = field(init=False)
     rows: np.ndarray = field(init=False)
     found: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rows = np.arange(len(self.base))
-        plan = self.plan()
-        self.rules = [rule for rule in self.rules if _broken(rule, plan) is None]
+        self.record = self.rules[0][0]
+        plans = {record: self.plan(record) for record, _ in self.rules}
+        self.rules = [(record, rule) for record, rule in self.rules if _broken(rule, plans[record]) is None]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def plan(self, rows: np.ndarray | None = None, chosen: Mapping[str, np.ndarray] | None = None) -> Any:
-        """The combinations, or some of them, as rules and equations read them."""
-        return self.record(self, rows, chosen)
+    def plan(self, record: type[PartialPlan] | None = None) -> Any:
+        """The combinations as rules and equations read them."""
+        return (record or self.record)(self)
 
     def cross(
         self,
@@ -385,13 +403,16 @@ class Space:
             index = np.repeat(np.arange(start, start + len(own)), sizes[own])
             first = np.repeat(np.cumsum(sizes[own]) - sizes[own], sizes[own])
             tried = flat[np.repeat(starts[own], sizes[own]) + np.arange(len(index)) - first]
-            plan = self.plan(index, {name: tried})
+            plan = self.record(self, index, {name: tried})
             good = np.ones(len(index), dtype=bool)
             for keeps in (legal, distinct):
                 if keeps is not None:
                     good &= keeps(plan)
-            for place, rule in enumerate(self.rules):
-                broken = _broken(rule, plan)
+            plans = {self.record: plan} | {
+                record: plan.seen_as(record) for record, _ in self.rules if record is not self.record
+            }
+            for place, (record, rule) in enumerate(self.rules):
+                broken = _broken(rule, plans[record])
                 if broken is not None:
                     applied.add(place)
                     good &= ~broken
@@ -400,7 +421,7 @@ class Space:
             found.append(tried[good])
             total += len(kept[-1])
             self.count(total)
-        self.rules = [rule for place, rule in enumerate(self.rules) if place not in applied]
+        self.rules = [pair for place, pair in enumerate(self.rules) if place not in applied]
         self.keep(np.concatenate(kept))
         self.found[name] = np.concatenate(found)
 
@@ -436,7 +457,8 @@ def _broken(rule: Rule[Any], plan: PartialPlan) -> np.ndarray | None:
     if rule.column and not plan.has(rule.column):
         return np.zeros(len(plan), dtype=bool)
     try:
-        return rule.broken(plan, plan.model)
+        broken = rule.broken(plan, plan.model)
+        return broken if plan.concerned is None else broken & plan.concerned
     except NotChosen:
         return None
 
@@ -445,8 +467,7 @@ def space_of(
     base: Table,
     asked: Mapping[str, np.ndarray | None],
     catalog: Catalog,
-    record: type[PartialPlan],
-    rules: Sequence[Rule[Any]],
+    rules: Rules,
     most: int,
     counts: Sequence[Array] = (),
 ) -> Space:
@@ -460,6 +481,6 @@ def space_of(
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
     model, longest = Model(*arrays.model[:, rows]), arrays.max_sequence_length[rows]
-    space = Space(base, asked, model, longest, record, rules, most, counts)
+    space = Space(base, asked, model, longest, rules, most, counts)
     space.count(len(base))
     return space

@@ -41,8 +41,6 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
     .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
        J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
 
-    Examples
-    --------
     Three quarters of 8 B:
 
     >>> float(ring_traffic(8.0, 4.0))
@@ -55,14 +53,14 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
 def ring_reduce_scatter_time(
     message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
 ) -> Array:
-    r"""Time of a ring reduce-scatter: each rank ends with the sum of one shard.
+    r"""Time of a ring reduce-scatter (each rank ends with the sum of one shard), or of the all-gather that inverts it.
 
     .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
 
     Parameters
     ----------
     message_size : numeric
-        Bytes of the input of each rank. [B]
+        Bytes of the input of each rank, or of the gathered whole. [B]
     group_size : numeric
         Number of ranks; with 1 there is no communication. [-]
     link_bandwidth : numeric
@@ -80,8 +78,6 @@ def ring_reduce_scatter_time(
     .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
        J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
 
-    Examples
-    --------
     Three steps of 0.5 s, and 6 B at 2 B/s:
 
     >>> float(ring_reduce_scatter_time(8.0, 4.0, 2.0, 0.5))
@@ -89,44 +85,6 @@ def ring_reduce_scatter_time(
     """
     steps = array(group_size) - 1.0
     return np.asarray(steps * array(hop_latency) + ring_traffic(message_size, group_size) / array(link_bandwidth))
-
-
-def ring_all_gather_time(
-    message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
-) -> Array:
-    r"""Time of a ring all-gather: each rank ends with the shards of all.
-
-    .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
-
-    Parameters
-    ----------
-    message_size : numeric
-        Bytes of the gathered whole. [B]
-    group_size : numeric
-        Number of ranks; with 1 there is no communication. [-]
-    link_bandwidth : numeric
-        Bandwidth of one rank's link, one direction. [B/s]
-    hop_latency : numeric, default 0.0
-        Latency of one step. [s]
-
-    Returns
-    -------
-    time : numeric
-        First send to last receive. [s]
-
-    References
-    ----------
-    .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-       J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
-
-    Examples
-    --------
-    Three steps of 0.5 s, and 6 B at 2 B/s:
-
-    >>> float(ring_all_gather_time(8.0, 4.0, 2.0, 0.5))
-    4.5
-    """
-    return ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency)
 
 
 def ring_all_reduce_time(
@@ -157,8 +115,6 @@ def ring_all_reduce_time(
     .. [1] P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
        J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
 
-    Examples
-    --------
     Six steps of 0.5 s, and 12 B at 2 B/s:
 
     >>> float(ring_all_reduce_time(8.0, 4.0, 2.0, 0.5))
@@ -169,7 +125,7 @@ def ring_all_reduce_time(
 
 _RING_TIMES = {
     "all_reduce": ring_all_reduce_time,
-    "all_gather": ring_all_gather_time,
+    "all_gather": ring_reduce_scatter_time,
     "reduce_scatter": ring_reduce_scatter_time,
 }
 
@@ -194,8 +150,6 @@ def tree_depth(group_size: Numeric) -> Array:
     .. [1] R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004,
        doi:10.1007/978-3-540-24685-5_1.
 
-    Examples
-    --------
     2, 4 and then 8 ranks:
 
     >>> float(tree_depth(5.0))
@@ -234,8 +188,6 @@ def tree_all_reduce_time(
     .. [1] P. Sanders, J. Speck and J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
        scan", Parallel Comput. 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
 
-    Examples
-    --------
     Two levels up and two down of 0.5 s, and 16 B at 2 B/s:
 
     >>> float(tree_all_reduce_time(8.0, 4.0, 2.0, 0.5))
@@ -268,8 +220,6 @@ def in_network_traffic(message_size: Numeric, group_size: Numeric) -> Array:
     .. [1] B. Klenk et al., "An in-network architecture for accelerating shared-memory multiprocessor collectives",
        ISCA 2020, doi:10.1109/ISCA45697.2020.00085.
 
-    Examples
-    --------
     8 B, and a quarter of them:
 
     >>> float(in_network_traffic(8.0, 4.0))

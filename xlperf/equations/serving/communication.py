@@ -12,8 +12,7 @@ from xlperf.equations.model.model import Model
 from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
 from xlperf.equations.network.collectives import collective_time, quick_all_reduce_time
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.serving.batching import Batching
-from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.deployment import Batching, Deployment
 
 ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
 _SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits

@@ -34,8 +34,7 @@ from xlperf.equations.model.serving import (
     linear_widths,
 )
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.batching import Batching
-from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.deployment import Batching, Deployment
 
 
 class KernelTimes(NamedTuple):

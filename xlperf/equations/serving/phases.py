@@ -21,7 +21,6 @@ from xlperf.equations.model.serving import (
     serving_gemms,
     serving_vectors,
 )
-from xlperf.equations.serving.batching import Batching, batching_of, serving_shape
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
     CONTEXT,
@@ -32,7 +31,7 @@ from xlperf.equations.serving.communication import (
     hidden_exchange,
     serving_messages,
 )
-from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, serving_shape
 from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, product_times
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)

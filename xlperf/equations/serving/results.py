@@ -1,6 +1,8 @@
-"""Columns of the inference results: of a static batch, and under a stream of requests."""
+"""Columns of the inference results: of a static batch, under a stream of requests; the band of the time per token."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,6 +24,11 @@ from xlperf.equations.serving.phases import (
 from xlperf.equations.serving.queueing import Service, Steady, spread_quantiles
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
+BAND_FAMILIES = {"step": "serving_band", "loaded": "serving_band", "full": "capacity_band", "pooled": "capacity_band"}
+"""Family of calibration constants that holds the two ends of each band."""
+NEARLY_FULL = 0.85
+"""Share of the largest batch from which on memory is the limit: some places wait for their next request. [-]"""
+_BAND_OF_MODE = {"static": "step", "continuous": "loaded", "disaggregated": "pooled"}
 
 
 def serving_results(deployment: Deployment) -> dict[str, Array]:
@@ -175,3 +182,67 @@ def streamed(
         values = values if name == "ttft" else np.where(tokens[:, None] > 0.0, values, np.nan)
         found |= {f"{name}_{quantile}": values[:, index] for index, quantile in enumerate(QUANTILE_NAMES)}
     return found
+
+
+def full_cache(running_batch: np.ndarray, max_batch_size: np.ndarray) -> np.ndarray:
+    """Whether the memory limits how many requests run (heuristic, this work).
+
+    Parameters
+    ----------
+    running_batch : np.ndarray
+        Requests that run together. [-]
+    max_batch_size : np.ndarray
+        Requests that fit into the memory. [-]
+
+    Returns
+    -------
+    np.ndarray
+        Mask. [-]
+    """
+    return np.asarray(running_batch >= NEARLY_FULL * max_batch_size)
+
+
+def band_of_mode(mode: str, full: bool) -> str:
+    """Name of the band of a plan.
+
+    Parameters
+    ----------
+    mode : str
+        static, continuous or disaggregated.
+    full : bool
+        Whether the memory limits how many requests run.
+
+    Returns
+    -------
+    str
+        A key of :data:`BAND_FAMILIES`.
+
+    >>> band_of_mode("continuous", True), band_of_mode("static", True)
+    ('full', 'step')
+    """
+    return "full" if mode == "continuous" and full else _BAND_OF_MODE[mode]
+
+
+def band_ends(mode: str, full: np.ndarray, constants: Mapping[str, Mapping[str, Array]]) -> tuple[Array, Array]:
+    """Ends of the band over the prediction.
+
+    Parameters
+    ----------
+    mode : str
+        static, continuous or disaggregated.
+    full : np.ndarray
+        Where the memory limits how many requests run, (rows,).
+    constants : mapping of str to mapping of str to Array
+        Constants of the families of :data:`BAND_FAMILIES`, (rows, 1).
+
+    Returns
+    -------
+    low, high : Array
+        Time per token at the ends over the predicted one, (rows,). [-]
+    """
+    bands = _BAND_OF_MODE[mode], band_of_mode(mode, True)
+    ends = []
+    for end in ("low", "high"):
+        usual, capped = (constants[BAND_FAMILIES[band]][f"{band}_{end}"][:, 0] for band in bands)
+        ends.append(np.where(full, capped, usual))
+    return ends[0], ends[1]

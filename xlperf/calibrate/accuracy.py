@@ -1,17 +1,19 @@
-"""What is known of rows that no constant was fitted on, as tables for a terminal and for the README."""
+"""Errors of rows and of kernel shapes that no constant was fitted on, as tables for a terminal and for the README."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.units import factor
 from xlperf.calibrate.bands import bands_left_out
 from xlperf.calibrate.comparison import MEMORY, Record
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
-from xlperf.calibrate.kernel_errors import KernelError
+from xlperf.calibrate.kernel_measurements import KernelRows, Row, measurements, predicted_time
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_errors import Errors
 from xlperf.calibrate.validate import records_of, summary
@@ -29,6 +31,110 @@ _CROSS = (
 )  # fmt: skip
 _LEFT_OUT = ("left out", "rows", "quantity", "number", "median error", "p90", "median with them in the fit", "p90")
 _KERNELS = ("operation", "accelerator", "precision", "shapes held back", "median error", "p90", "asked for")
+LONG = 50.0
+"""Products that take less are not counted: their time is that of the launch. [us]"""
+BARS = {
+    "matrix product over 50 us": 0.05,
+    "flash attention": 0.08,
+    "attention, both passes": 0.08,
+    "all-reduce": 0.08,
+    "all-gather": 0.08,
+    "reduce-scatter": 0.08,
+    "all-to-all": 0.08,
+}
+"""Median error that an operation is held to."""
+WIDER = {("matrix product over 50 us", "B200-SXM-180GB", "fp8"): 0.08}
+_OPERATIONS = {
+    "gemm": "matrix product over 50 us",
+    "attention": "flash attention",
+    "attention_backward": "attention, both passes",
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "attention_decode": "attention, decoding",
+}
+_BY_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@dataclass(frozen=True)
+class KernelError:
+    """Errors of some measurements that were held back: |predicted time / measured time - 1|, as fractions.
+
+    ``accelerator`` and ``precision`` are blank for all; ``bar`` is the median that is asked for, NaN for none.
+    """
+
+    operation: str
+    accelerator: str
+    precision: str
+    count: int
+    median: float
+    p90: float
+    bar: float
+
+    @property
+    def missed(self) -> bool:
+        """Whether the median is above what is asked for."""
+        return self.median > self.bar
+
+
+def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
+    """Errors of the shapes that were held back from the fit.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Columns of the sheet ``kernels`` of ``validation.xlsx``.
+    catalog : Catalog
+        With the calibration that is judged.
+
+    Returns
+    -------
+    list of KernelError
+        Each operation as a whole, then by accelerator and precision.
+    """
+    found = measurements(rows, catalog).families
+    whole, parts = [], []
+    for family, operation in _OPERATIONS.items():
+        if family not in found:
+            continue
+        held = found[family]
+        chosen = held.held_back & ((held.time > LONG * factor("us")) | (family != "gemm"))
+        sizes = np.abs(calibrated_time(held, catalog) / held.time - 1.0)
+        if not chosen.any():
+            continue
+        whole.append(_error(operation, "", "", sizes[chosen]))
+        names = np.array(held.accelerator, dtype=object)
+        precision = np.array(["" if family in _BY_SIZE else one for one in held.precision], dtype=object)
+        for key in sorted(set(zip(names[chosen].tolist(), precision[chosen].tolist(), strict=True))):
+            mine = chosen & (names == key[0]) & (precision == key[1])
+            parts.append(_error(operation, *key, sizes[mine]))
+    return whole + parts
+
+
+def _error(operation: str, accelerator: str, precision: str, sizes: Array) -> KernelError:
+    bar = WIDER.get((operation, accelerator, precision), BARS.get(operation, np.nan))
+    median, p90 = float(np.median(sizes)), float(np.quantile(sizes, 0.9))
+    return KernelError(operation, accelerator, precision, len(sizes), median, p90, bar)
+
+
+def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
+    """Time of measurements of one family by the constants of a catalog. [s]
+
+    Parameters
+    ----------
+    rows : KernelRows
+        Measurements.
+    catalog : Catalog
+        With the calibration.
+    """
+
+    def constants(family: str) -> Mapping[str, Array]:
+        keys = (np.array(names, dtype=object) for names in (rows.generation, rows.precision, rows.software))
+        return catalog.calibration.constants(family, *keys)[0]
+
+    forward = constants("attention") if rows.family == "attention_backward" else None
+    return predicted_time(rows, constants(rows.family), forward)[:, 0]
 
 
 def cross_validated_errors(
@@ -154,7 +260,7 @@ def kernel_table(errors: Sequence[KernelError], whole: bool = False) -> Table:
     Parameters
     ----------
     errors : sequence of KernelError
-        As :func:`xlperf.calibrate.kernel_errors.kernel_errors` has them.
+        As :func:`xlperf.calibrate.accuracy.kernel_errors` has them.
     whole : bool, default False
         Whether to leave accelerators and precisions out.
     """
