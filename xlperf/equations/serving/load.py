@@ -54,11 +54,11 @@ class RequestLoad(NamedTuple):
     tokens_checked: Array
 
     def take(self, rows: np.ndarray) -> RequestLoad:
-        """That of some of the plans."""
+        """The same of some of the plans."""
         return RequestLoad(*(values[rows] for values in self))
 
     def prompts(self, requests: Array) -> Array:
-        r"""Prompts batched into a prefill pass, mean: those that come until they are taken up, or in a burst. [-]
+        r"""Prompts batched into a prefill pass, mean: those that come until they are admitted, or in a burst. [-]
 
         Heuristic, this work: x prompts arrive at random between two scheduler polls; a poll that finds any finds m on
         average, the mean of a Poisson count that is not zero. A second prompt found in fewer than one poll in 20 is
