@@ -76,6 +76,16 @@ def test_rows_with_auto_get_the_best_and_others_stay(catalog: Catalog) -> None:
     assert resolve(untouched, catalog).plans["tensor_parallel"].tolist() == [2.0]
 
 
+def test_a_blank_column_of_the_sheet_forbids_nothing(catalog: Catalog) -> None:
+    """A rule asks what a plan states: blank modules to recompute do not rule recompute none out."""
+    blank = {"recompute_modules": "", "quantized_copies": "", "adapter_modules": "", "dimension_order": ""}
+    names, row = [*TRAIN, *blank], [*ROWS[0], *blank.values()]
+    plans = table_from_rows("training", names, [row], lambda row, column: column)
+    alone = table_from_rows("training", TRAIN, ROWS[:1], lambda row, column: column)
+    found = [candidates(table, catalog).plans.text("recompute").tolist() for table in (plans, alone)]
+    assert found[0] == found[1] and {"none", "selective", "full"} <= set(found[0])
+
+
 def test_resolved_plans_evaluate_to_the_same_numbers(catalog: Catalog) -> None:
     plans, results = evaluate_resolved(table_from_rows("training", TRAIN, ROWS), catalog)
     alone = evaluate(plans, catalog)

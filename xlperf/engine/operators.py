@@ -361,7 +361,7 @@ def _phase_deployments(plans: Table, catalog: Catalog) -> tuple[Deployment, Depl
 
 
 def explain_inference(plans: Table, catalog: Catalog) -> Table:
-    """Operators of the prefill and of one step of decoding of the first plan, on the critical path.
+    """Operators of the prefill and of one decode step of the first plan, on the critical path.
 
     Under load they are those of the requests that run in steady state: of the prompts that are prefilled together,
     and of a step with the mean running batch. Of separate pools each phase is that of its pool.

@@ -76,7 +76,7 @@ def points(
     Parameters
     ----------
     plans : Table
-        Inference plans; an ``auto`` stands for every value that the rules of plans allow.
+        Inference plans; ``auto`` means every legal value.
     catalog : Catalog
         What they refer to.
     values : mapping of str to array, optional
@@ -87,7 +87,7 @@ def points(
     progress : callable, optional
         Called with the number of points of each block that is done.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def frontier(
     progress : callable, optional
         Called with the number of points of each block that is done.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------
@@ -174,8 +174,8 @@ def _rivals(plans: Table, catalog: Catalog) -> list[np.ndarray]:
     return [np.array(rows, dtype=np.int64) for rows in groups.values()]
 
 
-def told_apart(found: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
-    """Columns of the plans that a reader needs to tell the points of a frontier apart.
+def distinguishing_columns(found: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
+    """Columns of the plans that distinguish the points of a frontier.
 
     Parameters
     ----------
@@ -214,6 +214,26 @@ def unbeaten(results: Table) -> np.ndarray:
         From the most tokens per second and accelerator to the most per user; of equal points the first.
     """
     user, accelerator = (results.number(f"tokens_per_second_per_{word}") for word in ("user", "accelerator"))
-    order = np.lexsort((-accelerator, -user))
-    best = np.maximum.accumulate(np.concatenate([[-np.inf], accelerator[order]]))[:-1]
-    return np.asarray(order[accelerator[order] > best][::-1])
+    return pareto_rows(-user, -accelerator)[::-1]
+
+
+def pareto_rows(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Rows that no other row beats in both of two quantities that should be small; the smallest first quantity first.
+
+    Parameters
+    ----------
+    first, second : array
+        The quantities, (rows,); NaN rows are left out.
+
+    Returns
+    -------
+    array of int
+        Row indexes.
+
+    >>> pareto_rows(np.array([1.0, 2.0, 3.0, 2.5]), np.array([9.0, 5.0, 6.0, 4.0]))
+    array([0, 1, 3])
+    """
+    rows = np.flatnonzero(np.isfinite(first) & np.isfinite(second))
+    rows = rows[np.lexsort((second[rows], first[rows]))]
+    best = np.minimum.accumulate(np.concatenate([[np.inf], second[rows]]))[:-1]
+    return np.asarray(rows[second[rows] < best])

@@ -1,4 +1,4 @@
-"""Mappings that ``auto`` stands for: which parallel degrees, batches and schedules are tried for a plan."""
+"""Candidate mappings: which parallel degrees, batches and schedules are tried for ``auto``."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _cross_ranks(space: Space) -> None:
     space.cross("data_parallel", divisors, left(), fits)
     if "micro_batch_size" in space.asked:  # replicas of which no micro batch divides the batch
         plan = space.plan()
-        batch = plan.words("global_batch_size")
+        batch = plan.filled("global_batch_size")
         space.keep(np.isnan(batch) | divides(plan.data_parallel, np.nan_to_num(batch)))
 
 
@@ -122,7 +122,7 @@ def _cross_context_method(space: Space) -> None:
     space.cross(
         "context_method",
         methods,
-        distinct=lambda plan: (plan.words("context_method") == methods[0]) | (plan.known("context_parallel") > 1.0),
+        distinct=lambda plan: (plan.filled("context_method") == methods[0]) | (plan.known("context_parallel") > 1.0),
     )
 
 
@@ -134,7 +134,7 @@ def _cross_schedules(space: Space) -> None:
 
     def distinct(plan: PartialTraining) -> Mask:
         """Stages in chunks are interleaved, one stage has no order."""
-        schedule, chunks = plan.words("pipeline_schedule"), plan.known("virtual_pipeline")
+        schedule, chunks = plan.filled("pipeline_schedule"), plan.known("virtual_pipeline")
         other = (plan.known("pipeline_parallel") > 1.0) & (schedule != "gpipe")
         return np.asarray(np.where(schedule == "1f1b", chunks == 1.0, other))
 
@@ -143,7 +143,7 @@ def _cross_schedules(space: Space) -> None:
     most = np.where(stages > 1.0, np.floor((plan.model.num_layers + PLACEHOLDERS) / stages), 1.0)
     space.cross("virtual_pipeline", _up_to, most, None if space.uneven else even)
     plan = space.plan()
-    of_replica = plan.words("global_batch_size") / plan.data_parallel
+    of_replica = plan.filled("global_batch_size") / plan.data_parallel
     space.cross("micro_batch_size", _micro_batches, of_replica)
     space.cross("pipeline_schedule", column("training", "pipeline_schedule").choices, distinct=distinct)
 
@@ -166,13 +166,13 @@ class PartialInference(PartialPlan, InferencePlan):
     @cached_property
     def separate(self) -> Mask:
         """Where a pool of its own prefills."""
-        return np.asarray(self.words("mode") == "disaggregated")
+        return np.asarray(self.filled("mode") == "disaggregated")
 
     @cached_property
     def unsized(self) -> Mask:
         """Where pools share the accelerators in a way that is not chosen yet."""
         try:
-            self.words("prefill_accelerators")
+            self.filled("prefill_accelerators")
         except NotChosen:
             return self.separate
         return np.zeros(len(self), dtype=bool)
@@ -180,11 +180,11 @@ class PartialInference(PartialPlan, InferencePlan):
     @cached_property
     def most_accelerators(self) -> Array:
         """Accelerators of the pool; all where there is one, or where pools are not sized yet. [-]"""
-        total = self.words("num_accelerators")
+        total = self.filled("num_accelerators")
         sized = self.separate & ~self.unsized
         if not sized.any():
             return total
-        given = self.words("prefill_accelerators")
+        given = self.filled("prefill_accelerators")
         prefill = np.where(np.isnan(given), np.floor(0.5 * total), given)
         return np.where(sized, prefill if self.pool else total - prefill, total)
 
@@ -205,14 +205,14 @@ class PartialInference(PartialPlan, InferencePlan):
         """As stated; of separate pools it is enough that one of them sends tokens to experts. [-]"""
         if self.separate.any():
             raise NotChosen
-        return self.words("two_batch_overlap")
+        return self.filled("two_batch_overlap")
 
     @cached_property
     def sent_to_nodes(self) -> Mask:
         """Likewise."""
         if self.separate.any():
             raise NotChosen
-        return np.asarray(self.words("expert_dispatch") == "nodes")
+        return np.asarray(self.filled("expert_dispatch") == "nodes")
 
 
 class PartialPrefill(PartialInference):
@@ -225,12 +225,12 @@ class PartialPrefill(PartialInference):
         """Where there is such a pool."""
         return self.separate
 
-    def words(self, name: str) -> np.ndarray:
+    def filled(self, name: str) -> np.ndarray:
         """A column as the plans state it for this pool."""
-        own = super().words(name)
+        own = super().filled(name)
         if name not in POOL_DEGREES:
             return own
-        given = super().words(f"prefill_{name}")
+        given = super().filled(f"prefill_{name}")
         return np.where(np.isnan(given), own, given)
 
 
@@ -255,10 +255,12 @@ def cross_inference(space: Space) -> None:
     _cross_context_method(space)
     ways = column("inference", "expert_dispatch").choices
     space.cross(
-        "expert_dispatch", ways, legal=lambda plan: (plan.words("expert_dispatch") != "nodes") | _dispatched(plan)
+        "expert_dispatch", ways, legal=lambda plan: (plan.filled("expert_dispatch") != "nodes") | _dispatched(plan)
     )
     space.cross(
-        "two_batch_overlap", (0.0, 1.0), legal=lambda plan: (plan.words("two_batch_overlap") == 0.0) | _dispatched(plan)
+        "two_batch_overlap",
+        (0.0, 1.0),
+        legal=lambda plan: (plan.filled("two_batch_overlap") == 0.0) | _dispatched(plan),
     )
     _cross_degrees(space, PartialPrefill)
     _cross_pools(space)
@@ -309,13 +311,13 @@ def _cross_pools(space: Space) -> None:
     """Accelerators of the prefill pool: whole replicas of both pools."""
 
     def shared(plan: PartialPlan) -> Mask:
-        prefill = plan.words("prefill_accelerators")
-        decode = plan.words("num_accelerators") - prefill
+        prefill = plan.filled("prefill_accelerators")
+        decode = plan.filled("num_accelerators") - prefill
         ranks = [plan.seen_as(record).known_ranks for record in (PartialPrefill, PartialInference)]
         return np.asarray(decode > 0.0) & divides(ranks[0], prefill) & divides(ranks[1], decode)
 
     plan = space.plan()
-    space.cross("prefill_accelerators", _pool_sizes, plan.words("num_accelerators"), shared, blank=~plan.separate)
+    space.cross("prefill_accelerators", _pool_sizes, plan.filled("num_accelerators"), shared, blank=~plan.separate)
 
 
 def _pool_sizes(total: float) -> list[float]:

@@ -221,7 +221,7 @@ class PartialPlan(PlanColumns):
                 raise NotChosen(name)
             if hasattr(type(self), name):  # a property that reads an open column
                 raise NotChosen(name)
-            values = self.words(name)
+            values = self.filled(name)
             if column.kind == "choice":
                 codes = choice_codes(column.table, name)
                 values = np.array(list(map(codes.__getitem__, values.tolist())), dtype=np.float64)
@@ -252,6 +252,13 @@ class PartialPlan(PlanColumns):
         return name in self._space.asked or name in self._space.base
 
     def words(self, name: str) -> np.ndarray:
+        """A column of words as the plans state it; "" where it is blank."""
+        space = self._space
+        if name in space.asked:
+            return self.filled(name)
+        return np.asarray(space.base.text(name)[self._base_rows])
+
+    def filled(self, name: str) -> np.ndarray:
         """A column as the plans state it, with the schema's default where it is blank; NaN or "" where it has none."""
         if name in self._chosen:
             return self._chosen[name]
@@ -264,7 +271,7 @@ class PartialPlan(PlanColumns):
     def known(self, name: str) -> Array:
         """A degree, 1 where it is blank or not chosen yet."""
         try:
-            return np.asarray(np.nan_to_num(self.words(name), nan=1.0))
+            return np.asarray(np.nan_to_num(self.filled(name), nan=1.0))
         except NotChosen:
             return np.ones(len(self))
 

@@ -14,6 +14,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.designs import evaluate_designs
+from xlperf.explore.frontier import pareto_rows
 from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import (
     Chart,
@@ -245,29 +246,6 @@ def frontiers(inputs: Inputs) -> Outcome:
     return Outcome(findings, sheets, inputs.catalog, drawn)
 
 
-def frontier(quick: np.ndarray, cheap: np.ndarray) -> np.ndarray:
-    """Rows that no other row beats in both of two quantities that should be small, quickest first.
-
-    Parameters
-    ----------
-    quick, cheap : array
-        The quantities, (rows,); NaN rows are left out.
-
-    Returns
-    -------
-    array of int
-        Row indexes.
-
-    >>> frontier(np.array([1.0, 2.0, 3.0, 2.5]), np.array([9.0, 5.0, 6.0, 4.0]))
-    array([0, 1, 3])
-    """
-    rows = np.flatnonzero(np.isfinite(quick) & np.isfinite(cheap))
-    rows = rows[np.lexsort((cheap[rows], quick[rows]))]
-    before = np.concatenate([[np.inf], np.minimum.accumulate(cheap[rows])[:-1]])[: len(rows)]
-    kept: np.ndarray = rows[cheap[rows] < before]
-    return kept
-
-
 def _fitting(results: Table, name: str) -> np.ndarray:
     """A result as a reader sees it, NaN for plans that do not fit in memory."""
     return np.where(results.number("fits") == 1, shown(results, name), np.nan)
@@ -278,7 +256,7 @@ def _edge(plans: Table, results: Table, time: str, cost: str) -> np.ndarray:
     names, machine = positions(plans.text("accelerator"))
     quick, cheap = _fitting(results, time), _fitting(results, cost)
     own = [
-        frontier(np.where(machine == i, quick, np.nan), np.where(machine == i, cheap, np.nan))
+        pareto_rows(np.where(machine == i, quick, np.nan), np.where(machine == i, cheap, np.nan))
         for i in range(len(names))
     ]
     return np.concatenate([np.zeros(0, dtype=np.int64), *own])

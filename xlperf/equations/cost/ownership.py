@@ -171,6 +171,8 @@ def accelerators_bought(
 
     .. math:: N = g_d \left\lceil\frac{n - n_p}{g_d}\right\rceil + g_p \left\lceil\frac{n_p}{g_p}\right\rceil
 
+    By definition.
+
     Parameters
     ----------
     num_accelerators : numeric

@@ -260,7 +260,7 @@ def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
 
     .. math:: p = \frac{c}{1 - m}
 
-    The definition of a gross margin, solved for the price.
+    By definition of a gross margin.
 
     Parameters
     ----------

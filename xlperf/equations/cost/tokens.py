@@ -78,6 +78,8 @@ def cost_per_token(cost_rate: Numeric, num_accelerators: Numeric, token_rate: Nu
 
     .. math:: c_t = \frac{c\,n}{r}
 
+    By definition.
+
     Parameters
     ----------
     cost_rate : numeric
@@ -106,6 +108,8 @@ def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Nume
     r"""Energy of one token.
 
     .. math:: e_t = \frac{P\,n}{r}
+
+    By definition.
 
     Parameters
     ----------
@@ -136,6 +140,8 @@ def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: 
 
     .. math:: r_P = \frac{r}{P\,n}
 
+    By definition.
+
     Parameters
     ----------
     token_rate : numeric
@@ -164,6 +170,8 @@ def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric, 
     r"""Cost of a step, a training run or a day of service.
 
     .. math:: c = \frac{r\,n\,t}{g}
+
+    By definition.
 
     Parameters
     ----------
@@ -195,6 +203,8 @@ def rate_per_cost(token_rate: Numeric, num_accelerators: Numeric, cost_rate: Num
     r"""Tokens per US dollar, the inverse of the cost per token.
 
     .. math:: r_c = \frac{r}{c\,n}
+
+    By definition.
 
     Parameters
     ----------

@@ -363,6 +363,8 @@ def switching_power(flop_rate: Numeric, flop_energy: Numeric, voltage_share: Num
 
     .. math:: P = R\,e\,v^2
 
+    By definition.
+
     Parameters
     ----------
     flop_rate : numeric
@@ -393,6 +395,8 @@ def transfer_power(bandwidth: Numeric, energy: Numeric) -> Array:
 
     .. math:: P = B\,e
 
+    By definition.
+
     Parameters
     ----------
     bandwidth : numeric
@@ -419,6 +423,8 @@ def static_power(area: Numeric, power_density: Numeric) -> Array:
     r"""Static power: leakage and idle clocks.
 
     .. math:: P = A\,p
+
+    By definition.
 
     Parameters
     ----------

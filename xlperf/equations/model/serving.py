@@ -1,6 +1,6 @@
 """Operators of a served decoder: one prefill pass, then one decode step.
 
-Columns come in two halves of the same operators, prefill first: those of a layer, then those that run once per
+Columns are the same operators for both phases, prefill first: those of a layer, then those that run once per
 pass. What only some layers have is called less than once per layer. Serving engines fuse more than training stacks:
 the residual addition into the norm, the write of the cache into the rotation of the keys. Latent attention decodes
 absorbed: queries are carried into the compressed space and values out of it, so that the cache is read as it is.
@@ -54,11 +54,11 @@ class ServingShape(NamedTuple):
     prefill_tokens : Array
         Tokens of its replica of the attention layers in a pass of the prefill. [-]
     decode_tokens : Array
-        The same in a step of decoding. [-]
+        The same in a decode step. [-]
     prefill_routed : Array
         Tokens of all replicas that share the experts in a pass of the prefill. [-]
     decode_routed : Array
-        The same in a step of decoding. [-]
+        The same in a decode step. [-]
     prefill_sampled : Array
         Tokens whose logits are computed in a pass of the prefill. [-]
     attention_parallel : Array
@@ -100,7 +100,7 @@ class ServingGemms(NamedTuple):
     gemms : Gemms
         Prefill, then decoding, (rows, operators). [-]
     calls : Array
-        Calls per layer, or per pass for the last of each half. [-]
+        Calls per layer, or per pass for the last of each phase. [-]
     narrow : np.ndarray
         Whether weights and inputs are stored in the precision of the plan, (operators,).
     attention : np.ndarray
@@ -122,7 +122,7 @@ class ServingVectors(NamedTuple):
     Attributes
     ----------
     names : tuple of str
-        Operators of both halves.
+        Operators of both phases.
     traffic : Array
         Bytes of one call. [B]
     calls : Array
@@ -224,7 +224,7 @@ def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_toke
 
 
 def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Array:
-    """Calls per layer of one half of the columns, (rows, operators)."""
+    """Calls per layer of one phase, (rows, operators)."""
     one, none = np.ones_like(model.num_layers), np.zeros_like(model.num_layers)
     if architecture.latent_attention:
         compressed = np.where(model.q_lora_rank > 0.0, 1.0, 0.0)

@@ -139,7 +139,7 @@ class InferencePlan(PlanColumns):
 
     @cached_property
     def attention_parallel(self) -> Array:
-        """Ranks that share the heads of one copy of the attention layers. [-]"""
+        """Ranks that share the heads of one attention replica. [-]"""
         return np.asarray(self.tensor_parallel / self.data_parallel_attention)
 
     @property
@@ -159,7 +159,7 @@ class InferencePlan(PlanColumns):
 
     @cached_property
     def tokens_per_step(self) -> Array:
-        """Tokens that a sequence gains in a step of decoding, expected: the step's own and those accepted. [-]"""
+        """Tokens that a sequence gains in a decode step, expected: the step's own and those accepted. [-]"""
         return accepted_tokens(self.draft_tokens, self.acceptance_rate)
 
     @cached_property
@@ -182,7 +182,7 @@ class InferencePlan(PlanColumns):
 
     @cached_property
     def running_output(self) -> Array:
-        r"""Mean output of the requests that run at a moment: long ones run longer, so that they are met more often.
+        r"""Mean output of the requests in flight at a moment: long ones run longer, so that more of them are in flight.
 
         .. math:: \frac{E[N^2]}{E[N]} = \bar N (1 + v^2)
         """
@@ -200,12 +200,12 @@ class InferencePlan(PlanColumns):
 
     @cached_property
     def replica_ranks(self) -> Array:
-        """Ranks of one copy of the model. [-]"""
+        """Ranks of a replica of the model. [-]"""
         return np.asarray(self.stage_ranks * self.pipeline_parallel)
 
     @cached_property
     def num_replicas(self) -> Array:
-        """Copies of the model that serve side by side. [-]"""
+        """Replicas of the model that serve side by side. [-]"""
         return np.asarray(self.num_accelerators / self.replica_ranks)
 
     @cached_property

@@ -24,14 +24,14 @@ _FEW = 64
 
 
 class Times(NamedTuple):
-    """Times of steps of decoding and of prefills that were asked for, (number, rows) each. [s]"""
+    """Times of decode steps and of prefills that were asked for, (number, rows) each. [s]"""
 
     steps: Array
     prefills: Array
 
 
 class DecodeStep(NamedTuple):
-    """A step of decoding in detail, (rows,).
+    """A decode step in detail, (rows,).
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class _Known(NamedTuple):
     times: Array
 
     def take(self, rows: np.ndarray) -> _Known:
-        """That of some of the plans."""
+        """The same of some of the plans."""
         return _Known(self.batches.take(rows, axis=1), self.times.take(rows, axis=1))
 
 
@@ -132,7 +132,7 @@ class BatchTimes:
         return cls(deployment, rows, dict.fromkeys(BOTH_PHASES, _Known(nothing, nothing)))
 
     def take(self, rows: np.ndarray) -> BatchTimes:
-        """Those of some of the plans, with the times that are known of them."""
+        """The same of some of the plans, with the times that are known of them."""
         own = {phase: every[rows] for phase, every in self.rows.items()}
         return BatchTimes(self.deployment, own, {phase: known.take(rows) for phase, known in self.known.items()})
 
@@ -191,7 +191,7 @@ class BatchTimes:
         return found
 
     def _step(self, batch: Array) -> tuple[DecodeStep, np.ndarray]:
-        """A step in detail as far as it is known, and the rows where it is not."""
+        """A step in detail where it is known, and the rows where it is not."""
         found = DecodeStep(batch, np.full((len(batch), 5), np.nan), np.full(len(batch), np.nan))
         lacking = ~np.isnan(batch)
         for rows, kept in self.detailed:

@@ -71,7 +71,7 @@ def _context_messages(deployment: Deployment, decoded: Array, batching: Batching
 
     In a pass of the prefill keys and values that its chunks of prompts attend to, own ones and those of the cache,
     visit every rank.
-    In a step of decoding each rank has attended to its part of the caches; outputs are added up, weighted by the
+    In a decode step each rank has attended to its part of the caches; outputs are added up, weighted by the
     sums of their softmaxes.
     """
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels

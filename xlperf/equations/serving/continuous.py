@@ -111,7 +111,7 @@ class Replicas(NamedTuple):
     places: Array
 
     def take(self, rows: np.ndarray) -> Replicas:
-        """Those of some of the plans."""
+        """The same of some of the plans."""
         return Replicas(self.times.take(rows), self.workload.take(rows), self.places[rows])
 
     def cycles(

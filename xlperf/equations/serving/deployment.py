@@ -206,7 +206,7 @@ def engine_constants(
 
 
 class Batching(NamedTuple):
-    """How the batch of a replica is cut, (rows,).
+    """How the batch of a replica is split, (rows,).
 
     Attributes
     ----------
@@ -217,14 +217,14 @@ class Batching(NamedTuple):
     prompts : Array
         Sequences that are prefilled, of all parts. [-]
     own_prompts : Array
-        Of those, the ones of the busiest copy of the attention layers in each part. [-]
+        Of those, the ones of the busiest attention replica in each part. [-]
     passes : Array
         Passes that their prefill takes: as many as fill them, one for each part at least. [-]
     sequences : Array
         Sequences of one part that are decoded together. [-]
-    prefill_halves : Array
+    prefill_split : Array
         2 where passes are halves of one, of which one computes while the other is sent to experts, else 1. [-]
-    decode_halves : Array
+    decode_split : Array
         The same of the sequences of a step. [-]
     """
 
@@ -234,12 +234,12 @@ class Batching(NamedTuple):
     own_prompts: Array
     passes: Array
     sequences: Array
-    prefill_halves: Array
-    decode_halves: Array
+    prefill_split: Array
+    decode_split: Array
 
 
 def batching_of(plan: InferencePlan) -> Batching:
-    """Passes of the prefill and parts of a step of decoding: the whole batch is prefilled unless a plan says how many.
+    """Passes of the prefill and parts of a decode step: the whole batch is prefilled unless a plan says how many.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def batching_of(plan: InferencePlan) -> Batching:
     Returns
     -------
     Batching
-        How its batch is cut, (rows,). [-]
+        How its batch is split, (rows,). [-]
     """
     apart = plan.prompts_together > 0.0
     prompts = np.where(apart, plan.prompts_together, plan.batch_size)
@@ -262,7 +262,7 @@ def batching_of(plan: InferencePlan) -> Batching:
     if not np.any(plan.two_batch_overlap > 0.0):
         one = np.ones_like(passes)
         return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)
-    # A token or a sequence cannot be cut in two.
+    # A token or a sequence cannot be split in two.
     cut = (plan.two_batch_overlap > 0.0) & (replicas > 1.0)
     halves = np.where(cut & (plan.own_tokens * prompts >= 2.0 * rounds * replicas), 2.0, 1.0)
     parts = np.where(cut & (plan.micro_batch_size >= 2.0 * replicas), 2.0, 1.0)
@@ -271,7 +271,7 @@ def batching_of(plan: InferencePlan) -> Batching:
 
 
 def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array) -> ServingShape:
-    """Tokens of a pass of the prefill and of a step of decoding on one rank.
+    """Tokens of a pass of the prefill and of a decode step on one rank.
 
     Parameters
     ----------

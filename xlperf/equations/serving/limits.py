@@ -36,7 +36,7 @@ class _Targets(NamedTuple):
     tokens: Array
 
     def take(self, rows: np.ndarray) -> _Targets:
-        """Those of some of the plans."""
+        """The same of some of the plans."""
         return _Targets(*(values[rows] for values in self))
 
     def kept(self, steady: Steady) -> np.ndarray:

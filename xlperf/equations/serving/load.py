@@ -54,11 +54,11 @@ class RequestLoad(NamedTuple):
     tokens_checked: Array
 
     def take(self, rows: np.ndarray) -> RequestLoad:
-        """That of some of the plans."""
+        """The same of some of the plans."""
         return RequestLoad(*(values[rows] for values in self))
 
     def prompts(self, requests: Array) -> Array:
-        r"""Prompts batched into a prefill pass, mean: those that come until they are taken up, or in a burst. [-]
+        r"""Prompts batched into a prefill pass, mean: those that come until they are admitted, or in a burst. [-]
 
         Heuristic, this work: x prompts arrive at random between two scheduler polls; a poll that finds any finds m on
         average, the mean of a Poisson count that is not zero. A second prompt found in fewer than one poll in 20 is
@@ -198,6 +198,9 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
 
     .. math:: n_1 = 2^{\lfloor \log_2 n \rfloor}, \qquad n_2 = \min(2 n_1, n_{max})
 
+    >>> [side.tolist() for side in octave(np.array([1.0, 2.5, 5.0]), np.array([6.0, 6.0, 6.0]))]
+    [[1.0, 2.0, 4.0], [1.0, 4.0, 6.0]]
+
     Parameters
     ----------
     number : Array
@@ -209,9 +212,6 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
     -------
     tuple of Array
         The smaller and the larger. [-]
-
-    >>> [side.tolist() for side in octave(np.array([1.0, 2.5, 5.0]), np.array([6.0, 6.0, 6.0]))]
-    [[1.0, 2.0, 4.0], [1.0, 4.0, 6.0]]
     """
     between = array(number)
     lower = np.exp2(np.floor(np.log2(np.maximum(between, 1.0)))) + 0.0 * array(most)
@@ -225,6 +225,9 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     requests as fast with decode steps of the smaller batch only, which take b2 / b1 times as long for all of them.
 
     .. math:: t = \min\left(\max(t_2, t_1), \frac{b_2}{b_1} t_1\right)
+
+    >>> bounded_rise(1.0, 2.0, 3.0, np.array([2.0, 4.0, 9.0])).tolist()
+    [3.0, 4.0, 6.0]
 
     Parameters
     ----------
@@ -241,9 +244,6 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     -------
     Array
         Time with the latter. [s]
-
-    >>> bounded_rise(1.0, 2.0, 3.0, np.array([2.0, 4.0, 9.0])).tolist()
-    [3.0, 4.0, 6.0]
     """
     least = array(time)
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
@@ -285,6 +285,9 @@ def half_of(batch: Array) -> Array:
 
     .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
 
+    >>> half_of(np.array([1.0, 7.0])).tolist()
+    [1.0, 3.0]
+
     Parameters
     ----------
     batch : Array
@@ -294,8 +297,5 @@ def half_of(batch: Array) -> Array:
     -------
     Array
         Half of them, whole, 1 or more, (rows,). [-]
-
-    >>> half_of(np.array([1.0, 7.0])).tolist()
-    [1.0, 3.0]
     """
     return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))

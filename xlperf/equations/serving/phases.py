@@ -177,7 +177,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         exposed[:, 0, CONTEXT] = hidden_exchange(exposed[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel)
     parts = _parts(kernels, messages, exposed, host)
     if architecture.experts and np.any(plan.two_batch_overlap > 0.0):
-        halves = side_by_side(batching.prefill_halves, batching.decode_halves)[:, list(phases)]
+        halves = side_by_side(batching.prefill_split, batching.decode_split)[:, list(phases)]
         share = deployment.kernels["serving_experts"]["exchange_share"] * (np.array(phases) == PREFILL)
         exposed = _overlapped(messages, exposed, parts, halves, share)
         # What a pass costs once is not paid for each half.
@@ -240,7 +240,7 @@ def _critical_path(
         turning = turn > walk
         # Drafted tokens pass a share of the layers one after the other before the step that checks them.
         drafting = 1.0 + plan.draft_tokens * plan.draft_layers / layers
-        halves = batching.decode_halves
+        halves = batching.decode_split
         found.append(
             (
                 halves * np.where(turning, turns * fullest, layers) * drafting,
@@ -252,7 +252,7 @@ def _critical_path(
 
 
 def phase_times(work: ServingWork) -> Array:
-    """Times of the whole prefill and of one step of decoding on the critical path, by part.
+    """Times of the whole prefill and of one decode step on the critical path, by part.
 
     Parameters
     ----------

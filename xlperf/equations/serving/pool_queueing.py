@@ -89,7 +89,7 @@ class PoolTimes(NamedTuple):
     prefill_replicas : Array
         Replicas that prefill. [-]
     step_times : Curve
-        Time of a step of decoding by its requests.
+        Time of a decode step by its requests.
     decode_steps : Array
         Decode steps per request. [-]
     decode_replicas : Array

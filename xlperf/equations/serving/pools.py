@@ -57,8 +57,9 @@ class PoolLoad(NamedTuple):
     prompt_variation: Array
 
     def take(self, rows: np.ndarray) -> PoolLoad:
-        """That of some of the plans."""
-        return PoolLoad(self.times.take(rows), self.workload.take(rows), *(values[rows] for values in self[2:]))
+        """The same of some of the plans."""
+        times, workload, *numbers = self
+        return PoolLoad(times.take(rows), workload.take(rows), *(values[rows] for values in numbers))
 
     def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
         """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
@@ -170,7 +171,7 @@ def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: Replica
         state = memory.state_size
         one = one - state + state * (context / other.new_tokens) / (1.0 + other.draft_tokens)
     one = one * (other.new_tokens / context) * other.pipeline_parallel
-    # Each rank of a copy of the attention sends or receives its part at the same time.
+    # Each rank of an attention replica sends or receives its part at the same time.
     mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
     size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
     apart, pair = plan.replica_ranks[:, None], np.full_like(size, 2.0)

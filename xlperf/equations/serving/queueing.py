@@ -1,6 +1,6 @@
 """Deployment under load: requests that come and go while others are decoded, and how long they wait.
 
-A replica alternates prefills of new prompts with steps of decoding. The time of a step is taken as linear in the
+A replica alternates prefills of new prompts with decode steps. The time of a step is taken as linear in the
 requests that it decodes, between two of them that were computed operator by operator.
 """
 
@@ -29,7 +29,7 @@ class Service(NamedTuple):
     prefill_share : Array
         Time of the replica per prompt. [s]
     step_base : Array
-        Time of a step of decoding without requests. [s]
+        Time of a decode step without requests. [s]
     step_slope : Array
         Time that a request adds to it. [s]
     decode_steps : Array
@@ -37,7 +37,7 @@ class Service(NamedTuple):
     burst_fraction : Array
         Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
     turn_steps : Array, default a half
-        Steps of decoding that pass before a request is taken up. [-]
+        Decode steps that pass before a request is admitted. [-]
     """
 
     prefill_time: Array
@@ -50,7 +50,7 @@ class Service(NamedTuple):
 
     @property
     def per_request(self) -> tuple[Array, Array, Array]:
-        """Decode steps, burst fraction and steps before a request is taken up, whatever the times. [-]"""
+        """Decode steps, burst fraction and steps before a request is admitted, whatever the times. [-]"""
         return self.decode_steps, self.burst_fraction, self.turn_steps
 
     def step_time(self, running: Array) -> Array:
@@ -117,7 +117,7 @@ class Steady(NamedTuple):
     running : Array
         Requests that are decoded together, mean. [-]
     first_token : Array
-        From the start of the prefill's turn to the first token, waiting for other prefills included. [s]
+        From the start of the prefill to the first token, waiting for other prefills included. [s]
     prefill_wait : Array
         Of that, the wait for other prefills. [s]
     decode_time : Array
@@ -175,7 +175,7 @@ def closed_state(service: Service, requests: Array, places: Array) -> Steady:
     r"""Steady state with a constant number of requests in flight: each that ends is followed by a new one.
 
     In the time of one request every other request of the replica is prefilled once, and the request is decoded. A
-    request that finds others running waits w steps until it is taken up; with a full cache one is always waiting.
+    request that finds others running waits w steps until it is admitted; with a full cache one is always waiting.
 
     .. math:: T = r\,s + (N + w)\,t(r), \qquad X = \frac{r}{T}, \qquad r = \min(c, c_{max})
 
@@ -413,7 +413,7 @@ def staying_together(steps: Array, prefill_first: Array, output_variation: Array
     r"""Share of the requests of a run that keep coming in bursts, because those before them end in the same step.
 
     Where what waits is prefilled before anything is decoded on, requests that come together take all their steps
-    together, and those of the same length end together. While prompts are prefilled nobody ends: those that end in
+    together, and those of the same length end together. While prompts are prefilled no request ends: those that end in
     different steps do not add to a burst. Lengths are spread evenly, with coefficient of variation v.
 
     .. math:: s = \frac{1}{\max(2 \sqrt{3}\,v\,N, 1)}

@@ -54,7 +54,7 @@ def serving_results(deployment: Deployment) -> dict[str, Array]:
 def batch_results(
     plan: InferencePlan, memory: ReplicaMemory, prefill: Array, parts: Array, bound: Array
 ) -> dict[str, Array]:
-    """Results of a static batch from the times of its prefill and of a step of decoding.
+    """Results of a static batch from the times of its prefill and of a decode step.
 
     Parameters
     ----------

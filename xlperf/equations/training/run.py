@@ -17,6 +17,8 @@ def num_steps(training_tokens: Numeric, global_batch_size: Numeric, sequence_len
 
     .. math:: n = \lceil T / (B s) \rceil
 
+    By definition.
+
     Parameters
     ----------
     training_tokens : numeric
