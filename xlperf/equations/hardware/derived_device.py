@@ -14,7 +14,7 @@ from xlperf.base.arrays import Array, Columns, divide
 from xlperf.equations.hardware import budgets
 
 PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
-"""Names of the peak rates of a core: ``flop_per_clock_<name>`` of its sheet, ``peak_flop_rate_<name>`` of the device."""
+"""Names of peak rates: ``flop_per_clock_<name>`` of a core, ``peak_flop_rate_<name>`` of its device."""
 _ROUNDING = 1e-12
 _CORE_ROUNDING = 1e-9
 
