@@ -56,7 +56,7 @@ class TrainingPlan(PlanColumns):
     cast_reads : Array
         Passes over a tensor to cast it to the precision of the products. [-]
     fused_reads : Array
-        The same of what a norm or an activation puts out; -1 where it writes the narrow one in place. [-]
+        The same for outputs of norms and activations; -1 where those write the quantized tensor directly. [-]
     turns : Array
         1 where a quantized tensor can be transposed. [-]
     """
@@ -187,7 +187,7 @@ class TrainingPlan(PlanColumns):
 
     @property
     def keeps_copies(self) -> np.ndarray:
-        """Where narrow copies outlive the product that they were made for. [-]"""
+        """Where quantized copies stay in memory after the product that they were made for. [-]"""
         return np.asarray(self.quantized & (self.quantized_copies != QuantizedCopies.NONE))
 
     @cached_property
