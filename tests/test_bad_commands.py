@@ -53,7 +53,7 @@ def test_names_that_start_alike_come_before_those_spelled_alike(name: str, hint:
     assert nearest(name, ["H100-SXM-80GB", "H100-PCIe-80GB", "DGX-H100", "A30"]) == hint
 
 
-def test_names_with_commas_are_told_apart() -> None:
+def test_names_with_commas_are_distinguishing_columns() -> None:
     assert nearest("on 8", ["GPT, on 8 A100", "Llama, on 64"]) == 'did you mean "GPT, on 8 A100"?'
 
 

@@ -16,7 +16,7 @@ from xlperf.base.files import cache_folder
 from xlperf.base.resources import workbook
 from xlperf.catalog import cache
 from xlperf.catalog import catalog as catalogs
-from xlperf.catalog.cache import MOST_KEPT, cache_tables, cached_tables
+from xlperf.catalog.cache import MOST_FILES, cache_tables, cached_tables
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_catalog_tables
@@ -95,11 +95,11 @@ def test_a_user_without_a_home_folder_reads_the_workbook(monkeypatch: pytest.Mon
 def test_few_files_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     folder.mkdir()
-    for number in range(MOST_KEPT + 3):
+    for number in range(MOST_FILES + 3):
         (folder / f"{number}.json").write_text("[]")
         os.utime(folder / f"{number}.json", (number, number))
     cache_tables(workbook(), read_catalog_tables(workbook(), required=True)[0][:1], folder)
-    assert len(list(folder.iterdir())) == MOST_KEPT
+    assert len(list(folder.iterdir())) == MOST_FILES
     assert cached_tables(workbook(), folder)
 
 

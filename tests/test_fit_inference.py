@@ -118,7 +118,7 @@ def test_outliers_do_not_pull_the_fit(catalog: Catalog) -> None:
     assert np.median(errors[::9]) > 0.7 * math.log(1.7), "those that are spoilt stay far off"
 
 
-def test_hosts_of_generations_are_told_apart(catalog: Catalog) -> None:
+def test_hosts_of_generations_are_distinguishing_columns(catalog: Catalog) -> None:
     """Hosts half as fast beside one generation are found as such: the engine keeps one cost for all of them."""
     rows = fit_serving(made_up(catalog, slow=2.0), catalog, "2026-01-01")
     hosts = {row.generation: row.value for row in rows if row.constant == "host_slowdown"}

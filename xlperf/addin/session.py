@@ -381,7 +381,7 @@ def _search(session: Session, _: Function, given: Given) -> Block:
 
 def _frontier(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.frontier import SHOWN, Frontier, told_apart
+    from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
     from xlperf.explore.space import read_values
 
     plans: Plans = given["rows"]
@@ -396,7 +396,7 @@ def _frontier(session: Session, _: Function, given: Given) -> Block:
     if given["results"]:
         columns = chosen_columns(replace(plans, header=tuple(found.columns)), given["results"])
     else:
-        inputs = told_apart(Frontier(found, reached), {**table.auto, **values}, named=len(table) > 1)
+        inputs = distinguishing_columns(Frontier(found, reached), {**table.auto, **values}, named=len(table) > 1)
         known = results_of(plans.kind).by_name
         columns = [found.schema.by_name[name] for name in inputs] + [known[name] for name in SHOWN]
     cells = [

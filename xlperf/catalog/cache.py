@@ -1,7 +1,7 @@
-"""Tables of the shipped workbook as they were read before, kept in the user's cache.
+"""Cache of the tables of the shipped workbook, in the user's cache folder.
 
-To read the workbook takes longer than anything that a command does with one plan. What is kept bears in its name a
-hash of the workbook and the state of the files that read it: when any of them changes, the workbook is read again.
+Reading the workbook takes longer than anything that a command does with one plan. The name of a cache file is a hash
+of the workbook and of the state of the modules that read it: when any of them changes, the workbook is read again.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from xlperf.base.files import cache_folder, replaced
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import NamedCells, SheetCells, Table
 
-MOST_KEPT = 4
-"""Files that stay in the folder: those of the workbooks that were read last. [-]"""
+MOST_FILES = 4
+"""Files that stay in the cache folder, the newest. [-]"""
 _NO_HOME = RuntimeError
 """What pathlib raises for a user without a home folder."""
 
 
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
-    """Tables of a workbook as :func:`cache_tables` has kept them.
+    """Tables of a workbook that :func:`cache_tables` has written.
 
     Parameters
     ----------
     path : Path
         Workbook.
     folder : Path, optional
-        Where they are kept; by default ``xlperf/workbooks`` in the user's cache.
+        Cache folder; by default ``xlperf/workbooks`` in the user's cache.
 
     Returns
     -------
     list of Table, optional
-        None where this workbook was not kept, or not by these readers, or where somebody else may have written it.
+        None where the cache has none of this workbook and these readers, or where another user may have written it.
     """
     try:
         target = _file(path, folder)
@@ -55,7 +55,7 @@ def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
 
 
 def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None) -> None:
-    """Keep the tables of a workbook without faults; where the folder cannot be written nothing is kept.
+    """Write the tables of a workbook without faults to the cache; nothing happens where it cannot be written.
 
     Parameters
     ----------
@@ -80,19 +80,19 @@ def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None
             temporary.chmod(0o600)
         kept = [file for file in target.parent.iterdir() if not file.name.startswith(".")]
         files = sorted(kept, key=lambda file: file.stat().st_mtime_ns, reverse=True)
-        for old in files[MOST_KEPT:]:
+        for old in files[MOST_FILES:]:
             old.unlink()
 
 
 def _ours_alone(status: os.stat_result) -> bool:
-    """Whether a file or folder belongs to this user and nobody else may write it; who may could forge what is kept."""
+    """Whether a file or folder belongs to this user and nobody else may write it; who may could forge the cache."""
     if sys.platform == "win32":  # the folder lies in the user's profile, and the bits say nothing
         return True
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _file(path: Path, folder: Path | None) -> Path:
-    """Where the tables of a workbook are kept, by its content and the state of what reads it."""
+    """Cache file of a workbook, by its content and the state of the modules that read it."""
     beside = Path(__file__).parent
     readers = [file for file in beside.iterdir() if file.suffix in (".py", ".csv")]
     states = [(file.name, file.stat()) for file in sorted([*readers, beside.parent / "base" / "units.py"])]

@@ -33,7 +33,7 @@ SOFTWARE_FAMILIES = (
 )
 _PRECISIONS = {"fp16": "bf16"}
 _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
-"""Families of constants that older sheets have under another one. [-]"""
+"""Constants that older sheets have in another family. [-]"""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
 """Precisions whose constants, where a row does not give their own, are those of another. [-]"""
 
@@ -84,7 +84,7 @@ def calibration_keys(generation: Sequence[str], precision: Sequence[str], softwa
 
 
 class Words(NamedTuple):
-    """Words of many rows: ``words[codes[row]]``."""
+    """A column of words as codes into its distinct values: ``words[codes[row]]``."""
 
     codes: np.ndarray
     words: Sequence[str]
@@ -95,7 +95,7 @@ class Words(NamedTuple):
 
 
 def coded_words(values: Sequence[str]) -> Words:
-    """Words of rows, each distinct one kept once.
+    """Codes and distinct values of a column of words.
 
     >>> coded_words(["a", "b", "a"]).codes.tolist()
     [0, 1, 0]

@@ -19,7 +19,7 @@ from xlperf.catalog.cells import factorise
 from xlperf.catalog.parse import Coded
 
 MOST_CELLS = 64 * 10**6
-"""Values that the columns of plans may hold together, a few bytes of a file can stand for any number. [-]"""
+"""Values that the columns of plans may hold together: compressed, they may take a few bytes of the file. [-]"""
 MOST_COLUMNS = 16_384
 """Columns of a file, as many as a sheet has. [-]"""
 MOST_BYTES = 2**30
@@ -358,7 +358,7 @@ def _read(reader: Iterable[list[str]], name: str) -> CsvFile:
 
 
 def _check_lines(text: str, name: str) -> None:
-    """Refuse a line without end before it is taken apart: one of twice the limit at the latest."""
+    """Refuse an overlong line before it is parsed: one of twice the limit at the latest."""
     end = "\n" if "\n" in text else "\r"
     at = 0
     while len(text) - at > LINE_LIMIT:

@@ -172,7 +172,7 @@ class TableSchema:
 
 @cache
 def schema() -> dict[str, TableSchema]:
-    """All tables by name, results apart (``training_results``, ``inference_results``)."""
+    """All tables by name; those of results are separate (``training_results``, ``inference_results``)."""
     rows: dict[str, list[Column]] = {}
     lines = Path(__file__).with_name("schema.csv").read_text(encoding="utf-8").splitlines()
     for row in csv.DictReader(lines):

@@ -230,7 +230,7 @@ def frontier(
     Exit code 1 where no point is left.
     """
     from xlperf.catalog.read import read_plans
-    from xlperf.explore.frontier import SHOWN, Frontier, told_apart
+    from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
     from xlperf.explore.frontier import frontier as unbeaten_points
     from xlperf.explore.frontier import points as every_point
 
@@ -245,7 +245,7 @@ def frontier(
     if not len(found):
         say("no plan at no load is legal, fits in memory and keeps the targets", err=True)
         raise click.exceptions.Exit(1)
-    names = told_apart(Frontier(found, results), {**table.auto, **values}, named=len(table) > 1)
+    names = distinguishing_columns(Frontier(found, results), {**table.auto, **values}, named=len(table) > 1)
     shown = [part for part in parts(found) if part[0].name in names]
     shown += [part for part in parts(results) if part[0].name in SHOWN]
     deliver(output, "frontier", parts(found, results), "point", shown)

@@ -60,7 +60,7 @@ def resolve(
     progress : callable, optional
         Called with 1 for each row that had an ``auto`` and is done.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------
@@ -105,21 +105,21 @@ def _with(column: np.ndarray, row: int, value: object) -> np.ndarray:
     return changed
 
 
-_MOST_KEPT = 1024
+_CACHE_SIZE = 1024
 _known: WeakKeyDictionary[Catalog, OrderedDict[object, Search]] = WeakKeyDictionary()
 
 
 def _best(one: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
-    """The search of a plan; those of recent plans are kept with their catalog, whatever the plans are named."""
+    """The search of a plan, from a cache of recent ones by catalog; names of plans do not matter."""
     values = tuple((name, str(column[0])) for name, column in one.columns.items() if name != "name")
     key = one.kind, values, tuple(name for name, mask in one.auto.items() if mask[0]), tuple(sorted(bounds.items()))
-    kept = _known.setdefault(catalog, OrderedDict())
-    if key not in kept:
-        kept[key] = search(one, catalog, **bounds)
-    kept.move_to_end(key)
-    while len(kept) > _MOST_KEPT:
-        kept.popitem(last=False)
-    return kept[key]
+    cached = _known.setdefault(catalog, OrderedDict())
+    if key not in cached:
+        cached[key] = search(one, catalog, **bounds)
+    cached.move_to_end(key)
+    while len(cached) > _CACHE_SIZE:
+        cached.popitem(last=False)
+    return cached[key]
 
 
 def _note(found: Search) -> str:
@@ -145,7 +145,7 @@ def evaluate_resolved(
     progress : callable, optional
         Called with the number of rows of each block that is done.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------

@@ -13,14 +13,14 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 
 MOST_ACCELERATORS = 16_384
-"""Largest number of accelerators that ``auto`` stands for, unless more are asked for. [-]"""
+"""Largest number of accelerators tried for ``auto`` by default. [-]"""
 STEPS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 """Ratios of neighbouring numbers of accelerators that are tried, from every number sold to powers of two. [-]"""
 _CUBES = re.compile(r"\s*(\d+)\s*d\s*of\s*(\d+)\s*", re.IGNORECASE)
 
 
 class Counts(NamedTuple):
-    """Numbers of accelerators that ``auto`` stands for, and those of them that were tried.
+    """Numbers of accelerators as machines are sold, and those of them that were tried.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ LOADS = ("concurrency", "batch_size", "request_rate")
 def load_steps(
     plans: Table, catalog: Catalog, num_points: int = NUM_POINTS
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of requests in flight at which plans are worth a look, from one per replica to what memory has room for.
+    """Numbers of requests in flight to try, from one per replica to as many as memory holds.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the word ``auto`` stands for in a plan: the values that the rules of plans allow, column by column."""
+"""Candidates of a search: the legal plans that a plan with ``auto`` cells expands to."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from xlperf.explore.mappings import (
 from xlperf.explore.space import MOST_PLANS, Rules, Space, TooMany, grid, space_of
 
 MOST_CANDIDATES = MOST_PLANS
-"""Plans that one plan with ``auto`` may stand for, unless more are allowed."""
+"""Most candidates of one plan by default. [-]"""
 COUNTS_SHARE = 16
 """Numbers of accelerators are tried in steps where all of them make more than this part of the plans allowed. [-]"""
 MAPPING: Mapping[str, tuple[str, ...]] = {
@@ -72,14 +72,14 @@ KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
 
 
 class Bounds(TypedDict, total=False):
-    """How many plans, and how many accelerators, ``auto`` stands for at the most."""
+    """Bounds of a search: most candidates of a plan, and most accelerators tried for ``auto``."""
 
     most: int
     most_accelerators: float
 
 
 class Candidates(NamedTuple):
-    """Plans that a plan with ``auto`` stands for.
+    """Candidates of a plan with ``auto`` cells.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Candidates(NamedTuple):
     searched : tuple of str
         Columns whose values were tried, in the order of the sheet.
     counts : Counts, optional
-        Numbers of accelerators, where ``auto`` stands for them.
+        Numbers of accelerators, where they are searched.
     even : bool
         Whether numbers of chunks of a stage were left out where chunks are not of one size, to have fewer plans.
     """
@@ -215,9 +215,9 @@ def candidates(
     most: int = MOST_CANDIDATES,
     most_accelerators: float = MOST_ACCELERATORS,
 ) -> Candidates:
-    """All plans that one plan stands for: its ``auto`` cells and columns with stated values in every combination.
+    """All legal combinations of the values of ``auto`` cells and of columns with stated values.
 
-    ``auto`` stands for: degrees that divide the accelerators, and what they share out (heads, experts, widths of
+    Tried for ``auto``: degrees that divide the accelerators, and what they share out (heads, experts, widths of
     experts, sequences); stages up to the layers, and chunks of them; micro batches that divide the batch of a
     replica, or powers of two up to 64 where the global batch is blank; the numbers of accelerators of
     :func:`xlperf.explore.auto_values.sold_counts`, in steps where all make too many plans; every word of a choice;
@@ -233,13 +233,13 @@ def candidates(
     values : mapping of str to array, optional
         Values to try for columns, in the units used inside: in place of ``auto`` or of a value.
     counts : array, optional
-        The only numbers of accelerators that ``auto`` stands for. [-]
+        The only numbers of accelerators tried for ``auto``. [-]
     num_points : int
         Loads that each plan gets afterwards. [-]
     most : int
         Plans at the most.
     most_accelerators : float
-        Largest number of accelerators that ``auto`` stands for. [-]
+        Largest number of accelerators tried for ``auto``. [-]
 
     Returns
     -------
@@ -357,7 +357,7 @@ def expanded(
     num_points: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
-    """Plans with every row that says ``auto`` replaced by all plans that it stands for.
+    """Plans with every row that says ``auto`` replaced by all its candidates.
 
     Parameters
     ----------
@@ -370,7 +370,7 @@ def expanded(
     num_points : int
         Loads that each plan gets afterwards. [-]
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Devices against the accelerators that they stand for: do the same constants give what was built?"""
+"""Validation of devices: derived rates and capacities against those that the accelerator states."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def search(
     limits: Sequence[str] = (),
     top: int = 10,
 ) -> pd.DataFrame:
-    """The best of the plans that cells with ``auto`` stand for.
+    """The best of all candidates of a plan with ``auto`` cells.
 
     Parameters
     ----------

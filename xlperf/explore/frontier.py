@@ -76,7 +76,7 @@ def points(
     Parameters
     ----------
     plans : Table
-        Inference plans; an ``auto`` stands for every value that the rules of plans allow.
+        Inference plans; ``auto`` means every legal value.
     catalog : Catalog
         What they refer to.
     values : mapping of str to array, optional
@@ -87,7 +87,7 @@ def points(
     progress : callable, optional
         Called with the number of points of each block that is done.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def frontier(
     progress : callable, optional
         Called with the number of points of each block that is done.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------
@@ -174,8 +174,8 @@ def _rivals(plans: Table, catalog: Catalog) -> list[np.ndarray]:
     return [np.array(rows, dtype=np.int64) for rows in groups.values()]
 
 
-def told_apart(found: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
-    """Columns of the plans that a reader needs to tell the points of a frontier apart.
+def distinguishing_columns(found: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
+    """Columns of the plans that distinguish the points of a frontier.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Mappings that ``auto`` stands for: which parallel degrees, batches and schedules are tried for a plan."""
+"""Candidate mappings: which parallel degrees, batches and schedules are tried for ``auto``."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def _result(kind: str, text: str, place: str) -> Column:
 
 
 def default_objective(plan: Table, searched: Sequence[str]) -> Objective:
-    """What a search of a plan makes best unless it is told.
+    """Default objective of a search.
 
     Training: the least step time; the most tokens per second and accelerator where the number of accelerators is
     searched or the global batch is blank, so that steps do not compare. Inference: the most output tokens per second

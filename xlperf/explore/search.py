@@ -1,4 +1,4 @@
-"""A search over plans: everything that ``auto`` and stated values stand for is evaluated, the best is kept."""
+"""Exhaustive search: every candidate of a plan is evaluated and the best is returned."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Search:
     limits : tuple of Limit
         What had to be kept.
     counts : Counts, optional
-        Numbers of accelerators that were tried, where ``auto`` stands for them.
+        Numbers of accelerators that were tried, where they are searched.
     lead : tuple of str and bool, optional
         The column of the plans that came before the objective, and whether more of it is better.
     note : str
@@ -176,7 +176,7 @@ def search(
     lead: Lead | None = None,
     **bounds: Unpack[Bounds],
 ) -> Search:
-    """The best of all plans that one plan stands for.
+    """The best of all candidates of a plan.
 
     Every plan is evaluated as any other. A plan that fits and keeps the limits and its own targets (of ttft and tpot)
     comes before one that does not; of these the one with the better objective, of equal ones that with less memory,
@@ -203,7 +203,7 @@ def search(
     lead : tuple of str and bool, optional
         As for :func:`ranked`.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------

@@ -67,7 +67,7 @@ def solve_plan(
     name : str
         A number column.
     values : array, optional
-        Values to try, in the unit used inside; None: what ``auto`` stands for, which the cell has to say.
+        Values to try, in the unit used inside; None: those of ``auto``, which the cell has to say.
     targets : sequence of Limit
         What results must keep beside the plan's own targets.
     largest : bool, default False
@@ -77,7 +77,7 @@ def solve_plan(
     progress : callable, optional
         Called with the number of plans of each block that is done.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def solve_catalog(
     progress : callable, optional
         Called with the number of plans of each block that is done.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------

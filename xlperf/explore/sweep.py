@@ -206,8 +206,8 @@ def _rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     given = plans.text("network")
     if "prefill_accelerator" in plans:
         other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
-        apart = (other >= 0) & (plans.filled("mode") == "disaggregated")
-        own, given = np.concatenate([own, other[apart]]), np.concatenate([given, given[apart]])
+        separate = (other >= 0) & (plans.filled("mode") == "disaggregated")
+        own, given = np.concatenate([own, other[separate]]), np.concatenate([given, given[separate]])
     accelerators = catalog.tables["accelerators"]
     if varied.sheet == "accelerators":
         derived = np.flatnonzero(accelerators.text("device")[own] != "")
@@ -275,7 +275,7 @@ def sweep(
     progress : callable, optional
         Called with the number of plans of each block that is done.
     **bounds : Bounds
-        How many plans, and how many accelerators, ``auto`` stands for at the most.
+        Most candidates of a plan, and most accelerators tried for ``auto``.
 
     Returns
     -------
