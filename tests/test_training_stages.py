@@ -12,7 +12,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.join import join
 from xlperf.engine.training import training_plan
 from xlperf.equations.model.model import layer_matrices
-from xlperf.equations.plan.pipeline import layers_dealt
+from xlperf.equations.plan.pipeline import layers_through_stage
 from xlperf.equations.training.stages import stages_of
 
 PLAN: dict[str, object] = {
@@ -46,8 +46,8 @@ def dealt_one_by_one(num_layers: int, head: float, stages: int) -> list[int]:
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 5, 8, 16])
 @pytest.mark.parametrize(("num_layers", "head"), [(16, 4.0), (28, 2.667), (32, 2.29), (80, 0.31)])
-def test_layers_dealt_are_those_of_the_loop(num_layers: int, head: float, stages: int) -> None:
-    ends = layers_dealt(np.arange(1, stages) * (num_layers + head) / stages, num_layers)
+def test_layers_through_a_stage_are_those_of_the_loop(num_layers: int, head: float, stages: int) -> None:
+    ends = layers_through_stage(np.arange(1, stages) * (num_layers + head) / stages, num_layers)
     dealt = np.diff(np.concatenate([[0.0], ends, [num_layers]]))
     assert dealt.tolist() == dealt_one_by_one(num_layers, head, stages)
 

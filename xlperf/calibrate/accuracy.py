@@ -30,7 +30,7 @@ _CROSS = (
     "configurations left out", "p90", "rows in the 80 % band", "configurations in it", "in one fitted without them",
 )  # fmt: skip
 _LEFT_OUT = ("left out", "rows", "quantity", "number", "median error", "p90", "median with them in the fit", "p90")
-_KERNELS = ("operation", "accelerator", "precision", "shapes held back", "median error", "p90", "asked for")
+_KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median error", "p90", "target")
 LONG = 50.0
 """Products that take less are not counted: their time is that of the launch. [us]"""
 BARS = {
@@ -79,7 +79,7 @@ class KernelError:
 
 
 def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
-    """Errors of the shapes that were held back from the fit.
+    """Errors of the shapes held out of the fit.
 
     Parameters
     ----------

@@ -33,6 +33,7 @@ FEWEST_ROWS = 8
 """Published rows below which a group gets no parameter of its own. [-]"""
 _MOST_EVALUATIONS = 30
 _STEP = 0.05
+_INSIDE = 0.1
 _NEGLIGIBLE = 1e-3
 
 
@@ -283,14 +284,14 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
         return np.concatenate([scaled.slopes(scaled.complete(point, start), data(point)), pooled[:, scaled.free]])
 
     low, high = scaled.low[scaled.free], scaled.high[scaled.free]
+    inside = np.minimum(_INSIDE, _INSIDE * (high - low))
     found = least_squares(
         residual,
-        np.clip(start[scaled.free], low, high),
+        np.clip(start[scaled.free], low + inside, high - inside),  # steps from a bound would be tiny
         jac=jacobian,
         bounds=(low, high),
         loss=_weighted_loss(scaled.problem.weights, spread, len(pooled)),
         f_scale=spread,
-        method="dogbox",
         x_scale="jac",
         ftol=1e-5 if scaled.problem.step > 1e-4 else 1e-8,
         max_nfev=_MOST_EVALUATIONS if scaled.problem.step > 1e-4 else 200,

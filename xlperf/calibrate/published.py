@@ -125,7 +125,7 @@ def read_published(path: str | Path) -> list[Published]:
     Parameters
     ----------
     path : path-like
-        File with the columns of ``published_columns.csv``; missing columns are blank, others are left alone unless
+        File with the columns of ``published_columns.csv``; missing columns are blank, others are ignored unless
         they look like a misspelt one.
 
     Returns

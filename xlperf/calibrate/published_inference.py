@@ -13,7 +13,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
-from xlperf.calibrate.published_models import ModelShelf
+from xlperf.calibrate.published_models import ModelNames
 from xlperf.calibrate.published_training import Refusal, plan_table, precision_choice
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.plan.precisions import PRECISIONS
@@ -119,7 +119,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     PublishedPlans
         Plans, and why the other rows are none.
     """
-    shelf = ModelShelf(catalog)
+    models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
     peaks = catalog.tables["accelerators"].number("peak_flop_rate_fp4")
     names = catalog.tables["accelerators"].text("accelerator").tolist()
@@ -130,7 +130,7 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     notes = np.full(len(published), "", dtype=object)
     for row in range(len(published)):
         try:
-            plan, said = _plan(published, row, shelf, accelerators, narrow)
+            plan, said = _plan(published, row, models, accelerators, narrow)
         except Refusal as refusal:
             reasons[row] = str(refusal)
             continue
@@ -144,19 +144,19 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
         np.full(len(rows), -1, dtype=np.int64),
         reasons,
         notes,
-        shelf.catalog(),
+        models.catalog(),
     )
     return without_infeasible(plans) if rows else plans
 
 
 def _plan(
-    published: Published, row: int, shelf: ModelShelf, accelerators: set[str], narrow: set[str]
+    published: Published, row: int, models: ModelNames, accelerators: set[str], narrow: set[str]
 ) -> tuple[dict[str, object], list[str]]:
     text = {name: values[row] for name, values in published.text.items()}
     number = {name: float(values[row]) for name, values in published.number.items()}
     if text["gpu"].casefold() not in accelerators:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
-    model, note, missing = shelf.name(published, row)
+    model, note, missing = models.name(published, row)
     if missing:
         raise Refusal(missing)
     said = [note] if note else []
@@ -170,7 +170,7 @@ def _plan(
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
-    if shelf.number(model, "num_experts") > 0.0:
+    if models.number(model, "num_experts") > 0.0:
         _experts(text, number, engine, said)
     _mapping(text, number, said)
     plan: dict[str, object] = {

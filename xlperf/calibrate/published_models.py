@@ -30,7 +30,7 @@ _WIDTH_STEP = 1024.0
 _SIZE_TOLERANCE = 0.01
 
 
-class ModelShelf:
+class ModelNames:
     """Gives every published row the name of a model, and makes the models that the catalog does not have.
 
     Parameters

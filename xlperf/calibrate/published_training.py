@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
-from xlperf.calibrate.published_models import ModelShelf
+from xlperf.calibrate.published_models import ModelNames
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -170,14 +170,14 @@ def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     PublishedPlans
         Rows of kind ``memory_ratio`` have a second plan to compare with: no sequence parallelism, no recomputation.
     """
-    shelf = ModelShelf(catalog)
+    models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
     rows, index, reference = [], [], []
     reasons = np.full(len(published), "", dtype=object)
     notes = np.full(len(published), "", dtype=object)
     for row in range(len(published)):
         try:
-            plan, said = _plan(published, row, shelf, accelerators)
+            plan, said = _plan(published, row, models, accelerators)
         except Refusal as refusal:
             reasons[row] = str(refusal)
             continue
@@ -197,7 +197,7 @@ def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
         np.array(reference, dtype=np.int64),
         reasons,
         notes,
-        shelf.catalog(),
+        models.catalog(),
     )
 
 
@@ -216,7 +216,7 @@ def plan_table(kind: str, rows: list[dict[str, object]], published: Published, i
 
 
 def _plan(
-    published: Published, row: int, shelf: ModelShelf, accelerators: set[str]
+    published: Published, row: int, models: ModelNames, accelerators: set[str]
 ) -> tuple[dict[str, object], list[str]]:
     text = {name: values[row] for name, values in published.text.items()}
     refused = _REFUSED.get(text["metric_kind"])
@@ -226,7 +226,7 @@ def _plan(
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
     where = tuple(text[name] for name in _MATCHED)
     layers, reference, _ = software_default(*where, "num_layers")
-    model, note, missing = shelf.name(published, row, {"num_layers": float(layers)} if layers else None)
+    model, note, missing = models.name(published, row, {"num_layers": float(layers)} if layers else None)
     if missing:
         raise Refusal(missing)
     said = [note] if note else []
@@ -247,7 +247,7 @@ def _plan(
             said.append(f"{column.replace('_', ' ')} not stated: {plan[column]:g} ({reference})")
     _degrees(plan, published, row)
     network = software_default(*where, "network")[0]
-    if network.casefold() in shelf.networks:
+    if network.casefold() in models.networks:
         plan["network"] = network
     plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
     _recipe(plan, text, where, said)
@@ -259,7 +259,7 @@ def _plan(
         value = software_default(*where, column)[0]
         if value:
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
-    if math.isnan(shelf.number(model, "num_mtp_layers")):
+    if math.isnan(models.number(model, "num_mtp_layers")):
         plan.pop("train_mtp", None)
     plan["recompute_modules"] = plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), "")
     if plan["recompute"] != "selective":

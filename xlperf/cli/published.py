@@ -26,10 +26,10 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     epilog=examples(
         "xlperf validate                                  the shipped rows, held to their tolerances",
         "xlperf validate training_published.csv -o errors.csv",
-        "xlperf validate --leave-out blackwell            predict a generation without its measurements",
-        "xlperf validate --leave-out vllm --leave-out sglang    and software without its own",
-        "xlperf validate --cross-validate                 rows that the constants were not fitted on, and the bands",
-        "xlperf validate --kernels                        kernels of shapes that were held back from the fit",
+        "xlperf validate --leave-out blackwell            refit without a generation and predict it",
+        "xlperf validate --leave-out vllm --leave-out sglang    likewise one software at a time",
+        "xlperf validate --cross-validate                 errors of held-out rows and configurations, and the bands",
+        "xlperf validate --kernels                        errors of held-out kernel shapes",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
     ),
 )
@@ -45,25 +45,25 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     "--leave-out",
     metavar="NAME",
     multiple=True,
-    help="Fit the calibration without this generation of accelerators, or this software, and predict its rows only; "
+    help="Refit the calibration without this generation of accelerators, or this software, and predict its rows; "
     "may be given several times, each is left out alone.",
 )
 @click.option(
     "--cross-validate",
     is_flag=True,
-    help="Fit the constants of software without a fifth of the shipped rows, five times, and show the errors of those "
-    "that were left out and how many lie in the 80 % band; kernels stay as they are.",
+    help="Five-fold cross-validation of the constants of software: errors of the rows and of the configurations "
+    "left out, and the share that lies in the 80 % band. Kernel constants are not refitted.",
 )
 @click.option(
     "--kernels",
     is_flag=True,
-    help="Show the errors of measured kernels whose shapes were held back from every fit. Exit code 1 where an "
-    "operation misses what is asked for.",
+    help="Show the errors on held-out kernel shapes, which are in no fit. Exit code 1 where an operation misses its "
+    "target.",
 )
 @click.option(
     "--baseline",
     is_flag=True,
-    help="Show the error of one constant MFU per accelerator and precision, fitted on the same training rows.",
+    help="Show, as a baseline, the error of one constant MFU per accelerator and precision, fitted on the same rows.",
 )
 @click.option(
     "--readme",
@@ -137,12 +137,15 @@ def validate(
         "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
     ),
 )
-@click.option("--fit", is_flag=True, help="Fit the constants; the same measurements give the same constants.")
+@click.option(
+    "--fit",
+    is_flag=True,
+    help="Fit the constants (robust pooled least squares); the same measurements give the same constants.",
+)
 @click.option(
     "--values-only",
     is_flag=True,
-    help="With --fit: keep which constants training stacks have and fit their values; the search for which they need "
-    "takes most of the time.",
+    help="With --fit: keep the constants that each training stack has and refit their values; no selection.",
 )
 @click.option(
     "--measurements",
@@ -173,8 +176,7 @@ def calibrate(
 ) -> None:
     """Show the calibration sheet, or with --fit make it anew.
 
-    Each constant says on which rows it was fitted and how far off those are that it was not fitted on. Rows of the
-    group "papers" are never fitted on.
+    Each constant states its fit set and its error on held-out rows. Rows of the group "papers" are never in a fit.
     """
     from xlperf.base.resources import workbook as shipped
 
@@ -225,7 +227,7 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
         errors = cross_validated_errors((measured.training, measured.inference), catalog, lambda _: done(1))
-    _show("Rows that were left out of the fit", "cross-validation", cross_validation_table(errors), readme)
+    _show("Cross-validation", "cross-validation", cross_validation_table(errors), readme)
     return 0
 
 
@@ -237,7 +239,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
     if readme is not None:
         _replace_table(Path(readme), _markdown("kernels", kernel_table(errors, whole=True)), "kernels")
-    _show("Kernels of shapes that were held back from the fit", "kernels", kernel_table(errors), None)
+    _show("Held-out kernel shapes", "kernels", kernel_table(errors), None)
     missed = [one for one in errors if one.missed and not one.accelerator]
     for one in missed:
         say(f"missed: {one.operation}: median {100.0 * one.median:.1f} %, asked for {100.0 * one.bar:.0f} %", err=True)
@@ -251,7 +253,9 @@ def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], read
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
     published = [rows for path in paths for rows in read_published(path)]
-    _show("Left out of the fit", "left-out", left_out_table(published, catalog, names)[0], readme)
+    _show(
+        "Generations and software left out of the fit", "left-out", left_out_table(published, catalog, names)[0], readme
+    )
     return 0
 
 

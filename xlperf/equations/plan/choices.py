@@ -1,4 +1,4 @@
-"""Choices of plans that equations tell apart: the code of a word is its position among the choices of its column.
+"""Choices of plans that equations distinguish: the code of a word is its position among the choices of its column.
 
 Each class is named for its column (``pipeline_schedule``), each code for its word (``zero-bubble``).
 """

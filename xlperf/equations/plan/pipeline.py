@@ -117,7 +117,7 @@ def first_stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> Array
     return np.asarray(np.maximum(even, full - np.floor(missing / 2.0)))
 
 
-def layers_dealt(work: Numeric, num_layers: Numeric) -> Array:
+def layers_through_stage(work: Numeric, num_layers: Numeric) -> Array:
     r"""Layers of all stages up to one that takes layers in order until its share of the work is exceeded.
 
     .. math:: N = \min(\lfloor w \rfloor + 1, L)
@@ -143,7 +143,7 @@ def layers_dealt(work: Numeric, num_layers: Numeric) -> Array:
     --------
     32 layers and an output head that counts as 2.4, on 3 stages: the twelfth layer exceeds a share of 11.47.
 
-    >>> float(layers_dealt(11.47, 32))
+    >>> float(layers_through_stage(11.47, 32))
     12.0
     """
     return np.asarray(np.minimum(np.floor(array(work)) + 1.0, array(num_layers)))

@@ -231,7 +231,7 @@ def _freed_inputs(setting: Setting) -> _Inputs:
 
 
 def _narrow_inputs(setting: Setting) -> _Inputs | None:
-    """Inputs of products that are kept narrow: in place of norm and activation outputs, beside the attention's."""
+    """Quantized inputs that GEMMs keep: instead of outputs of norms and activations, beside that of attention."""
     model, plan = setting.model, setting.plan
     if not some(plan.keeps_copies):
         return None

@@ -290,12 +290,12 @@ def used_families(model: Model, plan: TrainingPlan) -> dict[str, np.ndarray]:
 
 
 def tensor_times(setting: Setting, communication: Communication) -> Array:
-    """Tensor-parallel communication of one block that is waited for, forward and backward.
+    """Exposed tensor-parallel communication of one block, forward and backward.
 
     With sequence parallelism the backward pass gathers twice: the gradients of the output, and the input of which only
     the shard was kept (arXiv:2205.05198, section 4.2.2). Where nothing but gradients overlaps, that of the input runs
-    beside the gradients of the inputs and the reduction beside those of the weights; the gradients of the output are
-    waited for.
+    beside the gradients of the inputs and the reduction beside those of the weights; the gather of the gradients of
+    the output is exposed.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ def tensor_times(setting: Setting, communication: Communication) -> Array:
     Returns
     -------
     Array
-        Time that the rank waits, forward and backward, (rows, 2). [s]
+        Exposed time, forward and backward, (rows, 2). [s]
     """
     plan = setting.plan
     split = plan.sequence_parallel > 0
@@ -326,7 +326,7 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
     """Exposed context-parallel communication of one attention block, forward and backward.
 
     A ring hides each exchange behind the attention of the block that is already there; gathering and Ulysses'
-    exchanges are waited for. The backward pass moves keys, values and their gradients.
+    exchanges are exposed. The backward pass moves keys, values and their gradients.
 
     Parameters
     ----------
@@ -342,7 +342,7 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
     Returns
     -------
     Array
-        Time that the rank waits, forward and backward, (rows, 2). [s]
+        Exposed time, forward and backward, (rows, 2). [s]
     """
     plan = setting.plan
     size = plan.context_parallel

@@ -201,8 +201,8 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     """Casts of inputs, gradients and weights to the precision of the products, where that is narrower.
 
     A tensor is read, twice where the scale needs its largest element, and written in both layouts. A norm or an
-    activation finds that element itself, or writes narrow in place of wide where the scale is known before. What is
-    not kept is cast anew for each product, in the layout that it takes.
+    activation finds that element itself, or writes the quantized tensor at once where the scale is known before. What
+    is not kept is cast anew for each product, in the layout that it takes.
     """
     plan = setting.plan
     if not some(plan.quantized):

@@ -73,7 +73,7 @@ def optimizer_element_size(
     moment_size : numeric
         Bytes e_m of an element of a moment. [B]
     master_size : numeric
-        Bytes e_w of what is kept beside a narrow weight: 4 a copy in FP32, 2 the bits that it lacks, 0 nothing. [B]
+        Bytes e_w kept in addition to a 16-bit weight: 4 for an FP32 copy, 2 for the missing bits, 0 for none. [B]
 
     Returns
     -------
@@ -178,7 +178,7 @@ def _kept(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -
 def _activations(setting: Setting, contents: StageContents, modules: Array) -> tuple[Array, Array]:
     """Activations that the layers of each stage keep, and the peak with what passes beside them, (rows, 3). [B]
 
-    The peak is met while layers are computed again, or where the loss is: logits and their gradients, the stream
+    The peak is in the recomputation of layers or in the loss, with logits, their gradients, and the residual stream
     before and after its gather. ``modules`` are the MTP modules of the stages.
     """
     model, plan = setting.model, setting.plan

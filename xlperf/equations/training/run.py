@@ -13,7 +13,7 @@ from xlperf.equations.training.setting import WORD
 
 
 def num_steps(training_tokens: Numeric, global_batch_size: Numeric, sequence_length: Numeric) -> Array:
-    r"""Optimizer steps that see so many tokens.
+    r"""Optimizer steps of a run on a number of tokens.
 
     .. math:: n = \lceil T / (B s) \rceil
 
@@ -215,7 +215,7 @@ def run_time(steps: Numeric, step_time: Numeric, useful_share: Numeric) -> Array
 
 
 def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str, Array]:
-    """A whole run on so many tokens: what it saves and how often, and how long it takes.
+    """A whole training run: checkpoint size and interval, goodput and time.
 
     Checkpoints hold what is trained: the model with its MTP modules, or low-rank adapters alone.
 

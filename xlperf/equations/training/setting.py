@@ -124,7 +124,7 @@ class Setting:
 
     @cached_property
     def key_heads(self) -> Array:
-        """Heads of keys and values on a rank, latent attention apart, (rows,). [-]"""
+        """Heads of keys and values on a rank without latent attention, (rows,). [-]"""
         return ceil_div(self.model.num_query_groups, self.plan.tensor_parallel)
 
     @cached_property

@@ -19,7 +19,7 @@ from xlperf.equations.model.model import (
     router_parameters,
 )
 from xlperf.equations.model.transformer import expert_parameters
-from xlperf.equations.plan.pipeline import first_stage_layers, last_stage_layers, layers_dealt, stage_layers
+from xlperf.equations.plan.pipeline import first_stage_layers, last_stage_layers, layers_through_stage, stage_layers
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import AdapterParameters, adapter_parameters
 
@@ -145,12 +145,12 @@ class StageParameters(NamedTuple):
 
 
 def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
-    """Layers of the stages of a pipeline, MTP modules apart.
+    """Layers of the stages of a pipeline, excluding MTP modules.
 
     Split by cost, each stage takes layers until it exceeds its share of the work. Otherwise what the ends do not take
     is shared evenly by the stages in between. A trained MTP module counts with its output head as two layers of the
-    last stage, which has so many fewer of the model: for DeepSeek-V3 on 16 stages 4, 14 x 4 and 1, as Megatron-Bridge
-    lays it out.
+    last stage, which has two fewer of the model for each: for DeepSeek-V3 on 16 stages 4, 14 x 4 and 1, as
+    Megatron-Bridge lays it out.
 
     Parameters
     ----------
@@ -187,15 +187,15 @@ def _by_cost(model: Model, plan: TrainingPlan, even: StageLayers) -> StageLayers
     stages = plan.pipeline_parallel
     head = model.vocab_size * model.hidden_size / layer_matrices(model, experts_per_token=True)
     share = (model.num_layers + head) / stages
-    start = layers_dealt(share, model.num_layers)
+    start = layers_through_stage(share, model.num_layers)
     fullest = np.zeros_like(start)
     before = start
     for stage in range(2, int(np.max(np.where(plan.split_by_cost, stages, 1.0)))):
-        after = np.where(stage < stages, layers_dealt(stage * share, model.num_layers), before)
+        after = np.where(stage < stages, layers_through_stage(stage * share, model.num_layers), before)
         fullest, before = np.maximum(fullest, after - before), after
-    dealt = plan.split_by_cost & (stages > 1)
+    split = plan.split_by_cost & (stages > 1)
     found = StageLayers(start, fullest, model.num_layers - before)
-    return StageLayers(*(np.where(dealt, one, other) for one, other in zip(found, even, strict=True)))
+    return StageLayers(*(np.where(split, one, other) for one, other in zip(found, even, strict=True)))
 
 
 def _between(model: Model, plan: TrainingPlan) -> Array:
