@@ -360,12 +360,16 @@ def with_defaults(plan: TrainingPlan, model: Model, max_sequence_length: Array, 
         Data parallel: what the other degrees leave of the accelerators. Sequence parallel: where tensor parallel is
         above 1. Global batch: four micro-batches per stage and replica. Sequence: 4096 tokens, or the model's longest.
     """
+    filled: dict[str, np.ndarray] = {}
     for name, follows in BLANKS.items():
         values = getattr(plan, name)
         if some(np.isnan(values)):
-            plan = plan.replaced(**{name: np.where(np.isnan(values), follows(plan, max_sequence_length), values)})
+            filled[name] = np.where(np.isnan(values), follows(plan, max_sequence_length), values)
+            if name == "data_parallel":  # the only one that others follow from
+                plan = plan.replaced(data_parallel=filled[name])
     stated = np.where(plan.gradient_precision == GradientPrecision.FP32, FP32_SIZE, BF16_SIZE)
     return plan.replaced(
         mtp_layers=np.asarray(plan.train_mtp * model.num_mtp_layers),
         gradient_size=np.where(np.isnan(plan.gradient_precision), gradient_size, stated),
+        **filled,
     )
