@@ -236,10 +236,10 @@ def _identity(path: str | Path, reading: bool = True) -> Identity | None:
 
 
 def _shipped() -> Iterator[Path]:
-    """Files that xlperf itself reads: its code and tables, workbooks and templates."""
+    """Files that xlperf itself reads: its code and tables, workbooks and templates, not the page of figures."""
     for folder in shipped_folders():
         for path in folder.rglob("*"):
-            if path.suffix != ".pyc":
+            if path.suffix not in (".pyc", ".md"):
                 yield path
 
 
