@@ -236,10 +236,10 @@ def _identity(path: str | Path, reading: bool = True) -> Identity | None:
 
 
 def _shipped() -> Iterator[Path]:
-    """Files that xlperf itself reads: its code and tables, workbooks and templates."""
+    """Files that xlperf itself reads: its code and tables, workbooks and templates, not the page of figures."""
     for folder in shipped_folders():
         for path in folder.rglob("*"):
-            if path.suffix != ".pyc":
+            if path.suffix not in (".pyc", ".md"):
                 yield path
 
 
@@ -333,7 +333,7 @@ def vary_line(text: str) -> tuple[str, list[str]]:
 def varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
     """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.sweep import read_variation
+    from xlperf.explore.vary import read_variation
 
     found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if found.varied:
