@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -112,10 +112,11 @@ def choice_codes(kind: str, column: str) -> dict[str, float]:
 
 
 class _Declared(NamedTuple):
-    """A column of plans: its default as equations take it, the codes of a choice, and whether it names a row."""
+    """A column of plans: its default as equations take it, of what type, the codes of a choice, what names a row."""
 
     name: str
-    default: float | str
+    default: Any
+    dtype: type
     codes: dict[str, float] | None
     names_row: bool
 
@@ -127,7 +128,8 @@ def _declared(kind: str) -> tuple[_Declared, ...]:
         codes = choice_codes(kind, column.name) if column.kind == "choice" else None
         default = default_value(kind, column.name) if codes is None else codes[""]
         default = np.nan if default != default else default  # one NaN, which a dict finds again
-        found.append(_Declared(column.name, default, codes, column.kind == "reference"))
+        dtype = object if isinstance(default, str) else float
+        found.append(_Declared(column.name, default, dtype, codes, column.kind == "reference"))
     return tuple(found)
 
 
@@ -151,17 +153,20 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
     words: dict[str, np.ndarray] = {}
     absent: dict[float | str, np.ndarray] = {}
     stated = plans.columns
-    for name, default, codes, names_row in _declared(plans.kind):
+    for name, default, dtype, codes, names_row in _declared(plans.kind):
         if name not in stated:
             if default not in absent:  # columns with one default share an array: equations never write into it
-                absent[default] = np.full(len(plans), default, dtype=object if isinstance(default, str) else None)
+                absent[default] = np.full(len(plans), default, dtype=dtype)
             if not names_row:
                 columns[name] = absent[default]
             continue
         if codes is not None:
-            columns[name] = np.array(list(map(codes.__getitem__, stated[name].tolist())), dtype=np.float64)
-        elif not names_row:
-            columns[name] = plans.filled(name)
-        if isinstance(default, str) or codes is not None:
             words[name] = stated[name]
+            columns[name] = np.array(list(map(codes.__getitem__, stated[name].tolist())), dtype=np.float64)
+        elif dtype is float:
+            columns[name] = plans.number(name, default)
+        else:
+            words[name] = stated[name]
+            if not names_row:
+                columns[name] = plans.text(name, default)
     return record(columns, words, stated.keys())
