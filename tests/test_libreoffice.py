@@ -32,6 +32,7 @@ from xlperf.catalog.schema import results_of, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_servers
 from xlperf.workbook.build import read_tables, workbook_package
+from xlperf.workbook.question_look import SHEETS
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,41 @@ def compare_plans(office, path, catalog):
                     assert found == getattr(value, "code", value), (plans.kind, row, header)
                 compared += 1
     return compared
+
+
+def front_cells(office, path):
+    """Formulas of the front sheets: cell, what the file has beside it, what LibreOffice computed."""
+    formulas, stored = openpyxl.load_workbook(path), openpyxl.load_workbook(path, data_only=True)
+    for name in (*SHEETS, "calculation"):
+        shown = office.values(name, used(office, name))
+        for row in formulas[name].iter_rows():
+            for cell in row:
+                if cell.data_type == "f" and cell.row <= len(shown):
+                    yield (
+                        f"{name}!{cell.coordinate}",
+                        stored[name][cell.coordinate].value,
+                        shown[cell.row - 1][cell.column - 1],
+                    )
+
+
+def test_front_sheets_compute_what_the_file_shows_and_follow_an_entry(office, shipped):
+    office.open(shipped)
+    different = []
+    for place, stored, computed in front_cells(office, shipped):
+        same = stored == computed or (stored in (None, "", 0) and computed in (None, "", 0.0))
+        if not same and isinstance(stored, int | float) and isinstance(computed, float):
+            same = computed == pytest.approx(stored, rel=1e-12)
+        if not same:
+            different.append((place, stored, computed))
+    assert different == []
+    first = office.value("Serve", "F5")
+    office("enter", sheet="Serve", area="C11", value=20000)
+    assert office.value("Serve", "F5") != first and "20,000 users" in office.value("Serve", "F5")
+    office("enter", sheet="Serve", area="C6", value="DeepSek-V3")
+    line = office.value("Serve", "F5")
+    assert line.startswith("No answer") and "DeepSeek-V3" in line
+    assert office.value("Serve", "F9") == "\N{EN DASH}"
+    assert not any("#" in str(cell) for row in office.values("Serve", "A1:R33") for cell in row)
 
 
 def handle_cell(path):

@@ -13,7 +13,7 @@ from xlperf.addin.functions import STAND_INS
 from xlperf.base.errors import Fault, InputError, nearest, printable
 from xlperf.catalog.cells import as_number, is_blank, parse_header, plan_kind
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import Column, results_of, split_header, table_schema, unit_of
+from xlperf.catalog.schema import FORMS, Column, results_of, split_header, table_schema, unit_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Place, Table
@@ -134,7 +134,8 @@ def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
     elif not block:
         raise FunctionError("#VALUE!", "the plan is empty")
     elif len(block[0]) == 2:
-        card = [row for row in block if not all(is_blank(cell) for cell in row)]
+        # a form has headings between its rows; what it leaves blank is as if it were not there
+        card = [row for row in block if not (is_blank(row[1]) if kind in FORMS else all(map(is_blank, row)))]
         names, rows = [row[0] for row in card], [[row[1] for row in card]]
     else:
         names, rows = block[0], block[1:]

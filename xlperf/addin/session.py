@@ -38,7 +38,7 @@ from xlperf.addin.functions import STAND_INS, Argument, Function, functions
 from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import is_blank, shown, table_kind
-from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, results_of, split_header, table_schema
+from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, Column, results_of, split_header, table_schema
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 MOST_IN_CELLS = 200_000
 """Plans that the cells with auto of a plan may stand for: a few seconds of work."""
 TOP_PLANS = 10
+MOST_WORDS = 180
+"""Letters of a fault that the line of an answer has room for."""
 MOST_CATALOGS_KEPT = 8
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
@@ -86,6 +88,10 @@ class Engine:
         from xlperf.engine.operations import evaluate_operations
         from xlperf.engine.ownership import evaluate_servers
 
+        if rows.kind in FORMS:
+            from xlperf.explore.forms import evaluate_forms
+
+            return evaluate_forms(rows, catalog)
         if rows.kind == "servers":
             return evaluate_servers(rows)
         if rows.kind == "chiplets":
@@ -134,6 +140,7 @@ class Session:
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
+        self._frontiers: dict[str, Block] = {}
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
         """Block of cells that a worksheet function shows.
@@ -172,11 +179,21 @@ class Session:
             raise FunctionError("#VALUE!", f"{function.name} has {len(known)} arguments, got {len(arguments)}")
         cells = {argument.name: cell for argument, cell in zip_longest(known, arguments)}
         read = ((argument.kind, READERS[argument.kind](self, function, argument, cells)) for argument in known)
+        if function.answer == "frontier":  # asked for point by point
+            key = repr([cells[own.name] for own in known])
+            if key not in self._frontiers:
+                self._frontiers = {key: ANSWERS[function.answer](self, function, dict(read))}
+            return self._frontiers[key]
         if function.answer == "equation":
             return equation_block(function, [value for _, value in read])
         return ANSWERS[function.answer](self, function, dict(read))
 
     # --- catalogs
+
+    def install(self, catalog: Catalog) -> None:
+        """Take a catalog for the one that is meant where cells name none."""
+        if self._installed is not catalog:
+            self._installed, self._outcomes, self._frontiers = catalog, Outcomes(), {}
 
     def put(self, blocks: Sequence[Block]) -> str:
         """Handle of the installed catalog with these tables in the place of its own."""
@@ -327,7 +344,16 @@ def _value(session: Session, function: Function, given: Given) -> Block:
 def _quantity(session: Session, function: Function, given: Given) -> Block:
     outcome = session.outcome(given["rows"], given["catalog"])
     result = given.get("quantity", function.result)
+    if result == "answer":
+        cells = outcome.column(result)
+        return _column([f"No answer: {_in_short(c.message)}" if isinstance(c, CellError) else c for c in cells])
     return _column(outcome.words() if (function.rows, result) == ("chiplets", "reason") else outcome.column(result))
+
+
+def _in_short(message: str) -> str:
+    """A fault of a form in a line: without the name of the form, cut where it becomes a list."""
+    words = message.partition(", ")[2] if message.startswith(tuple(f"{form}, " for form in FORMS)) else message
+    return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 4].rpartition(' ')[0]} ..."
 
 
 def _results(session: Session, _: Function, given: Given) -> Block:
