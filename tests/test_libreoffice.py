@@ -109,10 +109,18 @@ def test_version_is_known(office):
 @pytest.mark.parametrize("hidden", [True, False], ids=["hidden", "with a window"])
 def test_every_cell_of_the_shipped_workbook_equals_the_engine_to_the_last_bit(office, shipped, hidden):
     office.open(shipped, hidden=hidden)
-    assert office("modified") is False
     compared = compare_plans(office, shipped, load_catalog(shipped))
     assert compared > 400
     assert not any("#NAME?" in row for name in office("sheets") for row in office.values(name, used(office, name)))
+
+
+def test_a_workbook_that_is_opened_counts_as_unmodified(office, tmp_path):
+    """One without charts, which LibreOffice itself marks as modified when their numbers are computed anew."""
+    tables = {kind: table for kind, table in read_tables(workbook()).items() if kind != "models"}
+    path = tmp_path / "plain.xlsx"
+    path.write_bytes(workbook_package({**tables, "training": [], "inference": []}))
+    office.open(path)
+    assert office("modified") is False
 
 
 def used(office, name):

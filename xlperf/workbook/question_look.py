@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openpyxl.chart import BarChart, Reference, ScatterChart, Series
+from openpyxl.chart.data_source import NumData, NumVal, StrData, StrRef, StrVal
 from openpyxl.chart.label import DataLabelList
 from openpyxl.chart.layout import Layout, ManualLayout
 from openpyxl.chart.shapes import GraphicalProperties
@@ -282,8 +283,10 @@ def line(colour: str = "", width: float = 1.0, dash: Any = None) -> LineProperti
 Shares = tuple[float, float, float, float]
 
 
-def place(chart: Any, sheet: Any, area: str, plot: Shares, legend: Shares | str = "") -> None:
+def place(chart: Any, sheet: Any, area: str, live: Live, plot: Shares, legend: Shares | str = "") -> None:
     """Put a chart over cells without a frame; plot and legend: left, top, width, height as shares of it."""
+    for series in chart.series:
+        _keep_points(series, live)
     edges: Any = range_boundaries(area)
     first, top, last, bottom = edges
     chart.anchor = TwoCellAnchor(editAs="oneCell")
@@ -303,6 +306,24 @@ def place(chart: Any, sheet: Any, area: str, plot: Shares, legend: Shares | str 
     x, y, w, h = plot
     chart.layout = Layout(ManualLayout("inner", "edge", "edge", x=x, y=y, w=w, h=h))
     sheet.add_chart(chart)
+
+
+def _keep_points(series: Any, live: Live) -> None:
+    """Keep the points of a series in the file, so that a viewer shows them without calculating."""
+    words = [series.tx and series.tx.strRef]
+    numbers = [source.numRef for source in (series.val, series.xVal, series.yVal) if source is not None]
+    if series.cat is not None:
+        own = series.cat.numRef or series.cat.strRef
+        series.cat.numRef, series.cat.strRef = None, StrRef(f=own.f)
+        words.append(series.cat.strRef)
+    for reference in filter(None, words):
+        found = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
+        shown = [StrVal(idx=at, v=str(value)) for at, value in enumerate(found) if isinstance(value, str)]
+        reference.strCache = StrData(ptCount=len(found), pt=shown)
+    for reference in numbers:
+        found = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
+        points = [NumVal(idx=at, v=repr(float(v))) for at, v in enumerate(found) if isinstance(v, float | int)]
+        reference.numCache = NumData(formatCode="General", ptCount=len(found), pt=points)
 
 
 def axis(

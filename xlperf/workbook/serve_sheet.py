@@ -227,7 +227,7 @@ def _charts(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     )
     axis(chart.x_axis, "token/s for a user", "0")
     axis(chart.y_axis, "token/s per accelerator", "#,##0", grid=True)
-    place(chart, sheet, "F14:K27", (0.14, 0.03, 0.83, 0.80), (0.56, 0.04, 0.40, 0.24))
+    place(chart, sheet, "F14:K27", live, (0.14, 0.03, 0.83, 0.80), (0.56, 0.04, 0.40, 0.24))
     heading(sheet, "M13", "What limits: share of each budget in use", "R", live)
     chart = bars(data, "D", (2, 6), "F G", (SKY, ORANGE), "0%", gap=45)
     for series, colour in zip(chart.series, (INK, ORANGE), strict=True):
@@ -235,7 +235,7 @@ def _charts(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     axis(chart.x_axis)
     axis(chart.y_axis, number="0%", hidden=True)
     chart.y_axis.scaling.max = 1.15
-    place(chart, sheet, "M14:R19", (0.26, 0.02, 0.72, 0.94))
+    place(chart, sheet, "M14:R19", live, (0.26, 0.02, 0.72, 0.94))
 
 
 def _others(sheet: Any, r: dict[str, str], live: Live) -> None:
