@@ -171,6 +171,37 @@ class Session:
             found = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
         return [[found.message if function is not None and function.says_faults else found]]
 
+    def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Cells that a function shows for other plans under the header of a call, evaluated together.
+
+        Parameters
+        ----------
+        name : str
+            A function that shows one cell for a plan.
+        arguments : sequence
+            Those of the call: plan, catalog, header.
+        rows : sequence of sequence
+            Cells of each plan.
+
+        Returns
+        -------
+        list
+            One cell per row; None for a row that needs a call of its own: blank, faulty or to be searched.
+        """
+        cells: list[Any] = [None] * len(rows)
+        function = functions().get(name)
+        sure = [number for number, row in enumerate(rows) if not any(map(_is_auto, row))]
+        if function is None or not function.is_per_plan or not sure:
+            return cells
+        with suppress(FunctionError, InputError):  # the call itself says what is wrong
+            _, catalog, header = [*arguments, None, None][:3]
+            key, content = self.catalog(catalog)
+            plans = read_block([rows[number] for number in sure], header)
+            outcomes = self._outcomes.together(key, plans, lambda table: self.engine.evaluate(table, content))
+            for number, outcome in zip(sure, outcomes, strict=False):  # blank rows at the end are no plans
+                cells[number] = None if outcome is None else _cells_of(function, outcome)[0]
+        return cells
+
     def _answered(self, function: Function, arguments: Sequence[Any]) -> Block:
         known = function.arguments
         if known[-1].kind == "tables":
@@ -334,11 +365,18 @@ Given = Mapping[str, Any]
 
 
 def _value(session: Session, function: Function, given: Given) -> Block:
-    plans: Plans = given["rows"]
-    result = STAND_INS.get((plans.kind, function.result), function.result)
-    if result not in results_of(plans.kind).by_name:
-        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {plans.kind} plans")
-    return _column(session.outcome(plans, given["catalog"]).column(result))
+    return _column(_cells_of(function, session.outcome(given["rows"], given["catalog"])))
+
+
+def _cells_of(function: Function, outcome: Outcome) -> Sequence[Any]:
+    """What a function shows for each plan."""
+    if function.answer == "check":
+        return outcome.words()
+    kind = outcome.plans.kind
+    result = STAND_INS.get((kind, function.result), function.result)
+    if result not in results_of(kind).by_name:
+        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
+    return outcome.column(result)
 
 
 def _quantity(session: Session, function: Function, given: Given) -> Block:
@@ -372,11 +410,15 @@ def _resolved(session: Session, plans: Plans, column: Column, catalog: Keyed) ->
     place = position_of(plans, column.name)
     cells = ["" if row[place] is None else row[place] for row in plans.rows]
     for number, cell in enumerate(cells):
-        if isinstance(cell, str) and cell.strip().lower() == "auto":
+        if _is_auto(cell):
             with suppress(InputError):  # the results of the row say what is wrong with it
                 table = session.engine.resolve(read_plans_of(plans, number, number + 1), catalog[1])
                 cells[number] = _plan_cells(table, column.name)[0]
     return cells
+
+
+def _is_auto(cell: object) -> bool:
+    return isinstance(cell, str) and cell.strip().casefold() == "auto"
 
 
 def _operators(session: Session, _: Function, given: Given) -> Block:
@@ -432,10 +474,10 @@ def _frontier(session: Session, _: Function, given: Given) -> Block:
     return _side_by_side(columns, cells)
 
 
-def _check(session: Session, _: Function, given: Given) -> Block:
+def _check(session: Session, function: Function, given: Given) -> Block:
     found = given["plan or table"]
     if isinstance(found, Plans):
-        return _column(session.outcome(found, given["catalog"]).words())
+        return _column(_cells_of(function, session.outcome(found, given["catalog"])))
     with_blocks(given["catalog"][1], [found])
     return [["ok"]]
 

@@ -224,13 +224,13 @@ class TrainingPlan(PlanColumns):
     def unknown_modules(self) -> np.ndarray:
         """Where a module to recompute is none of RECOMPUTE_MODULES. [-]"""
         codes, modules = self._modules
-        return np.asarray(np.array([not names <= set(RECOMPUTE_MODULES) for names in modules])[codes])
+        return np.asarray(np.array([not names <= set(RECOMPUTE_MODULES) for names in modules], dtype=bool)[codes])
 
     @cached_property
     def more_modules(self) -> np.ndarray:
         """Where selective recomputation covers more than the core of the attention. [-]"""
         codes, modules = self._modules
-        more = np.array([names != {"core_attention"} for names in modules])[codes]
+        more = np.array([names != {"core_attention"} for names in modules], dtype=bool)[codes]
         return np.asarray((self.recompute == Recompute.SELECTIVE) & more)
 
     @cached_property
