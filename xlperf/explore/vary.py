@@ -98,7 +98,7 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
         With every fault.
     """
     stated: list[tuple[object, Sequence[object]]] = []
-    ranges: list[tuple[str, np.ndarray]] = []
+    ranges: dict[int, tuple[str, np.ndarray]] = {}
     varied: list[Varied] = []
     auto: list[str] = []
     faults: list[Fault] = []
@@ -113,7 +113,7 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
             elif dot and sheet.strip():
                 raise InputError(Fault(place, f'"{sheet.strip()}" is none of the sheets {", ".join(SHEETS)}'))
             elif len(texts) == 1 and (ends := _ends(texts[0])) is not None:
-                ranges.append(_whole(kind, header, ends, place))
+                ranges[len(stated) + len(ranges)] = _whole(kind, header, ends, place)
             else:
                 stated.append((header, texts))
         except InputError as error:
@@ -125,7 +125,10 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
         faults += error.faults
     if faults:
         raise InputError(faults)
-    return Variation({**values, **dict(ranges)}, tuple(varied), tuple(auto))
+    columns = list(values.items())
+    for position, column in ranges.items():  # in the order of the lines
+        columns.insert(position, column)
+    return Variation(dict(columns), tuple(varied), tuple(auto))
 
 
 def _ends(text: str) -> tuple[str, str] | None:
