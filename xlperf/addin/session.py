@@ -450,7 +450,7 @@ def _search(session: Session, _: Function, given: Given) -> Block:
 def _frontier(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
-    from xlperf.explore.space import read_values
+    from xlperf.explore.vary import read_values
 
     plans: Plans = given["rows"]
     is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
