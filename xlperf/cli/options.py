@@ -72,8 +72,8 @@ catalog_option = click.option(
     "--catalog",
     metavar="WORKBOOK",
     type=InputFile(),
-    help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration); a sheet that it lacks "
-    "is the shipped one.",
+    help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration), or one as .csv or "
+    ".parquet whose first header names it, or a folder of these; what is lacking is the shipped one.",
 )
 
 output_option = click.option(
@@ -96,9 +96,8 @@ results_option = click.option(
 _most = click.option(
     "--most",
     type=click.IntRange(min=1, max=20_000_000),
-    default=1_000_000,
-    show_default=True,
-    help="Plans that the cells with auto of one row may stand for; more are refused. A million takes some 3 GiB.",
+    help="Refuse rows whose cells with auto stand for more plans than this. Default: no limit for a search, a million "
+    "for grids and frontiers.",
 )
 _most_accelerators = click.option(
     "--most-accelerators",
@@ -113,8 +112,9 @@ def bounds_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command ``--most`` and ``--most-accelerators``, as its argument ``bounds``."""
 
     @wraps(command)
-    def called(most: int, most_accelerators: int, **given: Any) -> Any:
-        return command(bounds={"most": most, "most_accelerators": most_accelerators}, **given)
+    def called(most: int | None, most_accelerators: int, **given: Any) -> Any:
+        bounds = {"most_accelerators": most_accelerators, **({} if most is None else {"most": most})}
+        return command(bounds=bounds, **given)
 
     return _most(_most_accelerators(called))
 
@@ -236,10 +236,10 @@ def _identity(path: str | Path, reading: bool = True) -> Identity | None:
 
 
 def _shipped() -> Iterator[Path]:
-    """Files that xlperf itself reads: its code and tables, workbooks and templates."""
+    """Files that xlperf itself reads: its code and tables, workbooks and templates, not the page of figures."""
     for folder in shipped_folders():
         for path in folder.rglob("*"):
-            if path.suffix != ".pyc":
+            if path.suffix not in (".pyc", ".md"):
                 yield path
 
 
@@ -307,10 +307,12 @@ def note_unread(given: str | None, own: str | None) -> None:
     InputError
         Where a workbook cannot be read, or the one that was given has no sheet of a catalog.
     """
-    from xlperf.catalog.read import unread_sheets
+    from xlperf.catalog.read import is_table_file, unread_sheets
     from xlperf.catalog.schema import EVERY_TABLE
     from xlperf.catalog.xlsx import Workbook
 
+    if given is not None and is_table_file(given):
+        given = None
     for path in dict.fromkeys(filter(None, (own, given))):
         with Workbook(path) as book:
             unread = unread_sheets(book)
@@ -331,7 +333,7 @@ def vary_line(text: str) -> tuple[str, list[str]]:
 def varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
     """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.sweep import read_variation
+    from xlperf.explore.vary import read_variation
 
     found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if found.varied:

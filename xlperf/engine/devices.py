@@ -12,11 +12,11 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.columns import columns_of
-from xlperf.equations.hardware.derived_device import PRECISIONS, DerivedDevice, Technologies, derived_device
+from xlperf.equations.hardware.derived_device import PEAKS, DerivedDevice, Technologies, derived_device
 from xlperf.equations.plan.rules import Remark, remarks_of_rows
 
 _FILLED = {
-    **{f"peak_flop_rate_{name}": f"peak_flop_rate_{name}" for name in PRECISIONS},
+    **{f"peak_flop_rate_{name}": f"peak_flop_rate_{name}" for name in PEAKS},
     "num_multiprocessors": "num_multiprocessors",
     "clock_rate": "sustained_clock_rate",
     "memory_capacity": "memory_capacity",

@@ -10,12 +10,12 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
-from xlperf.equations.hardware.derived_device import PRECISIONS
+from xlperf.equations.hardware.derived_device import PEAKS
 
 TOLERANCE = 0.20
 """Largest relative difference that is let pass: budgets say no more than this."""
 COMPARED = (
-    *(f"peak_flop_rate_{name}" for name in PRECISIONS if name != "fp32"),
+    *(f"peak_flop_rate_{name}" for name in PEAKS if name != "fp32"),
     "memory_bandwidth",
     "memory_capacity",
     "l2_capacity",

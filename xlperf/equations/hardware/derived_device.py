@@ -13,7 +13,8 @@ import numpy as np
 from xlperf.base.arrays import Array, Columns, divide
 from xlperf.equations.hardware import budgets
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
+PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
+"""Names of peak rates: ``flop_per_clock_<name>`` of a core, ``peak_flop_rate_<name>`` of its device."""
 _ROUNDING = 1e-12
 _CORE_ROUNDING = 1e-9
 
@@ -153,10 +154,7 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
     results = {
         "num_multiprocessors": cores.number,
         "sustained_clock_rate": clock,
-        **{
-            f"peak_flop_rate_{name}": cores.number * clock * getattr(core, f"flop_per_clock_{name}")
-            for name in PRECISIONS
-        },
+        **{f"peak_flop_rate_{name}": cores.number * clock * getattr(core, f"flop_per_clock_{name}") for name in PEAKS},
         "l2_capacity": cache,
         "l2_bandwidth": cores.number * clock * core.cache_bytes_per_clock,
         "shared_memory_capacity": core.shared_memory_capacity,
