@@ -49,7 +49,7 @@ class _Targets(NamedTuple):
         first = steady.first_token + spent
         each = np.where(self.tokens > 0.0, steady.decode_time / np.maximum(self.tokens, 1.0), 0.0)
         within = steady.first_token + steady.queue_time + steady.decode_time
-        rate = steady.rate * within / (first + steady.decode_time)
+        rate = steady.rate * (within / (first + steady.decode_time))
         return np.asarray((first <= self.first) & (each <= self.token)), np.asarray(rate)
 
 
