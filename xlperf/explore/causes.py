@@ -33,7 +33,7 @@ class Change:
     columns : tuple of str
         Columns that change.
     value : str
-        A value for each column with ``/`` between, or a factor for all of them, as ``x0.9``.
+        A value for each column with ``/`` between, ``-`` for blank; or a factor for all of them, as ``x0.9``.
     prior : float
         Probability before anything is measured; the values of a cause share its own.
     """
@@ -58,7 +58,7 @@ class Change:
             place = "" if self.sheet in (PLAN, RESULTS) else f"{self.sheet} "
             return f"{place}{named} {self.value}"
         pairs = zip(self.columns, self.value.split("/"), strict=True)
-        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs)
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs if value != "-")
 
 
 @cache
@@ -162,8 +162,8 @@ class Variants:
                     columns[name] = np.where(rows_, changed, columns[name])
             return
         for name, text in zip(change.columns, change.value.split("/"), strict=True):
-            value = _plan_value(self.plan.kind, name, text)
-            blank: object = "" if schema[name].is_text else float("nan")
+            blank: float | str = "" if schema[name].is_text else float("nan")
+            value = blank if text == "-" else _plan_value(self.plan.kind, name, text)
             before = columns.get(name, np.full(len(rows_), blank, dtype=object if schema[name].is_text else float))
             columns[name] = np.where(rows_, value, before).astype(before.dtype)
 

@@ -24,14 +24,14 @@ BANDED = {"training": "step_time", "inference": "tpot"}
 SPREADS = (
     ("ttft|queue_time|prefill_time", 1.5),
     ("memory", 1.12),
-    ("time_|decode_time|layer_time", 1.25),
+    ("time_|decode_time", 1.25),
 )
 """80 % of measurements of results without a band lie within this factor of predictions (sheet of validation; time_:
 heuristic, this work): pattern of the name, factor. [-]"""
 LEAST_SPREAD = 1.02
 """Factor within which 80 % of repeated measurements lie: no band is narrower. [-]"""
-CANCELLED = 0.5
-"""Share of the error of a prediction (in logarithms) that remains in the ratio of two runs: heuristic, this work. [-]"""
+CANCELLED = 0.7
+"""Share of the error of a prediction (its logarithm) that stays in the ratio of two runs: heuristic, this work. [-]"""
 SMALL_PART = 0.01
 """Share of the whole time below which the size of a part says nothing. [-]"""
 LARGE = 0.25
@@ -40,7 +40,7 @@ _MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
 
 
 class Measured(NamedTuple):
-    """A result that was measured, in the unit used inside; ``before``: the same of the run before the change, or NaN."""
+    """A result that was measured, in the unit used inside; ``before``: that of the run before the change, or NaN."""
 
     objective: Objective
     value: float
@@ -236,13 +236,13 @@ def _spreads(kind: str, results: Table, one: Measured) -> Array:
     value = results.number(base)
     down, up = value / results.number(f"{base}_low"), results.number(f"{base}_high") / value
     ends = (up, down) if one.objective.larger else (down, up)
-    return np.nan_to_num(np.stack(ends, axis=-1), nan=SPREADS[1][1])
+    return np.asarray(np.nan_to_num(np.stack(ends, axis=-1), nan=SPREADS[1][1]))
 
 
 def _weights(
     variants: Variants, results: Table, predicted: Array, widths: Array, measured: Sequence[Measured]
 ) -> Array:
-    """Prior times likelihood of each variant; 0 where it is illegal, changes nothing, or no more than one of its two."""
+    """Prior times likelihood of each variant; 0 where it is illegal, or one of its changes alters nothing."""
     whole = SMALL_PART * results.number(BANDED[results.kind.removesuffix("_results")])[0]
     weights = np.array([change.prior for change in variants.tried] + [1.0])
     found = weights[variants.first] * weights[variants.second]
@@ -257,10 +257,11 @@ def _weights(
     for member in (variants.first, variants.second):
         other = np.where(member == variants.first, variants.second, variants.first)
         without = np.where(other == NONE, 0, single[other])
-        same = np.all(np.abs(predicted / predicted[:, without] - 1.0) < 1e-3, axis=0) & (member != NONE)
+        alike = np.abs(predicted - predicted[:, without]) <= 1e-3 * np.abs(predicted[:, without])
+        same = np.all(alike, axis=0) & (member != NONE)
         found = np.where(same, 0.0, found)
     found[0] = 0.0
-    return np.nan_to_num(found)
+    return np.asarray(np.nan_to_num(found))
 
 
 def _ranked(variants: Variants, weights: Array) -> list[tuple[int, float]]:
