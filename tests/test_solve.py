@@ -20,7 +20,8 @@ from xlperf.engine import evaluate
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search
 from xlperf.explore.solve import PRECISION, solve_catalog, solve_plan
-from xlperf.explore.sweep import changed_catalog, read_variation, sweep
+from xlperf.explore.sweep import Sweep, sweep
+from xlperf.explore.vary import changed_catalog, read_variation
 
 H100 = "H100-SXM-80GB"
 TRAIN: dict[str, Any] = {
@@ -103,7 +104,7 @@ def test_lines_that_are_none(line: str, words: str) -> None:
 def test_a_sweep_evaluates_as_edited_sheets_do(catalog: Catalog) -> None:
     plans = table(TRAIN, {**TRAIN, "name": "b", "tensor parallel": 4})
     asked = varied("training", "global batch size=96,192", "accelerators.memory bandwidth=2,3.35")
-    found = sweep(plans, catalog, asked.values, asked.varied)
+    found = sweep(Sweep(plans, catalog, asked.values, asked.varied))
     assert len(found.plans) == len(found.results) == 8
     assert found.plans["name"].tolist() == ["a", "a", "b", "b"] * 2
     assert found.plans["global_batch_size"].tolist() == [96.0, 192.0] * 4
@@ -142,7 +143,7 @@ def test_auto_is_chosen_anew_at_each_point(catalog: Catalog) -> None:
     plans = table({**TRAIN, "model": "Meta-Llama-3.1-70B", "num accelerators": 64, "tensor parallel": "auto",
                    "global batch size": 64})  # fmt: skip
     asked = varied("training", "accelerators.memory capacity=x1,x3")
-    found = sweep(plans, catalog, asked.values, asked.varied)
+    found = sweep(Sweep(plans, catalog, asked.values, asked.varied))
     for row, factor in enumerate((1.0, 3.0)):
         own = changed_catalog(catalog, plans, [(asked.varied[0], factor)])
         best = search(plans, own)
@@ -154,7 +155,7 @@ def test_auto_is_chosen_anew_at_each_point(catalog: Catalog) -> None:
 def test_both_accelerators_of_separate_pools_are_changed(catalog: Catalog) -> None:
     row = {**SERVE, "tensor parallel": 8, "num accelerators": 16, "mode": "disaggregated",
            "prefill accelerators": 8, "prefill accelerator": H100}  # fmt: skip
-    found = sweep(table(row), catalog, {}, varied("inference", "accelerators.memory bandwidth=x1,x2").varied)
+    found = sweep(Sweep(table(row), catalog, {}, varied("inference", "accelerators.memory bandwidth=x1,x2").varied))
     assert found.results["tpot"][1] < found.results["tpot"][0]
     assert found.results["prefill_time"][1] < found.results["prefill_time"][0]
     changed = changed_catalog(catalog, table(row), [(found_varied, 2.0) for found_varied in
@@ -176,8 +177,8 @@ def test_numbers_that_cannot_be_changed_are_refused(catalog: Catalog) -> None:
     with pytest.raises(InputError, match=r"models\.num experts is blank there: give values, not factors"):
         changed_catalog(catalog, table(TRAIN), [(experts, 2.0)])
     many = varied("training", "global batch size=1..1000000", "networks.latency=x1,x2")
-    with pytest.raises(InputError, match="the sweep has 2,000,000 plans, more than 1,000,000"):
-        sweep(table(TRAIN), catalog, many.values, many.varied)
+    with pytest.raises(InputError, match="the sweep has 2,000,000 plans, more than 1,000,000 here"):
+        sweep(Sweep(table(TRAIN), catalog, many.values, many.varied))
 
 
 # --- inverse questions

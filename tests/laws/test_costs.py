@@ -27,7 +27,7 @@ from xlperf.equations.cost.tokens import Terms, mean_terms
 from xlperf.explore.frontier import points
 from xlperf.explore.objectives import SHORT
 from xlperf.explore.search import search
-from xlperf.explore.sweep import sweep
+from xlperf.explore.sweep import Sweep, sweep
 from xlperf.workbook.build import table_of
 from xlperf.workbook.report import report_workbook
 from xlperf.workbook.tables import data_rows
@@ -233,7 +233,7 @@ def test_search_sweep_and_frontier_show_the_cost_of_evaluate() -> None:
     values = {"concurrency": np.array([4.0, 16.0, 64.0])}
     table = table_of("inference", [plan])
     found = search(table, catalog(), "cost", values=values, top=3)
-    every = sweep(table, catalog(), values)
+    every = sweep(Sweep(table, catalog(), values))
     edge = points(table, catalog(), values)
     assert found.objective.column.name == ALL_IN["inference"]
     for taken, shown in ((found.plans, found.results), (every.plans, every.results), (edge.plans, edge.results)):
@@ -251,7 +251,7 @@ def test_cheapest_by_search_counts_the_pool_that_prefills() -> None:
     plan = {**MIXED, "prefill_accelerator": "", "num_accelerators": 64, "prefill_tensor_parallel": 4}
     table = table_of("inference", [plan])
     sizes = np.arange(4.0, 64.0, 4.0)
-    every = sweep(table, catalog(), {"prefill_accelerators": sizes}).results
+    every = sweep(Sweep(table, catalog(), {"prefill_accelerators": sizes})).results
     found = search(table, catalog(), "cost", values={"prefill_accelerators": sizes})
     fits = every["fits"] == 1.0
     assert found.results[ALL_IN["inference"]][0] == every[ALL_IN["inference"]][fits].min()

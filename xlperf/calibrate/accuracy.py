@@ -22,7 +22,8 @@ from xlperf.catalog.catalog import Catalog
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""
 MARKERS = {
-    name: (f"<!-- {name}: begin -->", f"<!-- {name}: end -->") for name in ("cross-validation", "left-out", "kernels")
+    name: (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
+    for name in ("cross-validation", "left-out", "kernels", "choice")
 }
 FEWEST_SHOWN = 10
 _CROSS = (

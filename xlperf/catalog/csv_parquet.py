@@ -7,7 +7,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.base.files import replaced
 from xlperf.catalog.cells import factorise
 from xlperf.catalog.parse import Coded
+from xlperf.catalog.schema import split_header, table_schema
 
 MOST_CELLS = 64 * 10**6
 """Values that the columns of plans may hold together: compressed, they may take a few bytes of the file. [-]"""
@@ -239,6 +241,52 @@ def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
     if stated is not None:
         next(reader)
     return _read(reader, shown)
+
+
+def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
+    """Add a row to a catalog table as CSV, which is made where there is none; columns that it lacks are added.
+
+    Parameters
+    ----------
+    path : Path
+        File; replaced whole.
+    kind : str
+        Kind of the table, such as ``models``.
+    row : mapping
+        Values by column, in the units of the schema; columns with another unit in their header are refused.
+
+    Returns
+    -------
+    int
+        Line of the row, counted from 1.
+
+    Raises
+    ------
+    InputError
+        Where the file is a table of another kind, the name is taken, or a header has another unit.
+    """
+    declared = table_schema(kind)
+    lines: list[list[str]] = []
+    if path.exists():
+        lines = list(csv.reader(io.StringIO(_decoded(_bytes(path, path.name), path.name))))
+    headers = [split_header(cell) for cell in lines[0]] if lines else []
+    if lines and (not headers or headers[0][0] != declared.key.name):
+        raise InputError(Fault(path.name, f'is no table of {kind}: its first header must be "{declared.key.name}"'))
+    for name, symbol in headers:
+        if name in row and symbol is not None and symbol != declared.by_name[name].unit:
+            problem = f"has {name.replace('_', ' ')} in {symbol}; write it in {declared.by_name[name].unit}"
+            raise InputError(Fault(path.name, problem))
+    if any(line and line[0].strip().casefold() == str(row[declared.key.name]).casefold() for line in lines[1:]):
+        raise InputError(Fault(path.name, f'"{row[declared.key.name]}" is there already; give the row another name'))
+    names = [name for name, _ in headers]
+    added = [column for column in declared.columns if column.name in row and column.name not in names]
+    top = [*(lines[0] if lines else []), *(column.header for column in added)]
+    names += [column.name for column in added]
+    values = [row.get(name, "") for name in names]
+    written = [harmless(value) if isinstance(value, str) else repr(value) for value in values]
+    with replaced(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([top, *lines[1:], written])
+    return len(lines[1:]) + 2
 
 
 def harmless(text: str) -> str:

@@ -18,6 +18,7 @@ from xlperf.catalog.xlsx import Cells, ListObject, Workbook
 
 MOST_ROWS = 200_000
 """Rows that are read of one sheet. [-]"""
+_TABLE_FILES = (".csv", ".tsv", ".parquet")
 _FOR_READERS = frozenset({"start", "tco", "checks", "study"})  # sheets that xlperf writes and does not read
 
 
@@ -110,12 +111,12 @@ def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
 
 
 def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[list[Table], list[Fault]]:
-    """Catalog sheets of a workbook, with every fault of all of them.
+    """Catalog sheets of a workbook, or catalog tables as CSV or Parquet, with every fault of all of them.
 
     Parameters
     ----------
     path : path-like
-        Workbook.
+        Workbook; a .csv or .parquet table whose first header names its kind; or a folder of such tables.
     required : bool
         Whether a missing sheet is a fault.
 
@@ -126,6 +127,8 @@ def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[l
     """
     tables: list[Table] = []
     faults: list[Fault] = []
+    if is_table_file(path):
+        return _read_table_files(Path(path))
     with Workbook(path) as book:
         for kind in EVERY_TABLE:
             sheet = book.sheet(kind)
@@ -135,6 +138,39 @@ def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[l
                 continue
             _read_sheet(book, sheet, kind, tables, faults)
     return tables, faults
+
+
+def is_table_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a catalog is a table as CSV or Parquet, or a folder of them, rather than a workbook."""
+    return Path(path).is_dir() or Path(path).suffix.casefold() in _TABLE_FILES
+
+
+def _read_table_files(path: Path) -> tuple[list[Table], list[Fault]]:
+    """Catalog tables of a file or of a folder; the first header of each names its kind."""
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.casefold() in _TABLE_FILES)
+    if not files:
+        raise InputError(Fault(str(path), "holds no .csv or .parquet table"))
+    tables: dict[str, Table] = {}
+    faults: list[Fault] = []
+    for file in files:
+        table, found = _read_rows(file, None, _catalog_kind, "catalog rows")
+        if table.kind in tables:
+            faults.append(Fault(file.name, f"is a second table of {table.kind}; put them into one"))
+        tables.setdefault(table.kind, table)
+        faults += found
+    return list(tables.values()), faults
+
+
+def _catalog_kind(name: str, header: Sequence[object]) -> str:
+    names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
+    kind = next((kind for kind in EVERY_TABLE if names and names[0] == table_schema(kind).key.name), "")
+    if not kind:
+        keys = ", ".join(table_schema(kind).key.name for kind in EVERY_TABLE)
+        problem = f"the first header must name the kind of table ({keys}), got {', '.join(names[:1]) or 'nothing'}"
+        raise InputError(Fault(name, problem))
+    return kind
 
 
 def read_plan_tables(

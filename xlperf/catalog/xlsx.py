@@ -182,6 +182,7 @@ class Workbook:
         if not self.package.has(main):
             self.package.close()
             raise self.package.damaged(main)
+        self.main = main
         self._relations = self.package.relations(main)
         self.package.parse(main, self._workbook_element)
 
@@ -209,6 +210,10 @@ class Workbook:
         """The sheet of a name as the workbook spells it; names are compared without case."""
         wanted = name.strip().casefold()
         return next((sheet for sheet in self._parts if sheet.strip().casefold() == wanted), None)
+
+    def part(self, sheet: str) -> str:
+        """Part of the package that holds a sheet."""
+        return self._parts[sheet]
 
     def tables(self, sheet: str) -> list[ListObject]:
         """Excel tables of a sheet."""

@@ -22,6 +22,7 @@ from xlperf.cli.hardware import device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
+from xlperf.cli.rows import accelerator, model
 from xlperf.cli.search import search, solve, sweep
 from xlperf.cli.sheets import check, install, new, show, uninstall
 
@@ -71,6 +72,8 @@ for _command in (
     sweep,
     solve,
     new,
+    model,
+    accelerator,
     check,
     show,
     validate,

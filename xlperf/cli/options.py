@@ -72,8 +72,8 @@ catalog_option = click.option(
     "--catalog",
     metavar="WORKBOOK",
     type=InputFile(),
-    help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration); a sheet that it lacks "
-    "is the shipped one.",
+    help="Workbook with catalog sheets (accelerators, networks, models, prices, calibration), or one as .csv or "
+    ".parquet whose first header names it, or a folder of these; what is lacking is the shipped one.",
 )
 
 output_option = click.option(
@@ -236,10 +236,10 @@ def _identity(path: str | Path, reading: bool = True) -> Identity | None:
 
 
 def _shipped() -> Iterator[Path]:
-    """Files that xlperf itself reads: its code and tables, workbooks and templates."""
+    """Files that xlperf itself reads: its code and tables, workbooks and templates, not the page of figures."""
     for folder in shipped_folders():
         for path in folder.rglob("*"):
-            if path.suffix != ".pyc":
+            if path.suffix not in (".pyc", ".md"):
                 yield path
 
 
@@ -307,10 +307,12 @@ def note_unread(given: str | None, own: str | None) -> None:
     InputError
         Where a workbook cannot be read, or the one that was given has no sheet of a catalog.
     """
-    from xlperf.catalog.read import unread_sheets
+    from xlperf.catalog.read import is_table_file, unread_sheets
     from xlperf.catalog.schema import EVERY_TABLE
     from xlperf.catalog.xlsx import Workbook
 
+    if given is not None and is_table_file(given):
+        given = None
     for path in dict.fromkeys(filter(None, (own, given))):
         with Workbook(path) as book:
             unread = unread_sheets(book)
@@ -331,7 +333,7 @@ def vary_line(text: str) -> tuple[str, list[str]]:
 def varied(table: Table, vary: Sequence[str]) -> tuple[Table, dict[str, np.ndarray]]:
     """Plans whose columns of ``--vary COLUMN=auto`` say so, and the values of the other ones."""
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.sweep import read_variation
+    from xlperf.explore.vary import read_variation
 
     found = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if found.varied:

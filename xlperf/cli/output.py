@@ -11,6 +11,7 @@ import csv
 import io
 import math
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,8 +86,15 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
         yield lambda _done: None
         return
     if length:
-        with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
-            yield bar.update
+        start = time.monotonic()
+        with click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True) as bar:
+
+            def advanced(done: int) -> None:
+                rate = (bar.pos + done) / max(time.monotonic() - start, 1e-3)
+                bar.label = f"{label}, {rounded(rate)}/s"
+                bar.update(done)
+
+            yield advanced
         return
     count = 0
 
@@ -272,13 +280,8 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
         writer.writerows(zip(*(texts(column, values) for column, values in block), strict=True))
 
 
-def _write_parquet(path: Path, blocks: Iterable[list[Part]]) -> None:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ModuleNotFoundError:
-        raise InputError(Fault("pyarrow", "is not installed, Parquet needs it: pip install pyarrow")) from None
-
+def _write_parquet(path: Path | IO[bytes], blocks: Iterable[list[Part]]) -> None:
+    pa, pq = _pyarrow()
     writer = None
     try:
         for block in blocks:
@@ -291,6 +294,57 @@ def _write_parquet(path: Path, blocks: Iterable[list[Part]]) -> None:
                 schema = pa.schema(fields)
                 writer = pq.ParquetWriter(path, schema)
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError:
+        raise InputError(Fault("pyarrow", "is not installed, Parquet needs it: pip install pyarrow")) from None
+    return pa, pq
+
+
+def write_block(stream: IO[bytes], block: list[Part], suffix: str) -> None:
+    """Write columns of one length as a whole file.
+
+    Parameters
+    ----------
+    stream : binary stream
+        Where to.
+    block : list of (Column, array)
+        Columns, in the units used inside.
+    suffix : str
+        ``.csv`` or ``.parquet``.
+    """
+    if suffix == ".parquet":
+        _write_parquet(stream, [block])
+        return
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+    _write_csv(text, [block])
+    text.detach()
+
+
+def joined_parquet(path: Path, files: Iterable[Path]) -> None:
+    """Write the rows of Parquet files of one schema below each other, in the memory of one of them.
+
+    Parameters
+    ----------
+    path : Path
+        File to write.
+    files : iterable of Path
+        At least one.
+    """
+    _, pq = _pyarrow()
+    writer = None
+    try:
+        for file in files:
+            table = pq.read_table(file)
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
     finally:
         if writer is not None:
             writer.close()

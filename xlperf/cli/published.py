@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.csv_parquet import harmless
 from xlperf.cli.options import Command, EditedFile, InputFile, OutputFile, catalog_of, catalog_option, examples
 from xlperf.cli.output import STANDARD, parts, progress, say, standard_output, text_table, write_sheets, wrote
 
@@ -30,6 +33,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate --leave-out vllm --leave-out sglang    likewise one software at a time",
         "xlperf validate --cross-validate                 errors of held-out rows and configurations, and the bands",
         "xlperf validate --kernels                        errors of held-out kernel shapes",
+        "xlperf validate --choice                         is the plan ranked first the right one, as measured",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
     ),
 )
@@ -61,6 +65,13 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     "target.",
 )
 @click.option(
+    "--choice",
+    is_flag=True,
+    help="Instead of errors: in groups of measured alternatives (mappings, engines, most throughput under a limit of "
+    "TPOT), how much slower than the best the plan ranked first is, and how often a limit is broken; -o writes a line "
+    "per choice.",
+)
+@click.option(
     "--baseline",
     is_flag=True,
     help="Show, as a baseline, the error of one constant MFU per accelerator and precision, fitted on the same rows.",
@@ -78,6 +89,7 @@ def validate(
     leave_out: tuple[str, ...],
     cross_validate: bool,
     kernels: bool,
+    choice: bool,
     baseline: bool,
     readme: str | None,
     catalog: str | None,
@@ -96,6 +108,8 @@ def validate(
     if (cross_validate or kernels) and (files or leave_out or baseline or output or (cross_validate and kernels)):
         raise click.UsageError("--cross-validate and --kernels take the shipped measurements and no other option but "
                                "--readme and --catalog")  # fmt: skip
+    if choice and (leave_out or baseline or cross_validate or kernels):
+        raise click.UsageError("--choice goes with files, -o, --readme and --catalog only")
     if len(leave_out) > 1 and output is not None:
         raise click.UsageError("-o goes with one --leave-out")
     known = catalog_of(catalog, None)
@@ -103,6 +117,8 @@ def validate(
         return _cross_validate(known, readme)
     if kernels:
         return _kernels(known, readme)
+    if choice:
+        return _choices(files, known, output, readme)
     if len(leave_out) > 1 or (leave_out and readme is not None):
         return _left_out(files, known, leave_out, readme)
     with progress(0, "published runs") as done:
@@ -228,6 +244,32 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
     with progress(0, "evaluations of all rows") as done:
         errors = cross_validated_errors((measured.training, measured.inference), catalog, lambda _: done(1))
     _show("Cross-validation", "cross-validation", cross_validation_table(errors), readme)
+    return 0
+
+
+def _choices(files: Sequence[str], catalog: Catalog, output: str | None, readme: str | None) -> int:
+    """Show how good the choice among measured alternatives is; with an output, also write a line per choice."""
+    from xlperf.base.files import replaced
+    from xlperf.base.resources import workbook
+    from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
+    from xlperf.calibrate.published import read_published
+
+    with progress(0, "published runs") as done:
+        paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
+        published = [rows for path in paths for rows in read_published(path)]
+        found = choices(alternatives_of(published, catalog, done))
+    if output is not None:
+        stream = io.StringIO()
+        csv.writer(stream, lineterminator="\n").writerows(
+            [harmless(word) for word in line] for line in choice_lines(found)
+        )
+        if output == STANDARD:
+            standard_output().write(stream.getvalue())
+            return 0
+        with replaced(output) as temporary:
+            temporary.write_text(stream.getvalue(), encoding="utf-8", newline="")
+        wrote(output, len(found), "choice")
+    _show("Choice among measured alternatives", "choice", choice_table(found), readme)
     return 0
 
 

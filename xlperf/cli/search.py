@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +24,18 @@ from xlperf.cli.options import (
     varied,
     vary_line,
 )
-from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
+from xlperf.cli.output import (
+    STANDARD,
+    WORKBOOK_ROWS,
+    deliver,
+    is_workbook,
+    parts,
+    progress,
+    say,
+    text_table,
+    write_sheets,
+    wrote,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +45,8 @@ if TYPE_CHECKING:
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.search import Search
     from xlperf.explore.solve import Solution
-    from xlperf.explore.sweep import Varied
+    from xlperf.explore.sweep import Sweep
+    from xlperf.explore.vary import Varied
 
 TOP = 10
 _VARY = (
@@ -195,10 +208,37 @@ def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
         "xlperf sweep plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8 -o grid.csv",
         "xlperf sweep study.xlsx --sheet inference --vary 'accelerators.memory bandwidth=2,4,8' -o grid.xlsx",
         "xlperf sweep plans.csv --vary 'networks.link bandwidth=x0.5,x1,x2' --vary 'global batch size=256,512'",
+        "xlperf sweep plans.csv --vary 'accelerators.memory bandwidth=2..16' --samples 10000000 "
+        "--result cost -o samples.parquet",
     ),
 )
 @click.argument("plans", type=InputFile())
 @click.option("--vary", multiple=True, required=True, metavar="COLUMN=VALUES", help=f"{_VARY} May be repeated.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="Draw so many samples for each plan instead of all combinations; a range is then drawn from evenly.",
+)
+@click.option(
+    "--sampling",
+    type=click.Choice(["random", "latin-hypercube"]),
+    default="latin-hypercube",
+    show_default=True,
+    help="How --samples are drawn.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of --samples.")
+@click.option(
+    "--result",
+    "wanted",
+    multiple=True,
+    metavar="RESULT",
+    help="Results to write, beside the name and what varies; may be repeated. Default: all, and every column of PLANS.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    help="Processes that compute a long sweep. Default: one for each core.",
+)
 @chosen_options("all")
 @output_option
 @bounds_options
@@ -206,41 +246,79 @@ def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
 def sweep(
     plans: str,
     vary: tuple[str, ...],
+    samples: int | None,
+    sampling: str,
+    seed: int,
+    wanted: tuple[str, ...],
+    processes: int | None,
     chosen: Chosen,
     output: str | None,
     bounds: Bounds,
     catalog: str | None,
 ) -> None:
-    """Compute every plan of PLANS with every combination of the values.
+    """Compute every plan of PLANS with every combination of the values, or with samples of them.
 
     The plans keep their order; the last column of --vary changes fastest, those of the catalog change last. Cells that
     say auto are chosen anew for each combination, as xlperf search does.
-    """
-    import numpy as np
 
+    A sweep to .csv or .parquet may have any number of plans: they are computed in blocks by all cores. Blocks that are
+    done stand in a folder beside the output, RESULTS.parts, until all are: after a kill or a crash the same command
+    goes on with those that are missing, and the file is the same as without.
+    """
+    from xlperf.cli.blocks import Blocks, all_processes, write_sweep
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.search import SHOWN
-    from xlperf.explore.sweep import read_variation
-    from xlperf.explore.sweep import sweep as swept
+    from xlperf.explore.samples import Sampling
+    from xlperf.explore.sweep import Sweep
+    from xlperf.explore.vary import read_variation
 
     table = _of_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     table = with_auto(table, asked.auto, "--vary")
     for one in asked.varied:
-        if one.ends:
-            raise InputError(Fault("--vary", f"{one.column.name}: a sweep needs values, not two ends"))
+        if one.ends and samples is None:
+            raise InputError(Fault("--vary", f"{one.column.name}: a sweep needs values, not two ends, or --samples"))
     known = catalog_for(catalog, plans, [table])
-    with progress(0, "plans computed") as done:
-        found = swept(table, known, asked.values, asked.varied, progress=done, **bounds)
-    whole = [*parts(found.plans), *found.varied, *parts(found.results)]
-    named = {"name", *asked.values, *table.auto}
-    shown = [part for part in parts(found.plans) if part[0].name in named] + list(found.varied)
-    shown += [part for part in parts(found.results) if part[0].name in SHOWN[table.kind]]
+    drawn = Sampling(samples, sampling, seed) if samples is not None else None
+    whole = Sweep(table, known, asked.values, asked.varied, drawn, bounds)
+    named = {"name", *asked.values, *table.auto, *(one.column.name for one in asked.varied)}
+    results = _named_results(table.kind, wanted)
+    if output is None or is_workbook(output):
+        _show_sweep(whole, output, named, results)
+        return
+    suffix = ".csv" if output == STANDARD else Path(output).suffix.lower()
+    blocks = Blocks(whole, (*sorted(named), *results) if results else (), suffix)
+    write_sweep(output, blocks, processes or all_processes())
+    wrote(output, len(whole), "plan")
+
+
+def _named_results(kind: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Columns of results that a user names: numbers, fits, or reason."""
+    from xlperf.catalog.schema import results_of, split_header
+    from xlperf.explore.objectives import objective_of
+
+    names = [(split_header(text)[0], text) for text in wanted]
+    known = results_of(kind).by_name
+    return tuple(name if name in known else objective_of(kind, text, "--result").column.name for name, text in names)
+
+
+def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tuple[str, ...]) -> None:
+    """Compute a sweep in memory and show it, or write it to a workbook."""
+    import numpy as np
+
+    from xlperf.explore.search import SHOWN
+    from xlperf.explore.space import MOST_PLANS
+    from xlperf.explore.sweep import sweep as swept
+
+    with progress(len(whole), "plans computed") as done:
+        found = swept(whole, done, WORKBOOK_ROWS if output is not None else MOST_PLANS)
+    key = [part for part in parts(found.plans) if part[0].name in named] + found.varied
+    chosen = [part for part in parts(found.results) if part[0].name in (results or SHOWN[whole.plans.kind])]
     blank = found.results.number("fits") != 1.0
-    shown += [
+    reason = [
         (column, np.where(blank, values, "")) for column, values in parts(found.results) if column.name == "reason"
     ]
-    deliver(output, "sweep", whole, "plan", shown)
+    everything = [*parts(found.plans), *found.varied, *parts(found.results)]
+    deliver(output, "sweep", [*key, *chosen] if results else everything, "plan", [*key, *chosen, *reason])
 
 
 @click.command(
@@ -299,7 +377,7 @@ def solve(
     from xlperf.explore.candidates import searched_column, with_auto
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.solve import solve_catalog, solve_plan
-    from xlperf.explore.sweep import read_variation
+    from xlperf.explore.vary import read_variation
 
     table = _of_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(vary)], "--vary")

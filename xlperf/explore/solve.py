@@ -14,7 +14,7 @@ from xlperf.engine.tables import Progress
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.objectives import Limit
 from xlperf.explore.search import Search, search
-from xlperf.explore.sweep import Varied, changed_catalog
+from xlperf.explore.vary import Varied, changed_catalog
 
 PRECISION = 1e-3
 """Relative width of what is left between a value that reaches the target and one that does not. [-]"""
@@ -138,7 +138,7 @@ def solve_catalog(
     Raises
     ------
     InputError
-        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.sweep.changed_catalog`.
+        As :func:`xlperf.explore.search.search` and :func:`xlperf.explore.vary.changed_catalog`.
     """
 
     def best_at(value: float) -> Search:

@@ -1,248 +1,42 @@
-"""Sweeps: every plan with every combination of values of columns of plans and of the catalog."""
+"""Sweeps: every plan with every combination of values, or with random samples of them, in blocks of bounded memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import NamedTuple, Unpack
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
+from xlperf import __version__
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Column, is_count, table_schema, unit_of
+from xlperf.catalog.schema import Column, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.candidates import Bounds
+from xlperf.explore.samples import Sampling, uniforms
 from xlperf.explore.search import stacked
-from xlperf.explore.space import MOST_PLANS, grid, read_values
+from xlperf.explore.space import MOST_PLANS
+from xlperf.explore.vary import Varied, row_catalog, unmarked
 
-SHEETS = ("accelerators", "networks", "models", "prices")
-"""Catalog sheets whose numbers can be varied: of the rows that the plans name."""
-RANGE = ".."
-
-
-@dataclass(frozen=True)
-class Varied:
-    """One column of a catalog sheet and the values that it takes.
-
-    Attributes
-    ----------
-    sheet, name : str
-        Which column.
-    values : Array
-        In the unit used inside; factors have none.
-    factors : bool
-        Whether they multiply what the sheet has.
-    ends : bool
-        Whether they are the two ends of a range.
-    """
-
-    sheet: str
-    name: str
-    values: Array
-    factors: bool
-    ends: bool = False
-
-    @property
-    def column(self) -> Column:
-        """How results show the values: ``accelerators.memory_bandwidth``."""
-        declared = table_schema(self.sheet).by_name[self.name]
-        return replace(
-            declared,
-            name=f"{self.sheet}.{self.name}",
-            kind="number",
-            unit="-" if self.factors else declared.unit,
-            meaning=f"{declared.meaning}{' (factor)' if self.factors else ''}",
-        )
-
-    def words(self, value: float) -> str:
-        """A value in words: ``accelerators memory bandwidth 4 TB/s``."""
-        label = f"{self.sheet} {self.name.replace('_', ' ')}"
-        if self.factors:
-            return f"{label} x{value:.4g}"
-        unit = self.column.unit if self.column.unit not in ("", "-") else ""
-        return f"{label} {value / unit_of(self.column).factor:.4g} {unit}".rstrip()
+BLOCK = 32_768
+"""Plans of a block. [-]"""
+_NAMES = ("model", "accelerator", "network", "prefill_accelerator")
 
 
-class Variation(NamedTuple):
-    """What lines say: columns of plans, columns of catalog sheets, and columns that say ``auto``."""
-
-    values: dict[str, np.ndarray]
-    varied: tuple[Varied, ...]
-    auto: tuple[str, ...]
-
-
-def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> Variation:
-    """Read lines of a column and its values: of plans, or of a catalog sheet as ``accelerators.memory bandwidth``.
-
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    lines : sequence of (str, sequence of str)
-        Header and values; ``auto`` alone; ``1..64``: all whole numbers between, of catalog sheets the two ends; values
-        of catalog sheets as ``x0.5``: factors.
-    place : str
-        Where the lines stand, for the messages.
-
-    Raises
-    ------
-    InputError
-        With every fault.
-    """
-    stated: list[tuple[object, Sequence[object]]] = []
-    ranges: list[tuple[str, np.ndarray]] = []
-    varied: list[Varied] = []
-    auto: list[str] = []
-    faults: list[Fault] = []
-    for header, words in lines:
-        texts = [word.strip() for word in words]
-        sheet, dot, name = header.partition(".")
-        try:
-            if dot and sheet.strip().casefold() in SHEETS:
-                varied.append(_of_sheet(sheet.strip().casefold(), name, texts, place))
-            elif [text.casefold() for text in texts] == ["auto"]:
-                auto.append(header)
-            elif dot and sheet.strip():
-                raise InputError(Fault(place, f'"{sheet.strip()}" is none of the sheets {", ".join(SHEETS)}'))
-            elif len(texts) == 1 and (ends := _ends(texts[0])) is not None:
-                ranges.append(_whole(kind, header, ends, place))
-            else:
-                stated.append((header, texts))
-        except InputError as error:
-            faults += error.faults
-    values: dict[str, np.ndarray] = {}
-    try:
-        values = read_values(kind, stated, place, from_text=True)
-    except InputError as error:
-        faults += error.faults
-    if faults:
-        raise InputError(faults)
-    return Variation({**values, **dict(ranges)}, tuple(varied), tuple(auto))
-
-
-def _ends(text: str) -> tuple[str, str] | None:
-    low, dots, high = text.partition(RANGE)
-    return (low.strip(), high.strip()) if dots else None
-
-
-def _whole(kind: str, header: str, ends: tuple[str, str], place: str) -> tuple[str, np.ndarray]:
-    """A column of plans and all whole numbers between two."""
-    name, pair = next(iter(read_values(kind, [(header, ends)], place, from_text=True).items()))
-    column = table_schema(kind).by_name[name]
-    if column.is_text or not is_count(column) or len(pair) < 2 or not pair[0] < pair[1]:
-        shown = RANGE.join(ends)
-        problem = f'{header.strip()}: a range is of whole numbers, the smaller first, as 1..64, got "{shown}"'
-        raise InputError(Fault(place, problem))
-    if pair[1] > pair[0] + MOST_PLANS:
-        raise InputError(Fault(place, f"{header.strip()}: a range has {MOST_PLANS:,} numbers at the most"))
-    return name, np.arange(pair[0], pair[1] + 1.0)
-
-
-def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:
-    """A column of a catalog sheet; a range has its two ends."""
-    words = [part for text in texts for part in (_ends(text) or (text,))]
-    factors = [word[:1].casefold() == "x" for word in words]
-    if any(factors) and not all(factors):
-        raise InputError(Fault(place, f"{sheet}.{header.strip()}: give factors (x2) or values, not both"))
-    plain = [word[1:] if any(factors) else word for word in words]
-    if any(factors):
-        name = next(iter(read_values(sheet, [(header, ["1"])], place, from_text=True)))
-        values = np.array([number_of(word) for word in plain])
-        if not (np.isfinite(values) & (values > 0.0)).all():
-            raise InputError(Fault(place, f"{sheet}.{header.strip()}: a factor is a number above 0, as x0.5"))
-    else:
-        name, values = next(iter(read_values(sheet, [(header, plain)], place, from_text=True).items()))
-    column = table_schema(sheet).by_name[name]
-    if column.kind != "number":
-        raise InputError(Fault(place, f"{sheet}.{name.replace('_', ' ')} is no number"))
-    ends = len(words) > len(texts)
-    if ends and (len(texts) > 1 or len(values) < 2 or not 0.0 < values[0] < values[1]):
-        problem = f'{sheet}.{header.strip()}: a range has two ends above 0, the smaller first, got "{",".join(texts)}"'
-        raise InputError(Fault(place, problem))
-    return Varied(sheet, name, np.asarray(values, dtype=np.float64), any(factors), ends)
-
-
-def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float]]) -> Catalog:
-    """The catalog with other numbers in the rows that plans name.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        As it is.
-    plans : Table
-        Whose accelerators, networks, models and prices are meant.
-    changes : sequence of (Varied, float)
-        Column, and its value or factor.
-
-    Raises
-    ------
-    InputError
-        Where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing there.
-    """
-    tables: dict[str, Table] = {}
-    for varied, value in changes:
-        table = tables.get(varied.sheet, catalog.tables[varied.sheet])
-        rows = _rows(catalog, plans, varied)
-        values = table.number(varied.name).copy()
-        values[rows] = values[rows] * value if varied.factors else value
-        if np.isnan(values[rows]).any():
-            problem = f"{varied.sheet}.{varied.name.replace('_', ' ')} is blank there: give values, not factors"
-            raise InputError(Fault(plans.place(0, "accelerator"), problem))
-        tables[varied.sheet] = replace(table, columns={**table.columns, varied.name: values})
-    return catalog.with_tables(list(tables.values()))
-
-
-def _rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
-    """Rows of a sheet that plans name."""
-    if varied.sheet == "models":
-        return catalog.rows("models", plans.text("model"), plans, "model")
-    own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
-    given = plans.text("network")
-    if "prefill_accelerator" in plans:
-        other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
-        separate = (other >= 0) & (plans.filled("mode") == "disaggregated")
-        own, given = np.concatenate([own, other[separate]]), np.concatenate([given, given[separate]])
-    accelerators = catalog.tables["accelerators"]
-    if varied.sheet == "accelerators":
-        derived = np.flatnonzero(accelerators.text("device")[own] != "")
-        if len(derived):
-            row = int(derived[0])
-            name = accelerators.text("accelerator")[own[row]]
-            problem = f'"{name}" follows from a device: its numbers are not its own'
-            raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
-        return np.unique(own)
-    if varied.sheet == "prices":
-        rows = catalog.price_rows[own]
-        lacking = np.flatnonzero(rows < 0)
-        if len(lacking):
-            row = int(lacking[0])
-            problem = f'"{accelerators.text("accelerator")[own[row]]}" has no row in the sheet prices'
-            raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
-        return np.unique(rows)
-    names = np.where(given == "", accelerators.text("default_network")[own], given)
-    tiers = [catalog.network_tiers(str(name)) for name in dict.fromkeys(names.tolist())]
-    return np.concatenate(tiers)
-
-
-def combinations(varied: Sequence[Varied]) -> list[list[tuple[Varied, float]]]:
-    """Every combination of the values of columns; the last changes fastest; one that is empty where there are none."""
-    pairs = [[(one, float(value)) for value in one.values] for one in varied]
-    return [list(chosen) for chosen in product(*pairs)]
-
-
-class Sweep(NamedTuple):
+class Swept(NamedTuple):
     """Plans with their results, and what the catalog had.
 
     Attributes
     ----------
     plans, results : Table
-        The grid of plans for the first combination of catalog values, then for the second ...
+        The plans of the first combination of catalog values, then of the second ...
     varied : list of (Column, Array)
         Values or factors of the columns of the catalog, one per row.
     """
@@ -252,17 +46,11 @@ class Sweep(NamedTuple):
     varied: list[tuple[Column, Array]]
 
 
-def sweep(
-    plans: Table,
-    catalog: Catalog,
-    values: Mapping[str, np.ndarray],
-    varied: Sequence[Varied] = (),
-    progress: Progress | None = None,
-    **bounds: Unpack[Bounds],
-) -> Sweep:
-    """Evaluate every plan with every combination of values.
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep evaluates; any part of it is made when it is asked for.
 
-    Parameters
+    Attributes
     ----------
     plans : Table
         Training or inference plans; their cells that say ``auto`` are chosen anew for each combination.
@@ -270,36 +58,118 @@ def sweep(
         What they refer to.
     values : mapping of str to array
         Columns of the plans, as :func:`xlperf.explore.space.read_values` has them.
-    varied : sequence of Varied
+    varied : tuple of Varied
         Columns of the catalog, changed in the rows that the plans name.
+    sampling : Sampling, optional
+        Draws of each plan in place of all combinations.
+    bounds : Bounds
+        Most candidates of a plan, and most accelerators tried for ``auto``.
+    """
+
+    plans: Table
+    catalog: Catalog
+    values: Mapping[str, np.ndarray]
+    varied: tuple[Varied, ...] = ()
+    sampling: Sampling | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+
+    def __len__(self) -> int:
+        return prod(self._shape)
+
+    @cached_property
+    def _shape(self) -> tuple[int, ...]:
+        """Combinations by what varies, that which changes fastest last."""
+        if self.sampling is not None:
+            return len(self.plans), self.sampling.number
+        points = [len(one.values) for one in self.varied]
+        return *points, len(self.plans), *(len(column) for column in self.values.values())
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of :data:`BLOCK` plans, the last one shorter."""
+        return -(-len(self) // BLOCK)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short hash of everything that the rows depend on: two sweeps with the same one have the same blocks."""
+        digest = hashlib.sha256(f"{__version__} {BLOCK} {self.catalog.fingerprint} {self.bounds} ".encode())
+        digest.update(
+            repr((self.sampling, [(v.sheet, v.name, v.factors, v.values.tolist()) for v in self.varied])).encode()
+        )
+        columns = {**self.plans.columns, **{f"vary {name}": values for name, values in self.values.items()}}
+        for name, values in columns.items():
+            digest.update(repr((name, values.tolist())).encode())
+        for name, mask in self.plans.auto.items():
+            digest.update(repr((name, mask.tolist())).encode())
+        return digest.hexdigest()[:16]
+
+    def rows(self, index: np.ndarray) -> tuple[Table, list[tuple[Varied, Array]]]:
+        """Some of the plans, by their numbers, and what the catalog has for each of them."""
+        if self.sampling is None:
+            where = np.unravel_index(index, self._shape)
+            points, plan, chosen = where[: len(self.varied)], where[len(self.varied)], where[len(self.varied) + 1 :]
+            numbers = [one.values[place] for one, place in zip(self.varied, points, strict=True)]
+            values = [column[place] for column, place in zip(self.values.values(), chosen, strict=True)]
+        else:
+            plan, draw = np.divmod(index, self.sampling.number)
+            shares = [uniforms(self.sampling, place, draw) for place in range(len(self.values) + len(self.varied))]
+            values = [_picked(column, share) for column, share in zip(self.values.values(), shares, strict=False)]
+            numbers = [one.drawn(share) for one, share in zip(self.varied, shares[len(self.values) :], strict=True)]
+        spread = self.plans.take(plan)
+        columns = {**spread.columns, **dict(zip(self.values, values, strict=True))}
+        order = [column.name for column in table_schema(self.plans.kind).columns if column.name in columns]
+        auto = {name: mask for name, mask in spread.auto.items() if name not in self.values}
+        table = Table(self.plans.kind, {name: columns[name] for name in order}, spread.place, auto)
+        return table, list(zip(self.varied, numbers, strict=True))
+
+    def block(self, number: int, progress: Progress | None = None) -> Swept:
+        """Plans of a block with their results."""
+        start = number * BLOCK
+        table, changes = self.rows(np.arange(start, min(start + BLOCK, len(self))))
+        catalog, marked = row_catalog(self.catalog, table, changes)
+        resolved, results = evaluate_resolved(marked, catalog, progress, **self.bounds)
+        if changes:
+            names = {name: table[name] for name in _NAMES if name in table}
+            kept = {name: values for name, values in resolved.columns.items() if name in table}
+            resolved, results = replace(resolved, columns={**kept, **names}), unmarked(results)
+        return Swept(resolved, results, [(one.column, values) for one, values in changes])
+
+
+def _picked(values: np.ndarray, share: Array) -> np.ndarray:
+    """The value at each share of a list."""
+    return np.asarray(values[np.minimum((share * len(values)).astype(np.int64), len(values) - 1)])
+
+
+def sweep(wanted: Sweep, progress: Progress | None = None, most: int = MOST_PLANS) -> Swept:
+    """Evaluate a whole sweep in memory.
+
+    Parameters
+    ----------
+    wanted : Sweep
+        Plans, and what varies.
     progress : callable, optional
         Called with the number of plans of each block that is done.
-    **bounds : Bounds
-        Most candidates of a plan, and most accelerators tried for ``auto``.
+    most : int
+        Plans at the most. [-]
 
     Returns
     -------
-    Sweep
-        One row per plan and combination, none left out.
+    Swept
+        One row per plan and combination or draw, none left out.
 
     Raises
     ------
     InputError
-        Where there are more than a million, and as :func:`xlperf.explore.auto.evaluate_resolved`.
+        Where there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
     """
-    points = combinations(varied)
-    largest = max(bounds.get("most", MOST_PLANS), MOST_PLANS)
-    table = grid(plans, values, largest)
-    if len(points) * len(table) > largest:
-        problem = f"the sweep has {len(points) * len(table):,} plans, more than {largest:,} (--most of the commands)"
+    if len(wanted) > most:
+        problem = (
+            f"the sweep has {len(wanted):,} plans, more than {most:,} here; -o FILE.parquet or .csv takes any number"
+        )
         raise InputError(Fault("", problem))
-    shown, reached = [], []
-    for point in points:
-        own = changed_catalog(catalog, table, point) if point else catalog
-        resolved, results = evaluate_resolved(table, own, progress, **bounds)
-        shown.append(resolved)
-        reached.append(results)
-    columns = [
-        (one.column, np.repeat([point[place][1] for point in points], len(table))) for place, one in enumerate(varied)
+    blocks = [wanted.block(number, progress) for number in range(wanted.num_blocks)]
+    varied = [
+        (column, np.concatenate([block.varied[place][1] for block in blocks]))
+        for place, (column, _) in enumerate(blocks[0].varied)
     ]
-    return Sweep(stacked(shown), stacked(reached), columns)
+    return Swept(stacked([block.plans for block in blocks]), stacked([block.results for block in blocks]), varied)

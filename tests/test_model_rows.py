@@ -1,0 +1,290 @@
+"""Rows made from public configurations and datasheets, and added to a user's workbook without losing anything of it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import openpyxl
+import pytest
+from conftest import Outcome
+from openpyxl.chart import BarChart, Reference
+
+from xlperf import load_catalog
+from xlperf.base.errors import InputError
+from xlperf.base.units import factor
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.datasheet import accelerator_row
+from xlperf.catalog.hugging_face import model_row
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.xlsx_rows import add_row
+from xlperf.engine.catalog_arrays import catalog_models
+from xlperf.equations.model.model import mtp_parameters, parameter_count
+
+Command = Callable[..., Outcome]
+PUBLIC = json.loads((Path(__file__).parent / "data" / "hugging_face.json").read_text(encoding="utf-8"))
+COUNTED = [entry for entry in PUBLIC if entry["parameters"] is not None]
+LLAMA = next(entry["config"] for entry in PUBLIC if entry["model"] == "Meta-Llama-3.1-8B")
+
+
+def _catalog(row: dict[str, object]) -> Catalog:
+    return Catalog.from_tables([table_from_rows("models", list(row), [list(row.values())])], "")
+
+
+def test_forty_public_configurations_have_a_count() -> None:
+    assert len(COUNTED) >= 40
+    assert {"GQA", "MHA", "MLA", "MoE", "hybrid", "sliding", "chunked", "vision"} <= {e["kind"] for e in COUNTED}
+
+
+@pytest.mark.parametrize("entry", COUNTED, ids=lambda entry: entry["model"])
+def test_parameters_are_those_published_within_half_a_percent(entry: dict[str, object]) -> None:
+    config = entry["config"]
+    assert isinstance(config, dict)
+    found = model_row(config, str(entry["model"]), str(entry["source"]))
+    models, reasons = catalog_models(_catalog(found.row))
+    modules = float(mtp_parameters(models)[0]) if "multi-token" in str(entry["note"]) else 0.0
+    assert (found.refused, reasons[0]) == ("", "")
+    assert float(parameter_count(models)[0]) + modules == pytest.approx(entry["parameters"], rel=0.005)
+
+
+@pytest.mark.parametrize("entry", [e for e in PUBLIC if e["kind"] == "refused"], ids=lambda entry: entry["model"])
+def test_what_a_row_cannot_express_is_named_and_refused(entry: dict[str, object]) -> None:
+    config = entry["config"]
+    assert isinstance(config, dict)
+    found = model_row(config, str(entry["model"]), "x")
+    assert found.refused
+    assert found.refused in str(found.row["notes"])
+    assert catalog_models(_catalog(found.row))[1][0] != ""
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [
+        ("gpt-oss-20b", "attention_pattern", "1 sliding 128 : 1 full"),
+        ("gemma-3-27b-pt", "attention_pattern", "5 sliding 1024 : 1 full"),
+        ("Mistral-7B-v0.1", "sliding_window", 4096),
+        ("Llama-4-Scout-17B-16E-Instruct", "attention_pattern", "3 chunked 8192 : 1 full"),
+        ("Qwen3.5-27B", "attention_pattern", "3 linear (gated delta net) : 1 full"),
+        ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "attention_pattern", "23 Mamba-2 : 6 full : 23 feed-forward"),
+        ("DeepSeek-V3", "first_dense_layers", 3),
+        ("DeepSeek-V3", "attention_type", "MLA"),
+        ("Qwen1.5-MoE-A2.7B", "num_shared_experts", 4),
+        ("Qwen2.5-7B", "linear_bias", "qkv"),
+        ("gpt2-xl", "position_embedding", "learned"),
+    ],
+)
+def test_layers_are_named_as_the_sheet_names_them(name: str, column: str, value: object) -> None:
+    config = next(entry["config"] for entry in PUBLIC if entry["model"] == name)
+    assert model_row(config, name, "x").row[column] == value
+
+
+def test_vision_and_quantised_weights_are_named() -> None:
+    config = next(entry["config"] for entry in PUBLIC if entry["model"] == "gemma-3-27b-pt")
+    left_out = " ".join(model_row({**config, "quantization_config": {"quant_method": "fp8"}}, "g", "x").left_out)
+    assert "vision tower (27 layers, width 1152)" in left_out
+    assert "quantised (fp8)" in left_out
+
+
+def test_an_unknown_model_type_is_said_and_a_config_of_something_else_refused() -> None:
+    assert 'model type "lama" is not known' in " ".join(model_row({**LLAMA, "model_type": "lama"}, "m", "x").left_out)
+    with pytest.raises(InputError, match='lacks "vocab_size"'):
+        model_row({key: value for key, value in LLAMA.items() if key != "vocab_size"}, "m", "x")
+
+
+def _folder(path: Path, counts: int) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    header = json.dumps(
+        {"__metadata__": {}, "w": {"dtype": "BF16", "shape": [counts], "data_offsets": [0, 0]}}
+    ).encode()
+    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    return path
+
+
+def test_weights_beside_the_configuration_check_the_row(command: Command, tmp_path: Path) -> None:
+    good, bad = _folder(tmp_path / "good", 8_030_261_248), _folder(tmp_path / "bad", 9_030_261_248)
+    done = command("model", good)
+    assert done.code == 0
+    assert "8.0303 billion, +0.00%: agrees" in done.out
+    done = command("model", bad)
+    assert done.code == 1
+    assert "DIFFERS" in done.out
+
+
+def test_a_model_of_your_own_is_a_table_that_plans_take(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    models, plans = tmp_path / "models.csv", tmp_path / "plans.csv"
+    for name in ("mine", "mine too"):
+        assert command("model", tmp_path / "config.json", "--name", name, "-o", models).code == 0
+    again = command("model", tmp_path / "config.json", "--name", "Mine", "-o", models)
+    assert (again.code, again.err.strip()) == (2, 'models.csv: "Mine" is there already; give the row another name')
+    plans.write_text(
+        "model,accelerator,num accelerators,global batch size\n"
+        "mine too,H100-SXM-80GB,64,64\nMeta-Llama-3.1-8B,H100-SXM-80GB,64,64\n",
+        encoding="utf-8",
+    )
+    done = command("evaluate", plans, "--catalog", models)
+    assert done.code == 2  # the table replaces that of the catalog, as a sheet does
+    plans.write_text(plans.read_text().replace("Meta-Llama-3.1-8B", "mine"), encoding="utf-8")
+    folder = tmp_path / "catalog"
+    folder.mkdir()
+    models.rename(folder / "models.csv")
+    done = command("evaluate", plans, "--catalog", folder)
+    assert done.code == 0
+    assert len(done.out.splitlines()) == 3
+
+
+def test_a_catalog_table_names_its_kind(command: Command, tmp_path: Path) -> None:
+    plans = tmp_path / "plans.csv"
+    plans.write_text("model,accelerator,num accelerators\nLlama3-8B,H100-SXM-80GB,64\n", encoding="utf-8")
+    done = command("evaluate", plans, "--catalog", plans)
+    assert done.code == 2
+    other = tmp_path / "other.csv"
+    other.write_text("thing\n1\n", encoding="utf-8")
+    done = command("evaluate", plans, "--catalog", other)
+    assert "the first header must name the kind of table (accelerator," in done.err
+
+
+# --- rows added to a workbook
+
+
+def _users_workbook(path: Path) -> Path:
+    """A workbook with a chart, a sparkline-like extension, formats and a table, as a person has it."""
+    book = openpyxl.Workbook()
+    sheet = book.active
+    assert sheet is not None
+    sheet.title = "models"
+    sheet.append(["Models of mine"])
+    sheet.append([])
+    rows = [
+        [
+            "model",
+            "num layers",
+            "hidden size",
+            "num attention heads",
+            "ffn hidden size",
+            "vocab size",
+            "stated parameters (M)",
+        ]
+    ]
+    rows.append(["tiny", 4, 256, 4, 1024, 1000, 5])
+    for row in rows:
+        sheet.append(row)
+    sheet["B4"].number_format = "0000"
+    sheet["B4"].font = openpyxl.styles.Font(bold=True)
+    sheet["J4"] = "beside"
+    sheet["A9"] = "far below"
+    table = openpyxl.worksheet.table.Table(displayName="models", ref="A3:G4")
+    sheet.add_table(table)
+    rule = openpyxl.formatting.rule.DataBarRule("num", 0, "max", color="0072B2")
+    sheet.conditional_formatting.add("B4:B4", rule)
+    chart = BarChart()
+    chart.add_data(Reference(sheet, min_col=2, min_row=3, max_row=4), titles_from_data=True)
+    sheet.add_chart(chart, "L2")
+    book.save(path)
+    return path
+
+
+def test_a_row_added_keeps_everything_else(tmp_path: Path) -> None:
+    path = _users_workbook(tmp_path / "mine.xlsx")
+    with zipfile.ZipFile(path) as package:
+        before = {name: package.read(name) for name in package.namelist()}
+    row = {"model": 'a <b> & "c"', "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+           "ffn_hidden_size": 14336, "vocab_size": 128256, "stated_parameters": 8.03, "top_k": 2}  # fmt: skip
+    added = add_row(path, "models", row)
+    assert added.place == "mine.xlsx [models!A5]"
+    assert added.left_out == ["top_k"]
+    with zipfile.ZipFile(path) as package:
+        after = {name: package.read(name) for name in package.namelist()}
+    changed = {name for name in before if before[name] != after[name]}
+    assert set(after) == set(before)
+    assert changed == {"xl/worksheets/sheet1.xml", "xl/tables/table1.xml", "xl/workbook.xml"}
+    sheet = openpyxl.load_workbook(path)["models"]
+    assert [cell.value for cell in sheet[5]][:7] == ['a <b> & "c"', 32, 4096, 32, 14336, 128256, 8030]
+    assert (sheet["B5"].number_format, sheet["B5"].font.bold) == ("0000", True)
+    assert (sheet["J4"].value, sheet["A9"].value) == ("beside", "far below")
+    assert sheet.tables["models"].ref == "A3:G5"
+    assert [str(entry.sqref) for entry in sheet.conditional_formatting] == ["B4:B5"]
+    found = load_catalog(path).tables["models"]
+    assert found["stated_parameters"][1] == pytest.approx(8.03 * factor("G"))
+    with pytest.raises(InputError, match=r"mine.xlsx \[models!A4\]: \"tiny\" is there already"):
+        add_row(path, "models", {**row, "model": "TINY"})
+
+
+def test_a_row_needs_room_below_the_table(tmp_path: Path) -> None:
+    path = _users_workbook(tmp_path / "mine.xlsx")
+    book = openpyxl.load_workbook(path)
+    book["models"]["C5"] = "a remark"
+    book.save(path)
+    with pytest.raises(InputError, match=r"\[models!C5\]: stands where the new row would"):
+        add_row(path, "models", {"model": "new", "num_layers": 1})
+
+
+def test_a_model_goes_into_a_new_workbook_and_into_one_of_your_own(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    study = tmp_path / "study.xlsx"
+    done = command("model", tmp_path / "config.json", "--name", "first", "-o", study)
+    assert (done.code, "[models!A" in done.out) == (0, True)
+    assert command("model", tmp_path / "config.json", "--name", "second", "-o", study).code == 0
+    models = load_catalog(study).tables["models"]
+    shipped = load_catalog().tables["models"]
+    assert models["model"][len(shipped) :].tolist() == ["first", "second"]
+    assert command("check", study).code == 0
+
+
+# --- accelerators
+
+CARD = """Product: H200
+Memory: 141 GB
+Memory bandwidth: 4.8 TB/s
+FP8 Tensor Core: 3,958 TFLOPS (with sparsity)
+BFLOAT16 Tensor Core: 989.5 TFLOPS
+Max Thermal Design Power (TDP): Up to 700W
+NVLink: 900GB/s
+Colour: green
+"""
+
+
+def test_a_datasheet_becomes_a_row(command: Command, tmp_path: Path) -> None:
+    card, study = tmp_path / "h200.txt", tmp_path / "accelerators.csv"
+    card.write_text(CARD, encoding="utf-8")
+    done = command("accelerator", card, "--like", "H200-SXM-141GB", "--name", "my H200", "-o", study)
+    assert done.code == 0
+    assert '"Colour" is no column of accelerators' in done.out
+    table = load_catalog(study).tables["accelerators"]
+    shipped = load_catalog()
+    known = shipped.tables["accelerators"]
+    row = int(shipped.known_rows("accelerators", np.array(["H200-SXM-141GB"]))[0])
+    for column in ("memory_bandwidth", "peak_flop_rate_fp8", "peak_flop_rate_bf16", "memory_capacity"):
+        assert table[column][0] == pytest.approx(known[column][row], rel=0.01)
+    assert table["link_bandwidth"][0] == 450 * factor("GB/s")
+    assert (table["thermal_design_power"][0], table["generation"][0]) == (700, "hopper")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("memory bandwidth: fast", "memory bandwidth: a number (TB/s) is meant, got 'fast'"),
+        ("memory bandwidth: 4.8 furlongs", '"furlongs" is no unit; known are'),
+        ("memory bandwidth: 4.8 W", r"W is no unit of memory bandwidth (TB/s)"),
+    ],
+)
+def test_a_bad_line_of_a_card_is_named(line: str, problem: str) -> None:
+    name, _, value = line.partition(": ")
+    with pytest.raises(InputError) as error:
+        accelerator_row({name: value}, "x", "card.txt")
+    assert problem in str(error.value)
+
+
+def test_a_card_without_generation_or_far_beyond_others_is_said(command: Command, tmp_path: Path) -> None:
+    card = tmp_path / "chip.txt"
+    card.write_text(CARD.replace("4.8 TB/s", "48000 TB/s"), encoding="utf-8")
+    done = command("accelerator", card)
+    assert (done.code, "needs a line generation" in done.err) == (2, True)
+    done = command("accelerator", card, "--like", "H200-SXM-141GB", "--json")
+    assert (done.code, "check its zeros and its unit" in done.err) == (1, True)
+    assert json.loads(done.out)["accelerator"] == "H200"

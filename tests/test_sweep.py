@@ -1,0 +1,179 @@
+"""Long sweeps: any number of plans in blocks, samples, catalogs by row, and runs that are killed and go on."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_solve import H100, SERVE, TRAIN, table, varied
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.engine import evaluate
+from xlperf.explore.samples import LATIN_HYPERCUBE, RANDOM, Sampling, uniforms
+from xlperf.explore.sweep import BLOCK, Sweep, sweep
+from xlperf.explore.vary import changed_catalog
+
+LINES = (
+    "accelerators.memory bandwidth=x0.5,x1",
+    "networks.link bandwidth=x1,x2",
+    "prices.rental price=x1,x2",
+    "models.num layers=x1,x2",
+)
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_rows_with_catalogs_of_their_own_are_those_of_edited_sheets(catalog: Catalog, kind: str) -> None:
+    pools = {"num accelerators": 16, "tensor parallel": 8, "mode": "disaggregated", "prefill accelerators": 8,
+             "prefill accelerator": H100}  # fmt: skip
+    serving = {**SERVE, "prefill accelerators": "", "prefill accelerator": ""}
+    rows = (TRAIN, {**TRAIN, "tensor parallel": 4}) if kind == "training" else (serving, {**serving, **pools})
+    plans, asked = table(*rows), varied(kind, *LINES)
+    found = sweep(Sweep(plans, catalog, {}, asked.varied))
+    points = list(product(*(one.values for one in asked.varied)))
+    assert len(found.results) == len(plans) * len(points)
+    for number, point in enumerate(points):
+        edited = changed_catalog(catalog, plans, list(zip(asked.varied, point, strict=True)))
+        shown = slice(number * len(plans), (number + 1) * len(plans))
+        own = found.plans.take(shown)
+        assert own.text("accelerator").tolist() == plans.text("accelerator").tolist()
+        for name, values in evaluate(own, edited).columns.items():
+            same = found.results[name][shown]
+            if name == "reason":  # that of auto is said before
+                assert all(one.endswith(other) for one, other in zip(same.tolist(), values.tolist(), strict=True))
+            else:
+                assert same.tolist() == values.tolist() or np.array_equal(same, values, equal_nan=True), name
+
+
+# --- samples
+
+
+@pytest.mark.parametrize("number", [1, 7, 64, 1000, 4097])
+def test_each_part_of_a_latin_hypercube_has_one_sample(number: int) -> None:
+    sampling = Sampling(number, LATIN_HYPERCUBE, 5)
+    index = np.arange(number)
+    first, second = (uniforms(sampling, column, index) for column in (0, 1))
+    for shares in (first, second):
+        assert np.sort(np.floor(shares * number)).tolist() == index.tolist()
+    if number > 100:
+        assert abs(np.corrcoef(first, second)[0, 1]) < 4.0 / np.sqrt(number)
+        assert abs(np.corrcoef(first[1:], first[:-1])[0, 1]) < 4.0 / np.sqrt(number)
+
+
+def test_samples_depend_on_seed_and_position_alone() -> None:
+    for method in (RANDOM, LATIN_HYPERCUBE):
+        whole = uniforms(Sampling(1000, method, 1), 3, np.arange(1000))
+        assert uniforms(Sampling(1000, method, 1), 3, np.arange(400, 500)).tolist() == whole[400:500].tolist()
+        assert (uniforms(Sampling(1000, method, 2), 3, np.arange(1000)) != whole).all()
+    shares = uniforms(Sampling(100_000), 0, np.arange(100_000))
+    assert shares.mean() == pytest.approx(0.5, abs=0.005)
+    assert shares.var() == pytest.approx(1.0 / 12.0, abs=0.002)
+
+
+def test_samples_are_drawn_from_ranges_and_lists(catalog: Catalog) -> None:
+    asked = varied("training", "micro batch size=1..4", "precision=bf16,fp8", "accelerators.memory bandwidth=2..4",
+                   "networks.latency=x1,x3")  # fmt: skip
+    plans = table(TRAIN, {**TRAIN, "name": "b"})
+    found = sweep(Sweep(plans, catalog, asked.values, asked.varied, Sampling(300)))
+    assert found.plans["name"].tolist() == ["a"] * 300 + ["b"] * 300
+    assert set(found.plans["micro_batch_size"].tolist()) == {1.0, 2.0, 3.0, 4.0}
+    assert set(found.plans["precision"].tolist()) == {"bf16", "fp8"}
+    (_, bandwidth), (_, latency) = found.varied
+    assert 2e12 < bandwidth.min() < 2.1e12 < 3.9e12 < bandwidth.max() < 4e12
+    assert set(latency.tolist()) == {1.0, 3.0}
+    assert bandwidth[:300].tolist() == bandwidth[300:].tolist()  # plans are compared under the same samples
+    assert found.results["step_time"][:300].tolist() == found.results["step_time"][300:].tolist()
+
+
+# --- long runs
+
+LONG = ("--vary", f"global batch size=1..{BLOCK * 3 // 2}", "--vary", "micro batch size=1,2,4,8,16,32,64,128",
+        "--result", "step time", "--result", "fits")  # fmt: skip
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Path:
+    path = tmp_path / "plans.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([TRAIN.keys(), TRAIN.values()])
+    return path
+
+
+def _parts(folder: Path) -> dict[str, int]:
+    """Blocks that are done, and when each was written."""
+    return {file.name: file.stat().st_mtime_ns for file in folder.glob("0*.parquet")}
+
+
+@pytest.mark.timeout(600)
+def test_a_sweep_killed_ten_times_goes_on_and_ends_the_same(plans: Path, tmp_path: Path) -> None:
+    moments = random.Random(17)
+    output, folder = tmp_path / "grid.parquet", tmp_path / "grid.parquet.parts"
+    command = [sys.executable, "-m", "xlperf", "sweep", str(plans), *LONG, "--processes", "2", "-o"]
+    before: dict[str, int] = {}
+    for _ in range(10):
+        with subprocess.Popen([*command, str(output)], stderr=subprocess.DEVNULL) as running:
+            wanted = len(before) + moments.randint(0, 1)
+            while running.poll() is None and len(_parts(folder)) < wanted:
+                time.sleep(0.01)
+            time.sleep(moments.uniform(0.0, 0.5))
+            running.send_signal(signal.SIGKILL)
+        if output.exists():
+            break
+        now = _parts(folder)
+        assert before.items() <= now.items()  # none is lost, none is computed again
+        before = now
+    assert before
+    done = subprocess.run([*command, str(output)], capture_output=True, text=True, check=True)
+    assert f"{len(before)} of 12 blocks are there from before" in done.stderr
+    assert not folder.exists()
+    whole = tmp_path / "whole.parquet"
+    subprocess.run([*command[:-3], "--processes", "1", "-o", str(whole)], capture_output=True, check=True)
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_blocks_of_csv_and_parquet_are_the_rows_of_one_table(
+    plans: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    from pyarrow import parquet
+
+    lines = (*LONG[:1], f"global batch size=1..{BLOCK // 2}", *LONG[2:3], "micro batch size=1,2,4", *LONG[4:])
+    csv_file, parquet_file = tmp_path / "grid.csv", tmp_path / "grid.parquet"
+    assert command("sweep", plans, *lines, "-o", csv_file).err == f"{csv_file}: 49,152 plans\n"
+    assert command("sweep", plans, *lines, "-o", parquet_file).code == 0
+    printed = command("sweep", plans, *lines, "-o", "-").out
+    assert csv_file.read_text(encoding="utf-8") == printed
+    rows = list(csv.reader(printed.splitlines()))
+    stored = parquet.read_table(parquet_file)
+    assert rows[0] == stored.column_names == ["name", "global batch size", "micro batch size", "step time (s)", "fits"]
+    assert len(rows) == 49_153
+    times = ["" if value is None else repr(value) for value in stored.column("step time (s)").to_pylist()]
+    assert [row[3] for row in rows[1:]] == [time.removesuffix(".0") for time in times]
+    sizes = [(float(row[1]), float(row[2])) for row in rows[1:]]
+    assert sizes == [(float(size), micro) for size in range(1, BLOCK // 2 + 1) for micro in (1.0, 2.0, 4.0)]
+
+
+def test_blocks_of_another_sweep_are_left_out_and_other_folders_stay(
+    plans: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    output, folder = tmp_path / "grid.csv", tmp_path / "grid.csv.parts"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("kept", encoding="utf-8")
+    refused = command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output)
+    assert refused.code == 2
+    assert "but it holds other files; remove it or rename the output" in refused.err
+    assert (folder / "mine.txt").read_text(encoding="utf-8") == "kept"
+    os.remove(folder / "mine.txt")
+    (folder / "sweep.json").write_text('{"sweep": "another"}', encoding="utf-8")
+    (folder / "00000000.csv").write_text("name\nwrong\n", encoding="utf-8")
+    assert command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
+    assert "wrong" not in output.read_text(encoding="utf-8")

@@ -1,0 +1,266 @@
+"""Does the model choose right? Measured alternatives, ranked by prediction and compared with what was measured.
+
+A group holds runs that answer the same question in different ways: the mappings of one model on equal accelerators
+and batch, the mappings or the engines that serve one load, or all deployments of which the one of most throughput
+under a limit of TPOT is wanted. The regret of a group is how much slower, as measured, the plan ranked first is than
+the best one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
+from xlperf.calibrate.published import Published
+from xlperf.calibrate.published_errors import plans_of
+from xlperf.catalog.catalog import Catalog
+
+SMALLEST_GROUP = 3
+"""Alternatives that a group needs. [-]"""
+NEAR = 0.05
+"""Regret up to which a choice counts as right. [-]"""
+LIMIT_QUANTILES = (0.25, 0.5, 0.75)
+"""Limits of TPOT that are asked for in a group of deployments: quantiles of what was measured there. [-]"""
+TOLERATED = 0.02
+"""Excess over a limit that still counts as kept: noise of a measurement. [-]"""
+_SIZES = ((16.0, "up to 16"), (64.0, "17 to 64"), (math.inf, "above 64"))
+_MAPPING = ("source_id", "group", "software", "model", "gpu", "n_gpus", "gbs", "seq_len", "precision")
+_LOAD = ("source_id", "model", "gpu", "n_gpus", "concurrency", "isl", "osl", "precision", "mode")
+_QUESTION = ("source_id", "model", "gpu", "isl", "osl", "precision")
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One measured run: its times, and what it has in common with others. Times in the unit of the published row."""
+
+    row_id: str
+    measured: float
+    predicted: float
+    high: float
+    size: float
+    load: float
+    engine: str
+    fields: Mapping[str, str]
+
+    def rate(self, time: float) -> float:
+        """Requests in flight over time and accelerators: proportional to the throughput of each accelerator."""
+        return self.load / (time * self.size)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the model would have chosen in one group, and what that cost as measured.
+
+    ``regret`` is the measured time of the chosen run over that of the best one, less 1 (of throughput: the best over
+    the chosen, less 1); ``tau`` is Kendall's rank correlation, NaN where there is a limit; ``broken`` says that the
+    chosen run breaks the limit as measured.
+    """
+
+    kind: str
+    size: str
+    question: str
+    alternatives: int
+    chosen: str
+    best: str
+    regret: float
+    tau: float
+    limit: float = math.nan
+    broken: bool = False
+
+
+def alternatives_of(
+    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
+) -> dict[str, list[Alternative]]:
+    """Predicted runs of each kind of sheet: step times of training, TPOT of inference.
+
+    Parameters
+    ----------
+    published : sequence of Published
+        Rows as read.
+    catalog : Catalog
+        Models, accelerators, networks and calibration.
+    progress : callable, optional
+        Called with the number of rows of each block that is done.
+
+    Returns
+    -------
+    dict of str to list of Alternative
+        ``training`` and ``inference``; a row without a prediction is left out.
+    """
+    found: dict[str, list[Alternative]] = {"training": [], "inference": []}
+    for rows in published:
+        plans = plans_of(rows, catalog)
+        place = {row_id: number for number, row_id in enumerate(rows.text["row_id"])}
+        for record in compare(plans, predicted(plans, progress)):
+            wanted = record.quantity == STEP_TIME if rows.kind == "training" else record.metric == "tpot_ms"
+            if wanted and record.covered:
+                found[rows.kind].append(_alternative(rows, place[record.row_id], record))
+    return found
+
+
+def _alternative(rows: Published, row: int, record: Record) -> Alternative:
+    values = (record.measured, record.predicted, record.high)
+    if record.metric in RATES:
+        values = (1.0 / record.measured, 1.0 / record.predicted, 1.0 / record.low)
+    names = {*_MAPPING, *_LOAD} & set(rows.text)
+    return Alternative(
+        record.row_id,
+        *values,
+        size=float(rows.number["n_gpus"][row]),
+        load=float(rows.number["concurrency"][row]) if rows.kind == "inference" else math.nan,
+        engine=rows.text["framework" if rows.kind == "inference" else "software"][row].split(" ")[0],
+        fields={name: rows.text[name][row].casefold() for name in names},
+    )
+
+
+def choices(found: Mapping[str, Sequence[Alternative]]) -> list[Choice]:
+    """Choices in every group of measured alternatives.
+
+    Parameters
+    ----------
+    found : mapping of str to sequence of Alternative
+        As :func:`alternatives_of` gives it.
+
+    Returns
+    -------
+    list of Choice
+        Training mappings, serving mappings, engines, and throughput under a limit of TPOT.
+    """
+    training = [one for one in found["training"] if one.fields["gbs"] and one.fields["seq_len"]]
+    inference = [one for one in found["inference"] if one.load > 0.0]
+    chosen = [_fastest(f"mapping: {group[0].fields['group']}", group) for group in _groups(training, _MAPPING)]
+    by_engine = (*_LOAD, "")
+    chosen += [_fastest("mapping: serving", group) for group in _groups(inference, by_engine)]
+    engines = [_best_of_each_engine(group) for group in _groups(inference, _LOAD)]
+    chosen += [_fastest("engine: serving", group) for group in engines if len(group) > 1]
+    for group in _groups(inference, _QUESTION):
+        limits = np.quantile([one.measured for one in group], LIMIT_QUANTILES)
+        chosen += [one for limit in limits.tolist() for one in _under_limit(group, limit)]
+    return chosen
+
+
+def _groups(found: Iterable[Alternative], keys: Sequence[str]) -> list[list[Alternative]]:
+    """Alternatives with equal fields; a key "" stands for the engine."""
+    groups: dict[tuple[str, ...], list[Alternative]] = {}
+    for one in found:
+        key = tuple(one.fields.get(name, "") if name else one.engine.casefold() for name in keys)
+        groups.setdefault(key, []).append(one)
+    return [group for group in groups.values() if len(group) >= SMALLEST_GROUP]
+
+
+def _best_of_each_engine(group: Sequence[Alternative]) -> list[Alternative]:
+    """The mapping of each engine that is predicted to be fastest."""
+    best: dict[str, Alternative] = {}
+    for one in sorted(group, key=lambda one: one.predicted):
+        best.setdefault(one.engine.casefold(), one)
+    return list(best.values())
+
+
+def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
+    chosen = min(group, key=lambda one: one.predicted)
+    best = min(group, key=lambda one: one.measured)
+    return Choice(
+        kind,
+        _size(group),
+        _question(group),
+        len(group),
+        chosen.row_id,
+        best.row_id,
+        chosen.measured / best.measured - 1.0,
+        kendall_tau([one.measured for one in group], [one.predicted for one in group]),
+    )
+
+
+def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
+    """Most throughput under a limit: by the prediction, and by the upper end of the band."""
+    kept = [one for one in group if one.measured <= limit]
+    best = max(kept, key=lambda one: one.rate(one.measured))
+    found = []
+    for kind in ("estimate", "band"):
+        allowed = [one for one in group if (one.predicted if kind == "estimate" else one.high) <= limit]
+        if not allowed:
+            continue
+        chosen = max(allowed, key=lambda one: one.rate(one.predicted))
+        regret = max(best.rate(best.measured) / chosen.rate(chosen.measured) - 1.0, 0.0)
+        broken = chosen.measured > limit * (1.0 + TOLERATED)
+        words = f"throughput under TPOT, {kind}"
+        found.append(
+            Choice(words, _size(group), _question(group), len(group), chosen.row_id, best.row_id, regret, math.nan,
+                   limit, broken)
+        )  # fmt: skip
+    return found
+
+
+def _size(group: Sequence[Alternative]) -> str:
+    largest = max(one.size for one in group)
+    return next(words for bound, words in _SIZES if largest <= bound)
+
+
+def _question(group: Sequence[Alternative]) -> str:
+    fields = group[0].fields
+    same = [name for name in fields if len({one.fields[name] for one in group}) == 1 and fields[name]]
+    return ", ".join(f"{name} {fields[name]}" for name in sorted(same) if name not in ("source_id", "group"))
+
+
+def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Kendall's rank correlation tau-b of two rankings: 1 for the same order, -1 for the reverse.
+
+    >>> kendall_tau([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
+    0.33
+    """
+    one, two = np.array(first), np.array(second)
+    upper = np.triu_indices(len(one), 1)
+    signs = [np.sign(values[:, None] - values[None, :])[upper] for values in (one, two)]
+    pairs = math.sqrt(float(np.sum(signs[0] != 0.0)) * float(np.sum(signs[1] != 0.0)))
+    return float(np.sum(signs[0] * signs[1])) / pairs if pairs else math.nan
+
+
+def choice_table(found: Sequence[Choice]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows, by kind of choice and by size: right choices, regret, rank correlation, limits broken.
+
+    Parameters
+    ----------
+    found : sequence of Choice
+        As :func:`choices` gives them.
+
+    Returns
+    -------
+    tuple
+        As text.
+    """
+    header = ("choice", "accelerators", "groups", "within 5 %", "regret median", "regret p90", "tau", "limit broken")
+    rows = []
+    for kind in dict.fromkeys(one.kind for one in found):
+        of_kind = [one for one in found if one.kind == kind]
+        sizes = [words for _, words in _SIZES if any(one.size == words for one in of_kind)]
+        for size in ["all", *sizes] if len(sizes) > 1 else ["all"]:
+            rows.append(_line(kind, size, [one for one in of_kind if size in ("all", one.size)]))
+    return header, rows
+
+
+def _line(kind: str, size: str, found: Sequence[Choice]) -> tuple[str, ...]:
+    kept = np.array([one.regret for one in found if not one.broken])
+    taus = np.array([one.tau for one in found if not math.isnan(one.tau)])
+    limited = [one for one in found if not math.isnan(one.limit)]
+    right = np.mean([one.regret <= NEAR and not one.broken for one in found])
+    shown = [f"{100.0 * np.quantile(kept, share):.1f} %" if len(kept) else "-" for share in (0.5, 0.9)]
+    tau = f"{np.median(taus):.2f}" if len(taus) else "-"
+    broken = f"{100.0 * np.mean([one.broken for one in limited]):.0f} %" if limited else "-"
+    return (kind, size, f"{len(found)}", f"{100.0 * right:.0f} %", *shown, tau, broken)
+
+
+def choice_lines(found: Sequence[Choice]) -> list[tuple[str, ...]]:
+    """A line for each choice, for a CSV file; the first is the header."""
+    words = "choice accelerators question alternatives chosen best regret tau limit broken"
+    lines: list[tuple[str, ...]] = [tuple(words.split())]
+    for one in found:
+        numbers = ["" if math.isnan(value) else f"{value:.6g}" for value in (one.regret, one.tau, one.limit)]
+        lines.append(
+            (one.kind, one.size, one.question, f"{one.alternatives}", one.chosen, one.best, *numbers,
+             "yes" if one.broken else "no")
+        )  # fmt: skip
+    return lines

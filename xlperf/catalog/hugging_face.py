@@ -1,0 +1,443 @@
+"""A configuration of Hugging Face (config.json) as a row of the sheet ``models``.
+
+What a configuration leaves to its code (gated or not, which norm, biases) stands in ``hugging_face.csv`` by
+``model_type``. What a row cannot express is named: then the kind of attention is one that no plan is computed for.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import gcd, prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from xlperf.base.errors import Fault, InputError, nearest
+
+_LARGEST = 64 * 2**20  # bytes of a configuration or of the header of a file of weights
+_KEYS = {
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads"),
+    "num_query_groups": ("num_key_value_heads", "num_kv_heads", "kv_n_heads"),
+    "head_size": ("head_dim", "attention_head_dim"),
+    "ffn_hidden_size": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+    "vocab_size": ("padded_vocab_size", "vocab_size"),
+    "max_sequence_length": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+    "num_experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
+    "top_k": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k"),
+    "moe_ffn_hidden_size": ("moe_intermediate_size", "expert_ffn_hidden_size"),
+    "first_dense_layers": ("first_k_dense_replace",),
+    "q_lora_rank": ("q_lora_rank",),
+    "kv_lora_rank": ("kv_lora_rank",),
+    "qk_nope_head_size": ("qk_nope_head_dim",),
+    "qk_rope_head_size": ("qk_rope_head_dim",),
+    "v_head_size": ("v_head_dim",),
+    "num_mtp_layers": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
+}
+_EXPERTS = ("num_experts", "top_k", "moe_ffn_hidden_size", "first_dense_layers")
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_size", "qk_rope_head_size", "v_head_size")
+_LINEAR = {
+    "linear_num_key_heads": ("linear_num_key_heads", "n_groups"),
+    "linear_num_value_heads": ("linear_num_value_heads", "mamba_num_heads"),
+    "linear_key_head_size": ("linear_key_head_dim", "ssm_state_size"),
+    "linear_value_head_size": ("linear_value_head_dim", "mamba_head_dim"),
+    "linear_convolution_size": ("linear_conv_kernel_dim", "conv_kernel"),
+}
+_FULL = ("full_attention", "attention", "global_attention")
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+Row = dict[str, object]
+
+
+class ModelRow(NamedTuple):
+    """A row of ``models`` in the units of the schema, and what a reader should know of it.
+
+    ``left_out`` names what the model has and the row does not (a vision tower); ``refused`` why no plan is computed
+    with it, "" where plans are.
+    """
+
+    row: Row
+    left_out: list[str]
+    refused: str
+
+
+class _Found:
+    """What a configuration says, and what was found that a row cannot hold."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.refused: list[str] = []
+
+    def first(self, keys: Sequence[str]) -> Any:
+        return next((self.config[key] for key in keys if self.config.get(key) is not None), None)
+
+    def number(self, *keys: str) -> int:
+        value = self.first(keys)
+        return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+
+
+def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
+    """Turn a configuration into a row of the sheet ``models``.
+
+    Parameters
+    ----------
+    config : mapping
+        Content of config.json.
+    name : str
+        Name that the model gets.
+    source : str
+        Where it was read.
+
+    Returns
+    -------
+    ModelRow
+        With what is left out, and why plans with it are refused.
+
+    Raises
+    ------
+    InputError
+        Where the configuration lacks a number that a row needs.
+    """
+    inner = _language_part(config)
+    found = _Found(inner)
+    kind = str(inner.get("model_type") or config.get("model_type") or "")
+    family, left_out = _family(kind, inner)
+    row: Row = {"model": name, "attention_type": family["attention_type"] or ""}
+    for column, keys in _KEYS.items():
+        value = found.first(keys)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
+            row[column] = value
+    _experts(row, found, family)
+    if family["attention_type"] != "MLA" and "kv_lora_rank" in row and not family["attention_type"]:
+        row["attention_type"] = "MLA"
+    latent = row["attention_type"] == "MLA"
+    for column in (*(() if latent or row["attention_type"] == "sparse" else _LATENT),):
+        row.pop(column, None)
+    if latent:
+        row.pop("head_size", None)
+    _words(row, found, family)
+    _layers(row, found)
+    if family["attention_type"] in ("sparse", "linear", "hybrid"):
+        found.refused.append(family["remark"])
+    elif family["remark"]:
+        left_out.append(family["remark"])
+    if not row["attention_type"]:
+        heads, groups = row.get("num_attention_heads"), row.get("num_query_groups")
+        row["attention_type"] = "MHA" if groups in (None, heads) else "MQA" if groups == 1 else "GQA"
+    if found.refused and row["attention_type"] not in ("sparse", "linear", "hybrid"):
+        row["attention_type"] = "hybrid"
+    if found.refused and row["attention_type"] == "hybrid":
+        row["attention_pattern"] = "not expressed"
+    _needed(row, name, source)
+    left_out += _towers(config)
+    refused = "; ".join(dict.fromkeys(found.refused))
+    notes = [*(f"not expressed: {refused}" for _ in range(bool(refused))), *left_out]
+    row |= {"source": source, "kind": "datasheet", "notes": "; ".join(notes)}
+    return ModelRow({column: value for column, value in row.items() if value not in ("", None)}, left_out, refused)
+
+
+def _language_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the language model, where others stand beside it."""
+    inner = next((config[key] for key in ("text_config", "llm_config", "language_config") if config.get(key)), config)
+    merged = dict(inner)
+    for key in ("ffn_config", "attn_config"):  # dbrx, mpt
+        merged |= {k: v for k, v in (merged.get(key) or {}).items() if k not in merged}
+    for key in ("tie_word_embeddings", "torch_dtype", "quantization_config"):
+        if key in config:
+            merged.setdefault(key, config[key])
+    return merged
+
+
+@cache
+def _families() -> dict[str, dict[str, str]]:
+    lines = Path(__file__).with_name("hugging_face.csv").read_text(encoding="utf-8").splitlines()
+    return {row["model_type"]: row for row in csv.DictReader(lines)}
+
+
+def _family(kind: str, config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """What the code of a model type adds to its configuration, and a remark where the type is not known."""
+    families = _families()
+    if kind in families:
+        return families[kind], []
+    assumed = dict(families["llama"])
+    if "num_experts" in config or "n_routed_experts" in config or "num_local_experts" in config:
+        assumed["expert_width"] = "" if "moe_intermediate_size" in config else "intermediate_size"
+    remark = f'model type "{kind}" is not known: taken as Llama (gated feed-forward layer, RMSNorm, rotary positions)'
+    return assumed, [f"{remark}; {nearest(kind, families)}" if kind else remark]
+
+
+def _experts(row: Row, found: _Found, family: Mapping[str, str]) -> None:
+    """Columns of a mixture of experts; none of them in a dense model."""
+    config = found.config
+    width = row.get("ffn_hidden_size")
+    if row.get("num_experts") in (None, 1) or row.get("num_experts") == 0:
+        for column in _EXPERTS:
+            row.pop(column, None)
+        row.setdefault("ffn_hidden_size", _stated_width(row, found))
+        return
+    if family["expert_width"] and "moe_ffn_hidden_size" not in row:
+        row["moe_ffn_hidden_size"] = config.get(family["expert_width"])
+    expert = row.get("moe_ffn_hidden_size")
+    row["ffn_hidden_size"] = width or expert
+    shared = found.number(
+        "moe_shared_expert_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size"
+    )
+    if shared and isinstance(expert, int):
+        row["num_shared_experts"] = shared // expert
+        if shared % expert:
+            found.refused.append(f"a shared expert of width {shared} beside experts of width {expert}")
+    elif not shared:
+        row["num_shared_experts"] = found.number("n_shared_experts", "num_shared_experts")
+    if config.get("model_type") == "llama4_text":
+        row["num_shared_experts"] = 1
+    if config.get("model_type") in ("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text") and shared:
+        row["shared_expert_gate"] = "yes"
+    if found.number("moe_latent_size"):
+        found.refused.append("experts that work on a compressed hidden state")
+    _mixture_layers(row, found)
+
+
+def _stated_width(row: Mapping[str, object], found: _Found) -> object:
+    """Width of a feed-forward layer that the configuration gives as a ratio, or leaves at four times the hidden one."""
+    hidden = row.get("hidden_size")
+    ratio = found.config.get("expansion_ratio") or found.config.get("ffn_ratio") or 4
+    return int(hidden * ratio) if isinstance(hidden, int) else None
+
+
+def _mixture_layers(row: Row, found: _Found) -> None:
+    """Which layers are mixtures of experts: after some dense ones, or one in so many."""
+    config, layers = found.config, int(str(row.get("num_layers") or 0))
+    step = found.number("decoder_sparse_step", "interleave_moe_layer_step") or 1
+    listed = config.get("moe_layer_freq")
+    types = config.get("mlp_layer_types")
+    dense: list[int] = [int(layer) for layer in config.get("mlp_only_layers") or []]
+    if isinstance(listed, list):
+        dense = [layer for layer, mixed in enumerate(listed) if not mixed]
+    elif isinstance(types, list):
+        dense = [layer for layer, word in enumerate(types) if word == "dense"]
+    elif isinstance(listed, int) and listed > 1:
+        step = listed
+    if dense and dense != list(range(len(dense))):
+        found.refused.append(f"dense layers among mixtures of experts: {', '.join(map(str, dense[:6]))}")
+    if dense:
+        row["first_dense_layers"] = len(dense)
+    if step > 1:
+        row["moe_layer_step"] = step
+    if not layers:
+        row.pop("first_dense_layers", None)
+
+
+def _words(row: Row, found: _Found, family: Mapping[str, str]) -> None:
+    """Choices and flags: what the configuration states, else what the code of its model type does."""
+    config = found.config
+    bias = family["linear_bias"]
+    stated = config.get("attention_bias", config.get("qkv_bias", config.get("use_qkv_bias")))
+    if config.get("use_bias") or config.get("mlp_bias"):
+        bias = "all"
+    elif stated is not None and family["linear_bias"] in ("", "qkv"):
+        bias = "qkv" if stated else "none"
+    tied = config.get("tie_word_embeddings")
+    norm = config.get("use_qk_norm", config.get("qk_layernorm"))
+    position = family["position_embedding"]
+    row |= {
+        "gated_mlp": family["gated_mlp"],
+        "tied_embeddings": ("yes" if tied else "no") if tied is not None else family["tied_embeddings"],
+        "position_embedding": "alibi" if config.get("alibi") is True else position,
+        "normalization": family["normalization"],
+        "linear_bias": bias or "none",
+        "query_key_norm": "yes" if (family["query_key_norm"] == "yes" if norm is None else norm) else "no",
+    }
+    if config.get("model_type") == "falcon":
+        row["num_query_groups"] = row.get("num_query_groups", 1) if config.get("new_decoder_architecture") else 1
+
+
+def _layers(row: Row, found: _Found) -> None:
+    """Which layers attend to how much: windows, chunks, linear layers, state spaces."""
+    config, layers = found.config, int(str(row.get("num_layers") or 0))
+    pattern = config.get("hybrid_override_pattern")
+    blocks = config.get("layers_block_type")
+    if isinstance(pattern, str) or (isinstance(blocks, list) and "moe" in blocks):
+        _state_space(row, found, pattern if isinstance(pattern, str) else [str(word) for word in blocks or []])
+        return
+    types = _layer_types(config, layers)
+    linear, sliding = types.count("linear_attention"), types.count("sliding_attention")
+    chunked, full = types.count("chunked_attention"), sum(types.count(word) for word in _FULL)
+    other = sorted({word for word in types if word not in ("linear_attention", "sliding_attention", *_FULL)})
+    window = found.number("attention_chunk_size") if chunked else found.number("sliding_window", "sliding_window_size")
+    if set(other) - {"chunked_attention"} or (linear and sliding) or (chunked and sliding):
+        found.refused.append(f"layers of the kinds {', '.join(sorted(set(types)))}")
+    elif linear:
+        row |= {"attention_type": "hybrid", "attention_pattern": f"{_ratio(linear, full)} full"}
+        row["attention_pattern"] = str(row["attention_pattern"]).replace(" :", " linear (gated delta net) :", 1)
+        row |= {column: found.number(*keys) for column, keys in _LINEAR.items()}
+        row["linear_state_size"] = 4
+        if config.get("attn_output_gate", config.get("model_type") == "qwen3_next"):
+            row["attention_output_gate"] = "yes"
+    elif (sliding or chunked) and not window:
+        found.refused.append("layers with a window that is not stated")
+    elif sliding and not full:
+        row["sliding_window"] = window
+    elif sliding or chunked:
+        word = "chunked" if chunked else "sliding"
+        row["attention_pattern"] = f"{_ratio(sliding or chunked, full)} full".replace(" :", f" {word} {window} :", 1)
+
+
+def _ratio(near: int, far: int) -> str:
+    """Layers of two kinds as a ratio, the far ones counted as 1 where rounding gives the same layers.
+
+    >>> _ratio(52, 10), _ratio(48, 16), _ratio(7, 3)
+    ('5 : 1', '3 : 1', '7 : 3')
+    """
+    layers = near + far
+    each = next((k for k in range(1, 17) if round(layers * k / (k + 1)) == near), 0)
+    common = gcd(near, far)
+    return f"{each} : 1" if each else f"{near // common} : {far // common}"
+
+
+def _layer_types(config: Mapping[str, Any], layers: int) -> list[str]:
+    """Kind of each layer, stated or following from an interval; all full where nothing says otherwise."""
+    types = config.get("layer_types")
+    if isinstance(types, list):
+        return [str(word) for word in types[:layers]]
+    kind, window = config.get("model_type"), config.get("sliding_window")
+    if kind == "llama4_text" and config.get("attention_chunk_size"):
+        every, near = 4, "chunked_attention"
+    elif kind in ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"):
+        every, near = int(config.get("full_attention_interval") or 4), "linear_attention"
+    elif config.get("sliding_window_pattern") and window:
+        every, near = int(config["sliding_window_pattern"]), "sliding_attention"
+    elif kind in ("gemma2", "gpt_oss", "gemma3", "gemma3_text", "cohere2") and window:
+        every, near = {"gemma2": 2, "gpt_oss": 2, "cohere2": 4}.get(str(kind), 6), "sliding_attention"
+    elif window and config.get("use_sliding_window", True) and not str(kind).startswith("qwen"):
+        every, near = layers + 1, "sliding_attention"
+    else:
+        every, near = 1, ""
+    return ["full_attention" if (layer + 1) % every == 0 else near for layer in range(layers)]
+
+
+def _state_space(row: Row, found: _Found, pattern: Sequence[str]) -> None:
+    """Mamba-2, attention and feed-forward layers, each a layer of its own (Nemotron-H)."""
+    words = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+    kinds = [words.get(mark, mark) for mark in pattern]
+    mamba, full = kinds.count("mamba"), kinds.count("attention")
+    mixed, dense = kinds.count("moe"), kinds.count("mlp")
+    row |= {"attention_type": "hybrid", "num_layers": len(kinds)}
+    if mixed and dense:
+        found.refused.append("dense feed-forward layers beside mixtures of experts in a hybrid of Mamba-2")
+        return
+    if not mixed:
+        for column in (*_EXPERTS, "num_shared_experts"):
+            row.pop(column, None)
+    row["attention_pattern"] = f"{mamba} Mamba-2 : {full} full : {mixed + dense} feed-forward"
+    row |= {column: found.number(*keys) for column, keys in _LINEAR.items()}
+    row["linear_state_size"] = 4
+
+
+def _needed(row: Mapping[str, object], name: str, source: str) -> None:
+    """Refuse a configuration without what every model has."""
+    lacking = [
+        f'"{_KEYS[column][-1 if column == "vocab_size" else 0]}"'
+        for column in ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size")
+        if not row.get(column)
+    ]
+    if lacking:
+        problem = f"lacks {', '.join(lacking)}; the config.json of a decoder-only language model is meant"
+        raise InputError(Fault(source or name, problem))
+
+
+def _towers(config: Mapping[str, Any]) -> list[str]:
+    """Parts for pictures and sound, and the number format of the weights: no row of ``models`` holds them."""
+    said = []
+    for key, words in (("vision_config", "vision tower"), ("audio_config", "audio tower")):
+        part = config.get(key)
+        if isinstance(part, Mapping) and part:
+            found = _Found(part)
+            depth, width = found.number("num_hidden_layers", "depth", "layers"), found.number("hidden_size", "width")
+            shape = f" ({depth} layers, width {width})" if depth and width else ""
+            said.append(f"{words}{shape} is not counted: the language model alone")
+    narrow = config.get("quantization_config")
+    if isinstance(narrow, Mapping):
+        method = str(narrow.get("quant_method") or narrow.get("quant_algo") or "low precision")
+        said.append(f"published weights are quantised ({method}): state it as precision of a plan")
+    return said
+
+
+# --- files
+
+
+def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | None, str]:
+    """Read a configuration, and count the weights where they or their index lie beside it.
+
+    Parameters
+    ----------
+    path : path-like
+        config.json, or a folder that holds one.
+
+    Returns
+    -------
+    tuple
+        The configuration, the number of weights (None where nothing tells it), and where that was read.
+
+    Raises
+    ------
+    InputError
+        Where there is no such file, or it is no JSON object.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "config.json"
+    config = _json(file)
+    counted, where = (None, "") if file == Path(path) else _weights(file.parent, config)
+    return config, counted, where
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise InputError(Fault(str(file), "is too large for a configuration"))
+        found = json.loads(file.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        problem = "there is no such file; a config.json or a folder that holds one is meant"
+        raise InputError(Fault(str(file), problem)) from None
+    except OSError as error:
+        raise InputError(Fault(str(file), f"cannot be read: {(error.strerror or str(error)).lower()}")) from None
+    except (ValueError, RecursionError) as error:
+        at = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise InputError(Fault(str(file), f"is no JSON{at}; the config.json of a model is meant")) from None
+    if not isinstance(found, dict):
+        raise InputError(Fault(str(file), "is no JSON object; the config.json of a model is meant"))
+    return found
+
+
+def _weights(folder: Path, config: Mapping[str, Any]) -> tuple[float | None, str]:
+    """Weights of a folder: from the headers of all its safetensors files, else from their index."""
+    index = folder / "model.safetensors.index.json"
+    names = {str(name) for name in (_json(index).get("weight_map") or {}).values()} if index.exists() else set()
+    files = [folder / Path(name).name for name in sorted(names)] or sorted(folder.glob("*.safetensors"))
+    if config.get("quantization_config") or _language_part(config).get("quantization_config"):
+        return None, ""
+    if files and all(file.exists() for file in files):
+        return float(sum(map(_tensors, files))), "the safetensors files"
+    metadata = _json(index).get("metadata") or {} if index.exists() else {}
+    if isinstance(metadata.get("total_parameters"), int):
+        return float(metadata["total_parameters"]), index.name
+    size = _BYTES.get(str(_language_part(config).get("torch_dtype") or _language_part(config).get("dtype")), 0)
+    total = metadata.get("total_size")
+    return (float(total) / size, index.name) if size and isinstance(total, (int, float)) else (None, "")
+
+
+def _tensors(file: Path) -> int:
+    """Elements of the tensors of a safetensors file, from its header."""
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > _LARGEST:
+                raise ValueError
+            header = json.loads(stream.read(length))
+        shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+        return sum(prod(int(size) for size in shape) for shape in shapes)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(Fault(str(file), "is no safetensors file, or is damaged")) from None

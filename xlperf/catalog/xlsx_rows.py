@@ -1,0 +1,229 @@
+"""Rows added to a sheet of a user's workbook by editing its part of the package: everything else stays as it is.
+
+Charts, sparklines, conditional formats, pictures and macros are never read, and so never lost. The new row takes the
+formats of the last one; the Excel table, its filter, drop-downs and conditional formats grow over it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape, unescape
+
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.files import replaced
+from xlperf.base.units import factor
+from xlperf.catalog.cells import is_blank, parse_header
+from xlperf.catalog.read import Block, find_block, missing_sheet
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import column_letters
+from xlperf.catalog.xlsx import Workbook, column_number
+
+Value = float | int | str
+_ROW = r'<(?P<p>\w+:)?row\b(?P<a>[^>]*?\br="{}"[^>]*?)(?:/>|>(?P<b>.*?)</(?P=p)?row>)'
+_CELL = re.compile(r'<(\w+:)?c\b[^>]*?\br="([A-Z]+)\d+"[^>]*?(?:/>|>.*?</(?:\w+:)?c>)', re.DOTALL)
+_STYLE = re.compile(r'\bs="(\d+)"')
+_AREA = re.compile(r"\$?([A-Z]{1,3})\$?(\d+):\$?([A-Z]{1,3})\$?(\d+)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+class Added(NamedTuple):
+    """Where a row went, and the columns that the sheet has no header for."""
+
+    place: str
+    left_out: list[str]
+
+
+def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> Added:
+    """Add a row below the last one of a catalog sheet.
+
+    Parameters
+    ----------
+    path : path-like
+        Workbook; replaced whole when the row is in.
+    kind : str
+        Sheet, such as ``models``.
+    row : mapping
+        Values by column, in the units of the schema; converted to those of the sheet's headers.
+
+    Returns
+    -------
+    Added
+        Cell of the name, and what the sheet has no column for.
+
+    Raises
+    ------
+    InputError
+        Where there is no such sheet, the name is taken, or the row below the table holds something else.
+    """
+    with Workbook(path) as book:
+        sheet = book.sheet(kind)
+        block = find_block(book, sheet, kind) if sheet is not None else None
+        if sheet is None or block is None:
+            problem = missing_sheet(book, kind) if sheet is None else f"has no header of {kind}"
+            raise InputError(Fault(book.name, problem))
+        cells, left_out = _values(kind, block, row)
+        last = max([block.locate.header_row, *block.locate.rows])
+        if block.table is not None:
+            if block.table.totals:
+                raise InputError(Fault(f"{book.name} [{sheet}]", "its table has a totals row; take that away first"))
+            last = max(last, block.table.last_row)
+        empty = (
+            block.table is not None and block.table.last_row > block.table.first_row and last not in block.locate.rows
+        )
+        last -= empty
+        below = book.cells(sheet).get(last + 1, {})
+        taken = [column for column in block.locate.columns if not is_blank(below.get(column))]
+        if taken:
+            place = f"{book.name} [{sheet}!{column_letters(taken[0])}{last + 1}]"
+            raise InputError(Fault(place, "stands where the new row would; leave a row free below the table"))
+        part = book.part(sheet)
+        tables = [target for word, target in book.package.relations(part).values() if word == "table"]
+        main = book.main
+    parts: dict[str, str] = {}
+    with zipfile.ZipFile(path) as package:
+        names = {name.lstrip("/").casefold(): name for name in package.namelist()}
+        for name in (part, *tables, main):
+            parts[name] = package.read(names[name.casefold()]).decode("utf-8-sig")
+        parts[part] = _with_row(parts[part], last, cells)
+        if not empty:
+            parts[part] = _grown(parts[part], last, block)
+            for table in tables:
+                parts[table] = _grown_table(parts[table], last, block)
+        parts[main] = _calculated_anew(parts[main])
+        _write(path, package, {name.casefold(): text for name, text in parts.items()})
+    place = f"{Path(path).name} [{sheet}!{column_letters(block.locate.columns[0])}{last + 1}]"
+    return Added(place, left_out)
+
+
+def _values(kind: str, block: Block, row: Mapping[str, Value]) -> tuple[dict[int, Value], list[str]]:
+    """Values of a row by column of the sheet, in the units of its headers."""
+    key = table_schema(kind).key.name
+    schema = table_schema(kind).by_name
+    fields = parse_header(kind, block.header).fields
+    known = {field.column.name: field for field in fields}
+    name = str(row[key]).casefold()
+    for number, cells in enumerate(block.rows):
+        at = known[key].position
+        own = cells[at] if at < len(cells) else None
+        if isinstance(own, str) and own.strip().casefold() == name:
+            problem = f'"{own}" is there already; give the new row another name'
+            raise InputError(Fault(block.locate(number, at), problem))
+    found: dict[int, Value] = {}
+    for column, value in row.items():
+        if column not in known:
+            continue
+        field = known[column]
+        scale = factor(schema[column].unit or "-") / field.factor if schema[column].kind == "number" else 1.0
+        converted = float(f"{value * scale:.15g}") if scale != 1.0 and not isinstance(value, str) else value
+        found[block.locate.columns[field.position]] = converted
+    return found, [column for column in row if column not in known]
+
+
+def _with_row(sheet: str, last: int, cells: Mapping[int, Value]) -> str:
+    """A sheet with a row below row ``last``, formatted as it was prepared, else as that one is."""
+    above, below = (re.search(_ROW.format(row), sheet, re.DOTALL) for row in (last, last + 1))
+    prefix = (above["p"] if above else None) or ""
+    prepared = below if below and below["b"] else above
+    styles = {
+        found[2]: style[1]
+        for found in _CELL.finditer((prepared and prepared["b"]) or "")
+        if (style := _STYLE.search(found[0]))
+    }
+    columns = sorted({*(column_number(letters) for letters in styles), *cells})
+    made = {column: _cell(prefix, column, last + 1, styles, cells.get(column)) for column in columns}
+    attributes = re.sub(r'\s*\b(r|spans)="[^"]*"', "", above["a"] if above else "").rstrip("/ ")
+    if below:  # formats, or cells beside the table
+        kept = {column_number(found[2]): found[0] for found in _CELL.finditer(below["b"] or "")}
+        made = {**made, **{column: text for column, text in kept.items() if column not in cells}}
+    body = "".join(made[column] for column in sorted(made))
+    row = f'<{prefix}row r="{last + 1}"{attributes}>{body}</{prefix}row>'
+    if below:
+        return sheet[: below.start()] + row + sheet[below.end() :]
+    if above:
+        return sheet[: above.end()] + row + sheet[above.end() :]
+    return re.sub(r"</(\w+:)?sheetData>", lambda found: row + found[0], sheet, count=1)
+
+
+def _cell(prefix: str, column: int, row: int, styles: Mapping[str, str], value: Value | None) -> str:
+    letters = column_letters(column)
+    style = f' s="{styles[letters]}"' if letters in styles else ""
+    start = f'<{prefix}c r="{letters}{row}"{style}'
+    if value is None:
+        return f"{start}/>"
+    if isinstance(value, str):
+        text = escape(_CONTROL.sub("", value))
+        inside = f'<{prefix}is><{prefix}t xml:space="preserve">{text}</{prefix}t></{prefix}is>'
+        return f'{start} t="inlineStr">{inside}</{prefix}c>'
+    return f"{start}><{prefix}v>{value!r}</{prefix}v></{prefix}c>"
+
+
+def _grown(sheet: str, last: int, block: Block) -> str:
+    """A sheet whose formats, drop-downs and filter reach over the new row where they reached the last one."""
+    first = block.locate.header_row
+
+    def area(found: re.Match[str]) -> str:
+        _, top, _, bottom = found.groups()
+        inside = int(bottom) == last and int(top) >= first
+        return found[0][: found[0].rindex(bottom)] + str(last + 1) if inside else found[0]
+
+    def grown(found: re.Match[str]) -> str:
+        areas = [f"{one}:{one}" if ":" not in one else one for one in found[2].split()]
+        new = [_AREA.sub(area, one) for one in areas]
+        return (
+            found[1]
+            + " ".join(b if a != b else c for a, b, c in zip(areas, new, found[2].split(), strict=False))
+            + found[3]
+        )
+
+    sheet = re.sub(r'(\bsqref=")([^"]*)(")', grown, sheet)
+    sheet = re.sub(r'(<(?:\w+:)?autoFilter\b[^>]*\bref=")([^"]*)(")', grown, sheet)
+    sheet = re.sub(r"(<(?:\w+:)?sqref>)([^<]*)(<)", grown, sheet)
+
+    def dimension(found: re.Match[str]) -> str:
+        corners = _AREA.fullmatch(found[2])
+        if corners is None or int(corners[4]) > last:
+            return found[0]
+        return f"{found[1]}{corners[1]}{corners[2]}:{corners[3]}{last + 1}{found[3]}"
+
+    return re.sub(r'(<(?:\w+:)?dimension\b[^>]*\bref=")([^"]*)(")', dimension, sheet, count=1)
+
+
+def _grown_table(table: str, last: int, block: Block) -> str:
+    """The part of an Excel table, over the new row where it is the one of the block."""
+    found = re.search(r'\bdisplayName="([^"]*)"', table)
+    if block.table is None or found is None or unescape(found[1], {"&quot;": '"'}) != block.table.name:
+        return table
+    left, right = column_letters(block.table.first_column), column_letters(block.table.last_column)
+    old, new = (f'ref="{left}{block.table.first_row}:{right}{row}"' for row in (block.table.last_row, last + 1))
+    return table.replace(old, new)
+
+
+def _calculated_anew(book: str) -> str:
+    """A workbook that computes all formulas when it is opened: the table that they refer to has changed."""
+    if found := re.search(r"<(\w+:)?calcPr\b[^>]*?/?>", book):
+        bare = re.sub(r'\s*fullCalcOnLoad="[^"]*"', "", found[0])
+        return book.replace(found[0], re.sub(r"\s*(/?>)$", r' fullCalcOnLoad="1"\1', bare), 1)
+    return re.sub(
+        r"</(\w+:)?(definedNames|sheets)>(?!.*</(?:\w+:)?definedNames>)",
+        lambda end: f'{end[0]}<{end[1] or ""}calcPr fullCalcOnLoad="1"/>',
+        book,
+        count=1,
+        flags=re.DOTALL,
+    )
+
+
+def _write(path: str | os.PathLike[str], package: zipfile.ZipFile, parts: Mapping[str, str]) -> None:
+    """Write a package with some of its parts anew, and the bytes of all others as they were."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as written:
+        for info in package.infolist():
+            text = parts.get(info.filename.lstrip("/").casefold())
+            written.writestr(info, package.read(info) if text is None else text.encode("utf-8"))
+    with replaced(path) as temporary:
+        temporary.write_bytes(stream.getvalue())

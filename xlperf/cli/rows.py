@@ -1,0 +1,189 @@
+"""Commands that make rows of a catalog: ``model`` from a configuration, ``accelerator`` from a datasheet's card."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import factor
+from xlperf.cli.options import Command, EditedFile, InputFile, examples
+from xlperf.cli.output import rounded, say
+
+if TYPE_CHECKING:
+    from xlperf.catalog.table import Table
+
+Row = Mapping[str, object]
+_TOLERANCE = 0.005
+
+_output = click.option(
+    "-o", "--output", metavar="FILE", type=EditedFile(),
+    help="Workbook (.xlsx) that gets the row, made where there is none; or a table (.csv) for --catalog.",
+)  # fmt: skip
+_json = click.option("--json", "as_json", is_flag=True, help="Print the row as JSON, for programs.")
+_name = click.option("--name", help="Name of the row; default: that of the folder or the file.")
+
+
+@click.command(
+    cls=Command,
+    short_help="A model of your own: a row of models from a Hugging Face configuration.",
+    epilog=examples(
+        "xlperf model Qwen3-8B/                          the folder of a download",
+        "xlperf model config.json --name mine --parameters 8.2 -o study.xlsx",
+        "xlperf model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
+    ),
+)
+@click.argument("config", type=InputFile())
+@click.option("--parameters", type=float, metavar="G", help="Parameters as published, in billions, to check the row.")
+@_name
+@_output
+@_json
+def model(config: str, parameters: float | None, name: str | None, output: str | None, as_json: bool) -> int:
+    """Turn CONFIG, a config.json or a folder that holds one, into a row of the sheet models, and check it.
+
+    The parameters that follow from the shape are compared with --parameters, or with the weights in the folder. What
+    the row leaves out (vision) or cannot express is named. Exit code 1 where parameters differ by more than 0.5 %, or
+    no plan can be computed with the model.
+    """
+    from xlperf.catalog.hugging_face import model_row, read_config
+
+    settings, counted, where = read_config(config)
+    path = Path(config).resolve()
+    folder = path if path.is_dir() else path.parent
+    chosen = name or str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.name
+    found = model_row(settings, chosen, f"Hugging Face config.json, {path.name if path.is_dir() else config}")
+    stated = parameters * factor("G") if parameters is not None else counted
+    row = dict(found.row)
+    if stated is not None:
+        row["stated_parameters"] = float(f"{stated / factor('G'):.6g}")
+    table = _table("models", row)
+    lines, agrees = _checked(table, found.refused, stated, where if parameters is None else "--parameters")
+    lines += [f"left out: {words}" for words in found.left_out]
+    _deliver("models", table, row, output, as_json, lines)
+    return 0 if agrees else 1
+
+
+def _checked(table: Table, refused: str, stated: float | None, where: str) -> tuple[list[str], bool]:
+    """Parameters by the shape beside those stated, and whether plans can be computed."""
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.engine.catalog_arrays import catalog_models
+    from xlperf.equations.model.model import mtp_parameters, parameter_count
+
+    if refused:
+        return [f"no plan is computed with this model: {refused}"], False
+    billion = factor("G")
+    models, reasons = catalog_models(Catalog.from_tables([table], ""))
+    if reasons[0]:
+        return [f"no plan is computed with this model: it {reasons[0]}"], False
+    total, active = float(parameter_count(models)[0]), float(parameter_count(models, experts_per_token=True)[0])
+    words = f"parameters by the shape: {total / billion:.5g} billion"
+    lines = [words + (f", {active / billion:.4g} active per token" if active < total else "")]
+    if stated is None:
+        return [*lines, "not checked: give --parameters, or the folder with the weights or their index"], True
+    extra = float(mtp_parameters(models)[0])
+    computed = min((total, total + extra), key=lambda count: abs(count / stated - 1.0))
+    if computed != total:
+        lines.append(f"with the multi-token prediction modules: {computed / billion:.5g} billion")
+    error = computed / stated - 1.0
+    agrees = abs(error) <= _TOLERANCE
+    verdict = "agrees" if agrees else "DIFFERS by more than 0.5 %: a part is missing, or the shape is another"
+    return [*lines, f"stated ({where}): {stated / billion:.5g} billion, {error:+.2%}: {verdict}"], agrees
+
+
+@click.command(
+    cls=Command,
+    short_help="An accelerator of your own: a row of accelerators from a datasheet's card.",
+    epilog=examples(
+        "xlperf accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
+        "xlperf accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
+    ),
+)
+@click.argument("card", type=InputFile())
+@click.option("--like", metavar="NAME", help="Known accelerator that gives generation and network where CARD does not.")
+@_name
+@_output
+@_json
+def accelerator(card: str, like: str | None, name: str | None, output: str | None, as_json: bool) -> int:
+    """Turn CARD, lines of a name and a value (.txt, .csv, .json), into a row of the sheet accelerators, and check it.
+
+    Units are converted, peaks with sparsity halved, and lines that no column has are named. Exit code 1 where a number
+    is a thousand times beyond those of all known accelerators.
+    """
+    import numpy as np
+
+    from xlperf.catalog.catalog import load_catalog
+    from xlperf.catalog.check import far_values
+    from xlperf.catalog.datasheet import accelerator_row, read_card
+    from xlperf.catalog.table import Table
+
+    found = accelerator_row(read_card(card), name or Path(card).stem, f"datasheet, {Path(card).name}")
+    row: dict[str, object] = {**found.row, **({"accelerator": name} if name else {})}
+    known = load_catalog()
+    accelerators = known.tables["accelerators"]
+    if like is not None:
+        names = np.array([like], dtype=object)
+        asked = Table("training", {"accelerator": names}, lambda _row, _column: "--like")
+        index = known.rows("accelerators", names, asked, "accelerator")[0]
+        for column in ("generation", "default_network"):
+            if text := str(accelerators.text(column)[index]):
+                row.setdefault(column, text)
+    if "generation" not in row:
+        generations = dict.fromkeys(str(text) for text in accelerators.text("generation").tolist() if text)
+        problem = f"needs a line generation ({', '.join(generations)}), which keys the calibration, or --like NAME"
+        raise InputError(Fault(card, problem))
+    table = _table("accelerators", row)
+    doubts = far_values(table, accelerators)
+    lines = [*found.remarks, *(f"not read: {words}" for words in found.unread), *(f"doubtful: {d}" for d in doubts)]
+    _deliver("accelerators", table, row, output, as_json, lines)
+    return 1 if doubts else 0
+
+
+def _table(kind: str, row: Row) -> Table:
+    """A row as a table, checked as a sheet is; the values are in the units of the schema."""
+    from xlperf.catalog.parse import table_from_rows
+    from xlperf.catalog.schema import table_schema
+
+    columns = [column for column in table_schema(kind).columns if column.name in row]
+    return table_from_rows(kind, [column.header for column in columns], [[row[column.name] for column in columns]])
+
+
+def _deliver(kind: str, table: Table, row: Row, output: str | None, as_json: bool, lines: list[str]) -> None:
+    """Print a row as a card, or add it to a file, and say what was found."""
+    from xlperf.catalog.schema import table_schema
+
+    columns = [column for column in table_schema(kind).columns if column.name in row]
+    if output is not None:
+        place, left_out = _added(output, kind, row)
+        lines = [*lines, *(f"the sheet has no column {name.replace('_', ' ')}" for name in left_out), f"{place}: added"]
+        if kind == "accelerators" and output.casefold().endswith(".xlsx"):
+            lines.append("its price is a row of the sheet prices: without one no plan on it has a cost")
+    if as_json:
+        say(json.dumps({column.header: row[column.name] for column in columns}, ensure_ascii=False))
+    elif output is None:
+        width = max(len(column.header) for column in columns)
+        values = {c.name: v if isinstance(v := row[c.name], str) else rounded(float(str(v))) for c in columns}
+        say(*(f"{column.header.ljust(width)}  {values[column.name]}" for column in columns))
+    say(*lines, err=as_json)
+
+
+def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
+    """Put a row into a workbook or a CSV table, which is made where there is none; where, and what has no column."""
+    file = Path(output)
+    values = {name: value for name, value in row.items() if isinstance(value, (str, int, float))}
+    if file.suffix.casefold() in (".xlsx", ".xlsm"):
+        from xlperf.catalog.xlsx_rows import add_row
+
+        if not file.exists():
+            from xlperf.workbook.build import new_workbook
+
+            new_workbook(file)
+        return add_row(file, kind, values)
+    if file.suffix.casefold() != ".csv":
+        raise InputError(Fault(output, "must end in .xlsx or .csv"))
+    from xlperf.catalog.csv_parquet import add_csv_row
+
+    return f"{file.name}:{add_csv_row(file, kind, values)}", []

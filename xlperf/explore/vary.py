@@ -1,0 +1,326 @@
+"""What varies: columns of plans and of catalog sheets with their values, and catalogs with other numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import number_of
+from xlperf.catalog.schema import Column, is_count, table_schema, unit_of
+from xlperf.catalog.table import Table
+from xlperf.explore.space import MOST_PLANS, read_values
+
+SHEETS = ("accelerators", "networks", "models", "prices")
+"""Catalog sheets whose numbers can be varied: of the rows that the plans name."""
+RANGE = ".."
+
+
+@dataclass(frozen=True)
+class Varied:
+    """One column of a catalog sheet and the values that it takes.
+
+    Attributes
+    ----------
+    sheet, name : str
+        Which column.
+    values : Array
+        In the unit used inside; factors have none.
+    factors : bool
+        Whether they multiply what the sheet has.
+    ends : bool
+        Whether they are the two ends of a range.
+    """
+
+    sheet: str
+    name: str
+    values: Array
+    factors: bool
+    ends: bool = False
+
+    @property
+    def column(self) -> Column:
+        """How results show the values: ``accelerators.memory_bandwidth``."""
+        declared = table_schema(self.sheet).by_name[self.name]
+        return replace(
+            declared,
+            name=f"{self.sheet}.{self.name}",
+            kind="number",
+            unit="-" if self.factors else declared.unit,
+            meaning=f"{declared.meaning}{' (factor)' if self.factors else ''}",
+        )
+
+    def drawn(self, share: Array) -> Array:
+        """Values at shares of the range between two ends, or of the list of values. [-]"""
+        if self.ends:
+            return np.asarray(self.values[0] + (self.values[1] - self.values[0]) * share)
+        return np.asarray(self.values[np.minimum((share * len(self.values)).astype(np.int64), len(self.values) - 1)])
+
+    def words(self, value: float) -> str:
+        """A value in words: ``accelerators memory bandwidth 4 TB/s``."""
+        label = f"{self.sheet} {self.name.replace('_', ' ')}"
+        if self.factors:
+            return f"{label} x{value:.4g}"
+        unit = self.column.unit if self.column.unit not in ("", "-") else ""
+        return f"{label} {value / unit_of(self.column).factor:.4g} {unit}".rstrip()
+
+
+class Variation(NamedTuple):
+    """What lines say: columns of plans, columns of catalog sheets, and columns that say ``auto``."""
+
+    values: dict[str, np.ndarray]
+    varied: tuple[Varied, ...]
+    auto: tuple[str, ...]
+
+
+def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> Variation:
+    """Read lines of a column and its values: of plans, or of a catalog sheet as ``accelerators.memory bandwidth``.
+
+    Parameters
+    ----------
+    kind : str
+        ``training`` or ``inference``.
+    lines : sequence of (str, sequence of str)
+        Header and values; ``auto`` alone; ``1..64``: all whole numbers between, of catalog sheets the two ends; values
+        of catalog sheets as ``x0.5``: factors.
+    place : str
+        Where the lines stand, for the messages.
+
+    Raises
+    ------
+    InputError
+        With every fault.
+    """
+    stated: list[tuple[object, Sequence[object]]] = []
+    ranges: list[tuple[str, np.ndarray]] = []
+    varied: list[Varied] = []
+    auto: list[str] = []
+    faults: list[Fault] = []
+    for header, words in lines:
+        texts = [word.strip() for word in words]
+        sheet, dot, name = header.partition(".")
+        try:
+            if dot and sheet.strip().casefold() in SHEETS:
+                varied.append(_of_sheet(sheet.strip().casefold(), name, texts, place))
+            elif [text.casefold() for text in texts] == ["auto"]:
+                auto.append(header)
+            elif dot and sheet.strip():
+                raise InputError(Fault(place, f'"{sheet.strip()}" is none of the sheets {", ".join(SHEETS)}'))
+            elif len(texts) == 1 and (ends := _ends(texts[0])) is not None:
+                ranges.append(_whole(kind, header, ends, place))
+            else:
+                stated.append((header, texts))
+        except InputError as error:
+            faults += error.faults
+    values: dict[str, np.ndarray] = {}
+    try:
+        values = read_values(kind, stated, place, from_text=True)
+    except InputError as error:
+        faults += error.faults
+    if faults:
+        raise InputError(faults)
+    return Variation({**values, **dict(ranges)}, tuple(varied), tuple(auto))
+
+
+def _ends(text: str) -> tuple[str, str] | None:
+    low, dots, high = text.partition(RANGE)
+    return (low.strip(), high.strip()) if dots else None
+
+
+def _whole(kind: str, header: str, ends: tuple[str, str], place: str) -> tuple[str, np.ndarray]:
+    """A column of plans and all whole numbers between two."""
+    name, pair = next(iter(read_values(kind, [(header, ends)], place, from_text=True).items()))
+    column = table_schema(kind).by_name[name]
+    if column.is_text or not is_count(column) or len(pair) < 2 or not pair[0] < pair[1]:
+        shown = RANGE.join(ends)
+        problem = f'{header.strip()}: a range is of whole numbers, the smaller first, as 1..64, got "{shown}"'
+        raise InputError(Fault(place, problem))
+    if pair[1] > pair[0] + MOST_PLANS:
+        raise InputError(Fault(place, f"{header.strip()}: a range has {MOST_PLANS:,} numbers at the most"))
+    return name, np.arange(pair[0], pair[1] + 1.0)
+
+
+def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:
+    """A column of a catalog sheet; a range has its two ends."""
+    words = [part for text in texts for part in (_ends(text) or (text,))]
+    factors = [word[:1].casefold() == "x" for word in words]
+    if any(factors) and not all(factors):
+        raise InputError(Fault(place, f"{sheet}.{header.strip()}: give factors (x2) or values, not both"))
+    plain = [word[1:] if any(factors) else word for word in words]
+    if any(factors):
+        name = next(iter(read_values(sheet, [(header, ["1"])], place, from_text=True)))
+        values = np.array([number_of(word) for word in plain])
+        if not (np.isfinite(values) & (values > 0.0)).all():
+            raise InputError(Fault(place, f"{sheet}.{header.strip()}: a factor is a number above 0, as x0.5"))
+    else:
+        name, values = next(iter(read_values(sheet, [(header, plain)], place, from_text=True).items()))
+    column = table_schema(sheet).by_name[name]
+    if column.kind != "number":
+        raise InputError(Fault(place, f"{sheet}.{name.replace('_', ' ')} is no number"))
+    ends = len(words) > len(texts)
+    if ends and (len(texts) > 1 or len(values) < 2 or not 0.0 < values[0] < values[1]):
+        problem = f'{sheet}.{header.strip()}: a range has two ends above 0, the smaller first, got "{",".join(texts)}"'
+        raise InputError(Fault(place, problem))
+    return Varied(sheet, name, np.asarray(values, dtype=np.float64), any(factors), ends)
+
+
+def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float]]) -> Catalog:
+    """The catalog with other numbers in the rows that plans name.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        As it is.
+    plans : Table
+        Whose accelerators, networks, models and prices are meant.
+    changes : sequence of (Varied, float)
+        Column, and its value or factor.
+
+    Raises
+    ------
+    InputError
+        Where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing there.
+    """
+    tables: dict[str, Table] = {}
+    for varied, value in changes:
+        table = tables.get(varied.sheet, catalog.tables[varied.sheet])
+        rows = _rows(catalog, plans, varied)
+        values = table.number(varied.name).copy()
+        values[rows] = values[rows] * value if varied.factors else value
+        if np.isnan(values[rows]).any():
+            problem = f"{varied.sheet}.{varied.name.replace('_', ' ')} is blank there: give values, not factors"
+            raise InputError(Fault(plans.place(0, "accelerator"), problem))
+        tables[varied.sheet] = replace(table, columns={**table.columns, varied.name: values})
+    return catalog.with_tables(list(tables.values()))
+
+
+def _rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
+    """Rows of a sheet that plans name."""
+    if varied.sheet == "models":
+        return catalog.rows("models", plans.text("model"), plans, "model")
+    own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    given = plans.text("network")
+    if "prefill_accelerator" in plans:
+        other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+        separate = (other >= 0) & (plans.filled("mode") == "disaggregated")
+        own, given = np.concatenate([own, other[separate]]), np.concatenate([given, given[separate]])
+    accelerators = catalog.tables["accelerators"]
+    if varied.sheet == "accelerators":
+        derived = np.flatnonzero(accelerators.text("device")[own] != "")
+        if len(derived):
+            row = int(derived[0])
+            name = accelerators.text("accelerator")[own[row]]
+            problem = f'"{name}" follows from a device: its numbers are not its own'
+            raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
+        return np.unique(own)
+    if varied.sheet == "prices":
+        rows = catalog.price_rows[own]
+        lacking = np.flatnonzero(rows < 0)
+        if len(lacking):
+            row = int(lacking[0])
+            problem = f'"{accelerators.text("accelerator")[own[row]]}" has no row in the sheet prices'
+            raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
+        return np.unique(rows)
+    names = np.where(given == "", accelerators.text("default_network")[own], given)
+    tiers = [catalog.network_tiers(str(name)) for name in dict.fromkeys(names.tolist())]
+    return np.concatenate(tiers)
+
+
+_MARK = "\x1f"
+_MARKED = re.compile(f"{_MARK}[0-9]+")
+
+
+def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, Array]]) -> tuple[Catalog, Table]:
+    """A catalog with rows of its own for each plan, which have that plan's numbers; and the plans that name them.
+
+    One table of plans is then evaluated whole, whatever number of catalogs it stands for: the rows that a plan names
+    are copied under marked names, once for all plans with the same numbers. :func:`unmarked` removes the marks.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        As it is.
+    plans : Table
+        Whose accelerators, networks, models and prices are meant.
+    changes : sequence of (Varied, array)
+        Column, and its value or factor for each plan, (rows,).
+
+    Returns
+    -------
+    tuple of Catalog and Table
+        The results of the plans are those of :func:`changed_catalog` for each of them.
+
+    Raises
+    ------
+    InputError
+        As :func:`changed_catalog`.
+    """
+    if not changes or not len(plans):
+        return catalog, plans
+    stated = np.array([values for _, values in changes])
+    points, code = np.unique(stated, axis=1, return_inverse=True)
+    changed_catalog(catalog, plans, [(one, float(points[row, 0])) for row, (one, _) in enumerate(changes)])
+    sheets = {one.sheet for one, _ in changes}
+    tables: dict[str, Table] = {}
+    columns = dict(plans.columns)
+
+    def marked(names: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        found = [f"{name}{_MARK}{one}" for name, one in zip(names.tolist(), codes.tolist(), strict=True)]
+        return np.array(found, dtype=object)
+
+    def copied(kind: str, rows: np.ndarray, codes: np.ndarray) -> None:
+        """Append copies of rows of a sheet, with the numbers of their codes."""
+        table = catalog.tables[kind]
+        key = table.schema.key.name
+        found = {name: values[rows] for name, values in table.columns.items()}
+        for row, (one, _) in enumerate(changes):
+            if one.sheet == kind:
+                given = points[row][codes]
+                found[one.name] = found[one.name] * given if one.factors else given
+        found[key] = marked(found[key], codes)
+        tables[kind] = Table(kind, {name: np.concatenate([table[name], values]) for name, values in found.items()})
+
+    def pairs(*rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct pairs of a row of a sheet and a code."""
+        numbers = [one[one >= 0] * np.int64(points.shape[1]) + code[one >= 0] for one in rows]
+        return np.divmod(np.unique(np.concatenate(numbers)), points.shape[1])
+
+    if "models" in sheets:
+        rows = catalog.rows("models", plans.text("model"), plans, "model")
+        copied("models", *pairs(rows))
+        columns["model"] = marked(catalog.tables["models"]["model"][rows], code)
+    accelerators = catalog.tables["accelerators"]
+    own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    if "networks" in sheets:
+        given = plans.text("network")
+        names = np.where(given == "", accelerators.text("default_network")[own], given)
+        index = catalog.network_index(names, plans, "network")
+        numbers, codes = pairs(index)
+        tiers = [catalog.network_tiers(catalog.networks[number]) for number in numbers.tolist()]
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *tiers])
+        copied("networks", rows, np.repeat(codes, [len(found) for found in tiers]))
+        known = np.array([*catalog.networks, ""], dtype=object)[index]
+        columns["network"] = np.where(index >= 0, marked(known, code), "")
+    if sheets & {"accelerators", "prices"}:
+        names, other = accelerators["accelerator"], own
+        columns["accelerator"] = marked(names[own], code)
+        if "prefill_accelerator" in plans:
+            other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+            columns["prefill_accelerator"] = np.where(other >= 0, marked(names[other], code), "")
+        rows, codes = pairs(own, other)
+        copied("accelerators", rows, codes)
+        priced = catalog.price_rows[rows] >= 0
+        copied("prices", catalog.price_rows[rows][priced], codes[priced])
+    return catalog.with_tables(list(tables.values())), replace(plans, columns=columns)
+
+
+def unmarked(results: Table) -> Table:
+    """Results whose words name the rows of the sheets, not the copies of :func:`row_catalog`."""
+    reason = [_MARKED.sub("", text) if _MARK in text else text for text in results["reason"].tolist()]
+    return replace(results, columns={**results.columns, "reason": np.array(reason, dtype=object)})
