@@ -88,6 +88,11 @@ class Function:
         return self.answer == "check"
 
     @property
+    def is_per_plan(self) -> bool:
+        """Whether it shows one cell for one plan, so that plans that stand side by side can be computed together."""
+        return self.answer in ("value", "check")
+
+    @property
     def spills(self) -> bool:
         """Whether it returns a header row and rows below it."""
         return self.answer in _SPILLING

@@ -13,7 +13,7 @@ from xlperf.base.resources import rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import is_count, table_schema
 from xlperf.catalog.table import Table
-from xlperf.explore.space import read_values
+from xlperf.explore.vary import read_values
 
 NONE = -1
 PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermost tier", "outer tiers", "results"
