@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -16,6 +15,7 @@ from xlperf.equations.hardware.kernels import Device, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import ServingShape
 from xlperf.equations.network.topologies import Network
+from xlperf.equations.plan.columns import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
@@ -118,7 +118,7 @@ class Deployment:
             return self._with_arrays([_some(values, rows) for values in self._arrays])
         return self._with_arrays(self._packed.take(rows))
 
-    @cached_property
+    @derived
     def _arrays(self) -> list[Array]:
         """Every array, in an order of its own."""
         bundles = self.model, self.device, self.attention_device, self.wide_device, self.network
@@ -128,7 +128,7 @@ class Deployment:
             found += constants.values()
         return [*found, self.reserved_memory]
 
-    @cached_property
+    @derived
     def _packed(self) -> _Packed:
         return _Packed(self._arrays)
 
