@@ -69,9 +69,10 @@ class Office:
         node = provider.createInstanceWithArguments("com.sun.star.configuration.ConfigurationAccess", path)
         return node.getByName("ooSetupVersion")
 
-    def open(self, path, hidden=True):
+    def open(self, path, hidden=True, macros=False):
         url = path if path.startswith("private:") else uno.systemPathToFileUrl(path)
-        self.document = self.desktop.loadComponentFromURL(url, "_blank", 0, properties(Hidden=hidden))
+        how = properties(Hidden=hidden, MacroExecutionMode=4 if macros else 0)
+        self.document = self.desktop.loadComponentFromURL(url, "_blank", 0, how)
         return self.document is not None
 
     def close(self):

@@ -62,8 +62,8 @@ class Office:
         assert "failed" not in answer, answer["failed"]
         return answer["answer"]
 
-    def open(self, path, hidden=True):
-        assert self("open", path=str(path), hidden=hidden), f"{path} was not opened"
+    def open(self, path, hidden=True, macros=False):
+        assert self("open", path=str(path), hidden=hidden, macros=macros), f"{path} was not opened"
 
     def value(self, sheet, cell):
         return shown(self("cells", sheet=sheet, area=cell)[0][0])

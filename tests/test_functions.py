@@ -446,9 +446,20 @@ def test_after_an_edit_of_the_catalog_the_plans_of_a_sheet_are_evaluated_togethe
     assert after[:2] + after[3:4] == [0.5, 0.25, 0.125]
     assert after[2] == before[2] == CellError("#N/A", "7 is odd")
     assert after[4] == before[4] == CellError("#VALUE!", 'training "b", model: unknown model "?"')
-    together = engine.evaluated[5:]
-    assert together[0] == 5
-    assert 4 not in together[1:], "the first cell brought the others along"
+    assert engine.evaluated[5:] == [5, 4, 1], "the first cell brought the others along; the faulty one is asked alone"
+
+
+def test_plans_beside_one_are_evaluated_with_it_and_shown_as_by_a_call_of_their_own(session, engine):
+    others = [["a", "M", "A", count, 1.0] for count in (1.0, 2.0, 7.0)]
+    alone = [["b", "?", "A", 1.0, 1.0], ["c", "M", "A", "auto", 1.0], [None] * 5, ["d", "M", "A", "many", 1.0]]
+    for name in ("XLPERF_STEP_TIME", "XLPERF_MFU", "XLPERF_CHECK"):
+        arguments = [[others[0]], None, [HEADER]]
+        cells = session.others(name, arguments, [*alone, *others])
+        assert cells == [None] * 4 + [one(session.call(name, [[row], None, [HEADER]])) for row in others]
+    assert engine.evaluated == [4, 3, 1, 1], "the sound ones once; the unknown model each time"
+    assert session.others("XLPERF_TRAINING", [[others[0]], None, [HEADER]], others) == [None] * 3
+    assert session.others("XLPERF_MFU", [[others[0]], "no handle", [HEADER]], others) == [None] * 3
+    assert session.others("XLPERF_MFU", [[others[0]], None, [["no such column"] * 5]], others) == [None] * 3
 
 
 def test_true_is_not_one(session):

@@ -34,16 +34,30 @@ def excel(row, tmp_path_factory):
     """What xlwings makes of the functions, and what a few calls return."""
     illegal = ["illegal", *row[1:3], 8.0, 3.0, 1.0]
     card = [list(pair) for pair in zip(HEADER, row, strict=True)]
+    formatted = [[name, {"currency": "8"} if name == "num accelerators" else value] for name, value in card]
+    formatted = [[name, {"date": "1900-01-07"} if name == "tensor parallel" else value] for name, value in formatted]
+    network = [["network", "tier", "size", "link bandwidth (GB/s)", "latency (us)"], ["N", 1.0, 8.0, 100.0, 1.0]]
     calls = {
         "table": ["XLPERF_STEP_TIME", [[HEADER, row, illegal], None, None]],
         "card": ["XLPERF_STEP_TIME", [card, None, None]],
         "row": ["XLPERF_FITS", [[row], "", [HEADER]]],
         "illegal": ["XLPERF_MFU", [[HEADER, illegal], None, None]],
         "error cell": ["XLPERF_MFU", [[HEADER, [*row[:3], NA, *row[4:]]], None, None]],
+        "range": ["XLPERF_STEP_TIME", [{"range": [*card, [None, None]]}, None, {"range": [[None]]}]],
+        "formats": ["XLPERF_STEP_TIME", [{"range": formatted}, {"empty": ""}, {"empty": ""}]],
+        "values": ["XLPERF_STEP_TIME", [formatted, {"empty": ""}, {"empty": ""}]],
+        "cells": ["XLPERF_DIE_YIELD", [{"range": [[{"currency": "814"}]]}, {"range": [[0.1]]}, None, None, None, None]],
+        "numbers": ["XLPERF_DIE_YIELD", [814.0, 0.1, None, None, None, None]],
+        "too few": ["XLPERF_STEP_TIME", []],
+        "too many": ["XLPERF_STEP_TIME", [card, None, None, 1.0]],
+        "error argument": ["XLPERF_STEP_TIME", [NA, None, None]],
+        "two tables": ["XLPERF_CATALOG", [{"range": network}, network]],
+        "no table": ["XLPERF_CATALOG", []],
+        "no number": ["XLPERF_DIE_YIELD", ["wide", 0.1, None, None, None, None]],
+        "text number": ["XLPERF_DIE_YIELD", ["814", 0.1, None, None, None, None]],
         "check": ["XLPERF_CHECK", [[HEADER, illegal], None, None]],
         "block": ["XLPERF_TRAINING", [[HEADER, row], "name,step time,mfu", None, None]],
-        "catalog": ["XLPERF_CATALOG", [[["network", "tier", "size", "link bandwidth (GB/s)", "latency (us)"],
-                                        ["N", 1.0, 8.0, 100.0, 1.0]]]],
+        "catalog": ["XLPERF_CATALOG", [network]],
         "no catalog": ["XLPERF_CATALOG", [[[1.0, 2.0, 3.0]]]],
     }  # fmt: skip
     done = subprocess.run(
@@ -86,22 +100,38 @@ def test_calls_return_what_the_engine_computes(excel, row):
     time = shown_column(results, "step_time")[0]
     reason = results["reason"][1]
     returned = excel["returned"]
-    assert returned["table"] == [[time], [f"#XLPERF! {reason}"]]
+    assert returned["table"] == [[time], ["#N/A"]]
     assert returned["card"] == [[time]]
     assert returned["row"] == [[shown_column(results, "fits")[0]]]
-    assert returned["illegal"] == [[f"#XLPERF! {reason}"]]
+    assert returned["illegal"] == [["#N/A"]]
     assert returned["check"] == [[reason]]
     assert returned["block"] == [["name", "step time (s)", "mfu"], ["first", time, shown_column(results, "mfu")[0]]]
 
 
-def test_errors_are_words(excel):
+def test_errors_are_codes(excel):
+    """The add-in's VBA makes error values of them; XLPERF_CHECK says them in words."""
     returned = excel["returned"]
-    assert returned["error cell"][0][0] == (
-        '#XLPERF! training "first", num accelerators: num accelerators must be a whole number of at least 1, '
-        "got the error #N/A"
-    )
-    assert returned["no catalog"][0][0].startswith("#XLPERF! the first header must name the kind of table")
+    for call in (
+        "error cell",
+        "no catalog",
+        "too few",
+        "too many",
+        "error argument",
+        "no table",
+        "no number",
+        "text number",
+    ):
+        assert returned[call] in ([["#VALUE!"]], [["#N/A"]]), call
     assert returned["catalog"][0][0].startswith("xlperf:")
+    assert returned["two tables"] == [["#VALUE!"]]
+
+
+def test_ranges_are_read_whatever_their_format(excel):
+    """Currency cells come as Decimal, dates as datetime, from ranges and as values: both are numbers."""
+    returned = excel["returned"]
+    assert returned["range"] == returned["formats"] == returned["values"] == returned["card"]
+    assert returned["cells"] == returned["numbers"]
+    assert returned["numbers"][0][0] > 0
 
 
 def test_nothing_is_imported_that_is_not_free_to_use(excel):

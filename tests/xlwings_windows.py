@@ -1,7 +1,8 @@
 """Runs xlwings' own Windows code without Windows: pywin32 is a stand-in, the functions of xlperf are real.
 
-Reads JSON from standard input (calls: name and arguments; null is a missing one), writes JSON: what xlwings knows about
-each function, the VBA that it would write into a workbook, and what each call returned. ``test_xlwings.py`` starts it
+Reads JSON from standard input (calls: name and arguments; null is a missing one, ``{"range": rows}`` a Range of Excel),
+writes JSON: what xlwings knows about each function, the VBA that it would write into a workbook, and what each call
+returned. ``test_xlwings.py`` starts it
 in a process of its own, because the stand-ins stay in ``sys.modules``.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import decimal
 import io
 import json
 import sys
@@ -55,15 +57,38 @@ def windows_xlwings():
     stand_in("xlwings.com_server", loop=None)
     import xlwings.udfs as udfs
 
+    xlwings._xlwindows.is_range_instance = lambda value: isinstance(value, ComRange)
     xlwings.func, xlwings.arg, xlwings.ret = udfs.xlfunc, udfs.xlarg, udfs.xlret
     return udfs
+
+
+class ComRange:
+    """A Range of Excel, as far as xlwings reads it: ``Value`` has Currency cells as Decimal and dates as datetime."""
+
+    def __init__(self, rows):
+        self.Value = cell(rows[0][0]) if len(rows) == len(rows[0]) == 1 else com(rows)
+        self.Rows, self.Columns = (type("Count", (), {"Count": count})() for count in (len(rows), len(rows[0])))
+        self.Row = self.Column = 1
+
+    def __getattr__(self, name):
+        return MagicMock(name=name)
+
+
+def cell(value):
+    """A cell as COM passes it."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, text),) = value.items()
+    return {"currency": decimal.Decimal, "date": datetime.datetime.fromisoformat, "empty": lambda _: None}[kind](text)
 
 
 def com(value):
     """An argument as COM passes it: rows are tuples."""
     if value is None:
         return MISSING
-    return tuple(tuple(row) for row in value) if isinstance(value, list) else value
+    if isinstance(value, dict) and "range" in value:
+        return ComRange(value["range"])
+    return tuple(tuple(map(cell, row)) for row in value) if isinstance(value, list) else cell(value)
 
 
 def main():

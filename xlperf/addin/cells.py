@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from xlperf.addin.functions import STAND_INS
 from xlperf.base.errors import Fault, InputError, nearest, printable
-from xlperf.catalog.cells import as_number, is_blank, parse_header, plan_kind
+from xlperf.catalog.cells import Header, as_number, is_blank, parse_header, plan_kind
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import Column, results_of, split_header, table_schema, unit_of
+from xlperf.catalog.schema import FORMS, Column, results_of, split_header, table_schema, unit_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Place, Table
@@ -22,6 +22,8 @@ MOST_FAULTS_SHOWN = 5
 MOST_ROWS_KEPT = 20_000
 MOST_COMPANIONS = 2_000
 MOST_GROUPS = 16
+_KINDS_OF_FAULT = 3
+"""Evaluations of plans together: with the faults of cells dropped, then of names, then none is left."""
 MOST_HINTS = 50
 """Faulty plans of one call whose cells list the names that may be meant; to find them takes milliseconds each."""
 
@@ -134,7 +136,8 @@ def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
     elif not block:
         raise FunctionError("#VALUE!", "the plan is empty")
     elif len(block[0]) == 2:
-        card = [row for row in block if not all(is_blank(cell) for cell in row)]
+        # a form has headings between its rows; what it leaves blank is as if it were not there
+        card = [row for row in block if not (is_blank(row[1]) if kind in FORMS else all(map(is_blank, row)))]
         names, rows = [row[0] for row in card], [[row[1] for row in card]]
     else:
         names, rows = block[0], block[1:]
@@ -279,6 +282,16 @@ class Outcome:
         ]
 
 
+def _filled(plans: Plans, header: Header) -> list[int]:
+    """Plans that have an input: which of the rows."""
+    inputs = [one.position for one in header.fields]
+    return [
+        number
+        for number, cells in enumerate(plans.rows)
+        if not all(position >= len(cells) or is_blank(cells[position]) for position in inputs)
+    ]
+
+
 def solved(plans: Plans, evaluate: Evaluate) -> Outcome:
     """Results of plans; a malformed plan is an error in its own row and leaves the others alone.
 
@@ -295,12 +308,7 @@ def solved(plans: Plans, evaluate: Evaluate) -> Outcome:
         One entry per plan.
     """
     header = parse_header(plans.kind, plans.header)
-    inputs = [one.position for one in header.fields]
-    filled = [
-        number
-        for number, cells in enumerate(plans.rows)
-        if not all(position >= len(cells) or is_blank(cells[position]) for position in inputs)
-    ]
+    filled = _filled(plans, header)
     outcome = Outcome(plans, [None] * len(plans.rows))
     if header.faults:
         table_from_rows(plans.kind, plans.header, [], named_place(plans.kind, plans.header, []))  # raises them
@@ -376,26 +384,52 @@ class Outcomes:
         self._kept.move_to_end(key)
         return self._kept[key]
 
+    def together(self, catalog: str, plans: Plans, evaluate: Evaluate) -> list[Outcome | None]:
+        """Outcomes of plans as if each had been asked for by itself, evaluated at once; None for a blank or faulty one.
+
+        A faulty plan is left for its own call, so that its message names it alone.
+        """
+        header = parse_header(plans.kind, plans.header)
+        singles = [Plans(plans.kind, plans.header, (cells,)) for cells in plans.rows]
+        outcomes = [self._kept.get((catalog, one)) for one in singles]
+        left = [] if header.faults else [number for number in _filled(plans, header) if outcomes[number] is None]
+        for _ in range(_KINDS_OF_FAULT):
+            if not left:
+                break
+            rows = [plans.rows[number] for number in left]
+            try:
+                results = evaluate(table_from_rows(plans.kind, plans.header, rows, _row_number, skip_empty=False))
+            except InputError as error:
+                faulty = {int(fault.place) for fault in error.faults if fault.place.isdigit()}
+                left = [number for row, number in enumerate(left) if faulty and row not in faulty]
+                continue
+            table = ShownTable(results)
+            for row, number in enumerate(left):
+                outcomes[number] = outcome = Outcome(singles[number], [(0, row)], [table])
+                self._keep((catalog, singles[number]), outcome)
+            break
+        return [one if one is not None and isinstance(one.rows[0], tuple) else None for one in outcomes]
+
     def _evaluate_companions(self, catalog: str, plans: Plans, evaluate: Evaluate) -> None:
         group = self._companions.setdefault((plans.kind, plans.header), OrderedDict())
         self._companions.move_to_end((plans.kind, plans.header))
-        if plans in group:
-            missing = [one for one in group if (catalog, one) not in self._kept]
-            together = solved(Plans(plans.kind, plans.header, tuple(one.rows[0] for one in missing)), evaluate)
-            for one, row in zip(missing, together.rows, strict=True):
-                if isinstance(row, tuple):  # a faulty one is evaluated alone, so that its message names it alone
-                    self._keep((catalog, one), Outcome(one, [row], together.tables))
+        if plans in group and any((catalog, one) not in self._kept for one in group if one != plans):
+            self.together(catalog, Plans(plans.kind, plans.header, tuple(one.rows[0] for one in group)), evaluate)
         group[plans] = None
         group.move_to_end(plans)
         _trim(group, MOST_COMPANIONS)
         _trim(self._companions, MOST_GROUPS)
 
     def _keep(self, key: tuple[str, Plans], outcome: Outcome) -> None:
+        self._rows_kept += len(outcome.rows) - len(self._kept[key].rows if key in self._kept else ())
         self._kept[key] = outcome
-        self._rows_kept += len(outcome.rows)
         while self._rows_kept > MOST_ROWS_KEPT and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
             self._rows_kept -= len(dropped.rows)
+
+
+def _row_number(row: int, _: str) -> str:
+    return str(row)
 
 
 def _trim(kept: OrderedDict[Any, Any], most: int) -> None:

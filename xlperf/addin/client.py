@@ -2,7 +2,8 @@
 
 Standard library only and no import of xlperf: a copy of this file runs inside LibreOffice's own Python, which has no
 numpy. A request is a line of JSON ``{"function": name, "arguments": [...]}``; an answer is a line of JSON with
-``rows`` (a block of values). A cell that cannot be shown is ``{"error": "#N/A", "message": words}``.
+``rows`` (a block of values). A cell that cannot be shown is ``{"error": "#N/A", "message": words}``. A request with
+``others`` (rows under the same header) is answered with ``others`` too: a cell for each, null for one to ask for alone.
 """
 
 from __future__ import annotations
@@ -85,7 +86,22 @@ class Client:
         WorkerError
             Where there is no answer.
         """
-        request = json.dumps({"function": function, "arguments": arguments}).encode("ascii") + b"\n"
+        return cast("list[list[Any]]", self._answer({"function": function, "arguments": arguments})["rows"])
+
+    def call_with_others(
+        self, function: str, arguments: list[Any], others: list[Any]
+    ) -> tuple[list[list[Any]], list[Any]]:
+        """As :meth:`call`, and a cell for each of other plans under the same header; None for one to ask for alone."""
+        answer = self._answer({"function": function, "arguments": arguments, "others": others})
+        return answer["rows"], answer["others"]
+
+    @property
+    def process_id(self) -> int | None:
+        """Process id of the worker that answered last."""
+        return None if self._process is None else self._process.pid
+
+    def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        request = json.dumps(asked).encode("ascii") + b"\n"
         with self._lock:
             try:
                 answer = self._exchange(request)
@@ -95,7 +111,7 @@ class Client:
                         f"the worker was ended after {self._time_limit:g} s; ask for fewer plans in one call"
                     ) from None
                 answer = self._second_try(request)  # calls change nothing, so one that was lost is made again
-        return cast("list[list[Any]]", json.loads(answer)["rows"])
+        return cast("dict[str, Any]", json.loads(answer))
 
     def close(self) -> None:
         """End the worker; the next call starts another."""

@@ -29,7 +29,7 @@ IDENTIFIER = "org.xlperf.addin"
 SERVICE = "XLPERF"
 EVENTS = ("OnLoadFinished", "OnSaveDone", "OnSaveAsDone")
 SPILL = "Enter it with Ctrl+Shift+Enter."
-HOST_MODULES = ("client", "libreoffice_host")
+HOST_MODULES = ("client", "libreoffice_host", "neighbours")
 _INSTALL_LIMIT = 120.0
 _DATE = (1980, 1, 1, 0, 0, 0)
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -72,6 +72,7 @@ def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIM
                     function.name: {
                         "says_faults": function.says_faults,
                         "repeated": any(argument.repeated for argument in function.arguments),
+                        "is_per_plan": function.is_per_plan,
                     }
                     for function in registry
                 },
@@ -106,6 +107,8 @@ def types(registry: Sequence[Function]) -> str:
         arguments = ", ".join(
             f"[in] {'sequence<any>' if argument.repeated else 'any'} {argument.name}" for argument in function.arguments
         )
+        if function.is_per_plan:  # LibreOffice fills in the document and hides the argument from users
+            arguments = f"[in] com::sun::star::beans::XPropertySet caller, {arguments}"
         lines.append(f"    sequence< sequence<any> > {method_name(function)}({arguments});")
     return "\n".join([*lines, "  };", "}; };", ""])
 

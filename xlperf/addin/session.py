@@ -38,16 +38,19 @@ from xlperf.addin.functions import STAND_INS, Argument, Function, functions
 from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import is_blank, shown, table_kind
-from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, results_of, split_header, table_schema
+from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, Column, results_of, split_header, table_schema
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
+    from xlperf.explore.diagnose import Diagnosis
     from xlperf.explore.search import Search
 
 MOST_IN_CELLS = 200_000
 """Plans that the cells with auto of a plan may stand for: a few seconds of work."""
 TOP_PLANS = 10
+MOST_WORDS = 180
+"""Letters of a fault that the line of an answer has room for."""
 MOST_CATALOGS_KEPT = 8
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
@@ -86,6 +89,10 @@ class Engine:
         from xlperf.engine.operations import evaluate_operations
         from xlperf.engine.ownership import evaluate_servers
 
+        if rows.kind in FORMS:
+            from xlperf.explore.forms import evaluate_forms
+
+            return evaluate_forms(rows, catalog)
         if rows.kind == "servers":
             return evaluate_servers(rows)
         if rows.kind == "chiplets":
@@ -109,6 +116,13 @@ class Engine:
         from xlperf.explore.frontier import frontier
 
         return frontier(plans, catalog, values)
+
+    def diagnose(self, plan: Table, catalog: Catalog, measured: Sequence[str], before: Sequence[str]) -> Diagnosis:
+        """What would explain that a run is slower or faster than its plan."""
+        from xlperf.explore.diagnose import diagnose, read_measured
+
+        readings = read_measured(plan.kind, measured, before)
+        return diagnose(self.resolve(plan, catalog) if plan.auto else plan, catalog, readings)
 
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
@@ -134,6 +148,7 @@ class Session:
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
+        self._frontiers: dict[str, Block] = {}
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
         """Block of cells that a worksheet function shows.
@@ -164,6 +179,37 @@ class Session:
             found = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
         return [[found.message if function is not None and function.says_faults else found]]
 
+    def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Cells that a function shows for other plans under the header of a call, evaluated together.
+
+        Parameters
+        ----------
+        name : str
+            A function that shows one cell for a plan.
+        arguments : sequence
+            Those of the call: plan, catalog, header.
+        rows : sequence of sequence
+            Cells of each plan.
+
+        Returns
+        -------
+        list
+            One cell per row; None for a row that needs a call of its own: blank, faulty or to be searched.
+        """
+        cells: list[Any] = [None] * len(rows)
+        function = functions().get(name)
+        sure = [number for number, row in enumerate(rows) if not any(map(_is_auto, row))]
+        if function is None or not function.is_per_plan or not sure:
+            return cells
+        with suppress(FunctionError, InputError):  # the call itself says what is wrong
+            _, catalog, header = [*arguments, None, None][:3]
+            key, content = self.catalog(catalog)
+            plans = read_block([rows[number] for number in sure], header)
+            outcomes = self._outcomes.together(key, plans, lambda table: self.engine.evaluate(table, content))
+            for number, outcome in zip(sure, outcomes, strict=False):  # blank rows at the end are no plans
+                cells[number] = None if outcome is None else _cells_of(function, outcome)[0]
+        return cells
+
     def _answered(self, function: Function, arguments: Sequence[Any]) -> Block:
         known = function.arguments
         if known[-1].kind == "tables":
@@ -172,11 +218,21 @@ class Session:
             raise FunctionError("#VALUE!", f"{function.name} has {len(known)} arguments, got {len(arguments)}")
         cells = {argument.name: cell for argument, cell in zip_longest(known, arguments)}
         read = ((argument.kind, READERS[argument.kind](self, function, argument, cells)) for argument in known)
+        if function.answer == "frontier":  # asked for point by point
+            key = repr([cells[own.name] for own in known])
+            if key not in self._frontiers:
+                self._frontiers = {key: ANSWERS[function.answer](self, function, dict(read))}
+            return self._frontiers[key]
         if function.answer == "equation":
             return equation_block(function, [value for _, value in read])
         return ANSWERS[function.answer](self, function, dict(read))
 
     # --- catalogs
+
+    def install(self, catalog: Catalog) -> None:
+        """Take a catalog for the one that is meant where cells name none."""
+        if self._installed is not catalog:
+            self._installed, self._outcomes, self._frontiers = catalog, Outcomes(), {}
 
     def put(self, blocks: Sequence[Block]) -> str:
         """Handle of the installed catalog with these tables in the place of its own."""
@@ -296,6 +352,12 @@ def _read_lines(_: Session, __: Function, argument: Argument, cells: Mapping[str
     return [(row[0], [cell for cell in row[1:] if not is_blank(cell)]) for row in rows]
 
 
+def _read_texts(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[str]:
+    """Rows of one text, ``step time=38 s``, or of a result and its number."""
+    rows = [[cell for cell in row if not is_blank(cell)] for row in given_block(cells[argument.name])]
+    return ["=".join(str(cell) for cell in row) for row in rows if row]
+
+
 def _read_count(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> int:
     block = given_block(cells[argument.name])
     number = block[0][0] if block else None
@@ -317,17 +379,33 @@ Given = Mapping[str, Any]
 
 
 def _value(session: Session, function: Function, given: Given) -> Block:
-    plans: Plans = given["rows"]
-    result = STAND_INS.get((plans.kind, function.result), function.result)
-    if result not in results_of(plans.kind).by_name:
-        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {plans.kind} plans")
-    return _column(session.outcome(plans, given["catalog"]).column(result))
+    return _column(_cells_of(function, session.outcome(given["rows"], given["catalog"])))
+
+
+def _cells_of(function: Function, outcome: Outcome) -> Sequence[Any]:
+    """What a function shows for each plan."""
+    if function.answer == "check":
+        return outcome.words()
+    kind = outcome.plans.kind
+    result = STAND_INS.get((kind, function.result), function.result)
+    if result not in results_of(kind).by_name:
+        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
+    return outcome.column(result)
 
 
 def _quantity(session: Session, function: Function, given: Given) -> Block:
     outcome = session.outcome(given["rows"], given["catalog"])
     result = given.get("quantity", function.result)
+    if result == "answer":
+        cells = outcome.column(result)
+        return _column([f"No answer: {_in_short(c.message)}" if isinstance(c, CellError) else c for c in cells])
     return _column(outcome.words() if (function.rows, result) == ("chiplets", "reason") else outcome.column(result))
+
+
+def _in_short(message: str) -> str:
+    """A fault of a form in a line: without the name of the form, cut where it becomes a list."""
+    words = message.partition(", ")[2] if message.startswith(tuple(f"{form}, " for form in FORMS)) else message
+    return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 4].rpartition(' ')[0]} ..."
 
 
 def _results(session: Session, _: Function, given: Given) -> Block:
@@ -346,11 +424,15 @@ def _resolved(session: Session, plans: Plans, column: Column, catalog: Keyed) ->
     place = position_of(plans, column.name)
     cells = ["" if row[place] is None else row[place] for row in plans.rows]
     for number, cell in enumerate(cells):
-        if isinstance(cell, str) and cell.strip().lower() == "auto":
+        if _is_auto(cell):
             with suppress(InputError):  # the results of the row say what is wrong with it
                 table = session.engine.resolve(read_plans_of(plans, number, number + 1), catalog[1])
                 cells[number] = _plan_cells(table, column.name)[0]
     return cells
+
+
+def _is_auto(cell: object) -> bool:
+    return isinstance(cell, str) and cell.strip().casefold() == "auto"
 
 
 def _operators(session: Session, _: Function, given: Given) -> Block:
@@ -379,10 +461,21 @@ def _search(session: Session, _: Function, given: Given) -> Block:
     return _side_by_side(columns, cells)
 
 
+def _diagnosis(session: Session, _: Function, given: Given) -> Block:
+    measured = given["measured"]
+    if not measured:
+        raise FunctionError("#VALUE!", "nothing was measured: give a result and its number, as step time and 38")
+    found = session.engine.diagnose(read_plans_of(given["rows"]), given["catalog"][1], measured, given["before"])
+    if not len(found.explanations):
+        return _column(reading.words for reading in found.readings)
+    table = found.explanations
+    return _side_by_side(table.schema.columns, [shown_column(table, name) for name in table.columns])
+
+
 def _frontier(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
-    from xlperf.explore.space import read_values
+    from xlperf.explore.vary import read_values
 
     plans: Plans = given["rows"]
     is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
@@ -406,10 +499,10 @@ def _frontier(session: Session, _: Function, given: Given) -> Block:
     return _side_by_side(columns, cells)
 
 
-def _check(session: Session, _: Function, given: Given) -> Block:
+def _check(session: Session, function: Function, given: Given) -> Block:
     found = given["plan or table"]
     if isinstance(found, Plans):
-        return _column(session.outcome(found, given["catalog"]).words())
+        return _column(_cells_of(function, session.outcome(found, given["catalog"])))
     with_blocks(given["catalog"][1], [found])
     return [["ok"]]
 
@@ -442,6 +535,8 @@ READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]],
     "results": _read_names,
     "quantity": _read_quantity,
     "vary": _read_lines,
+    "measured": _read_texts,
+    "before": _read_texts,
     "count": _read_count,
     "text": _read_text,
     "tables": _read_tables,
@@ -458,6 +553,7 @@ ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
     "operators": _operators,
     "search": _search,
     "frontier": _frontier,
+    "diagnosis": _diagnosis,
     "check": _check,
 }
 """What answers a function, by its answer in the registry; an equation is computed from its arguments in order."""

@@ -1,7 +1,8 @@
 """The process that computes for a spreadsheet host: lines of JSON on standard input and output.
 
 ``python -m xlperf.addin.worker`` greets with its version, then answers each line of
-``{"function": name, "arguments": [...]}`` with a line of ``{"rows": [[...]]}`` (see :mod:`xlperf.addin.client`).
+``{"function": name, "arguments": [...]}`` with a line of ``{"rows": [[...]]}`` (see :mod:`xlperf.addin.client`, and
+there for ``others``).
 It opens no port and no window, writes nothing else to standard output, and ends when its input closes: a worker never
 outlives its host. Numbers are written in the shortest form that reads back as the same float.
 """
@@ -42,14 +43,15 @@ def answer(session: Session, line: bytes) -> bytes:
         if not isinstance(function, str) or not isinstance(arguments, list):
             raise TypeError
     except (ValueError, TypeError, KeyError, RecursionError):
-        rows: list[list[Any]] = [[CellError("#VALUE!", "the request is not one that this worker knows")]]
-    else:
-        rows = session.call(function, arguments)
-    return _line(rows)
+        return _line(rows=[[CellError("#VALUE!", "the request is not one that this worker knows")]])
+    if isinstance(request.get("others"), list):
+        others = session.others(function, arguments, request["others"])  # before: the plan itself is among them
+        return _line(rows=session.call(function, arguments), others=others)
+    return _line(rows=session.call(function, arguments))
 
 
-def _line(rows: list[list[Any]]) -> bytes:
-    return json.dumps({"rows": rows}, default=_plain, separators=(",", ":")).encode("ascii") + b"\n"
+def _line(**answer: list[Any]) -> bytes:
+    return json.dumps(answer, default=_plain, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def _plain(value: object) -> object:
@@ -77,7 +79,7 @@ def serve(session: Session, requests: BinaryIO, answers: BinaryIO, longest: int 
             while line and not line.endswith(b"\n"):
                 line = requests.readline(longest)
             words = f"the cells of this call take more than {longest >> 20} MiB; give it fewer rows"
-            answers.write(_line([[CellError("#VALUE!", words)]]))
+            answers.write(_line(rows=[[CellError("#VALUE!", words)]]))
         else:
             answers.write(answer(session, line))
         answers.flush()

@@ -1,13 +1,14 @@
-"""The worksheet functions as classic xlwings functions, for Excel on Windows: name this module under UDF Modules.
+"""The worksheet functions as xlwings functions: for Excel on Windows (``xlperf install excel``) and xlwings Lite.
 
-They are built from the registry when the module is imported, so there is nothing here to keep in step with it. Excel's
-server process of xlwings computes them itself; it is the environment that xlperf is installed in. xlwings cannot
-return an error code to a cell, so what is an error elsewhere is a text that starts with ``#XLPERF! ``.
+They are built from the registry when the module is imported, so there is nothing here to keep in step with it. The
+Python process of xlwings computes them itself. An error is the text of its code, ``#N/A``, which the add-in and
+xlwings Lite show as the error value; XLPERF_CHECK says it in words.
 """
 
 from __future__ import annotations
 
 import datetime
+import decimal
 import inspect
 from collections.abc import Callable
 from functools import cache
@@ -21,7 +22,6 @@ from xlperf.addin.session import Session
 from xlperf.catalog.cells import in_days
 
 _DATE_1900, _DATE_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
-ERROR_TEXT = "#XLPERF! "
 
 
 @cache
@@ -31,31 +31,36 @@ def session() -> Session:
 
 
 def shown(cell: Any) -> Any:
-    """A cell as Excel gets it: errors as text.
+    """A cell as Excel gets it: errors as the text of their code.
 
-    >>> shown(CellError("#N/A", "3 does not divide 8"))
-    '#XLPERF! 3 does not divide 8'
-    >>> shown(CellError("#N/A", "")), shown(1.5)
-    ('#XLPERF! not available', 1.5)
+    >>> shown(CellError("#N/A", "3 does not divide 8")), shown(1.5)
+    ('#N/A', 1.5)
     """
-    if isinstance(cell, CellError):
-        return ERROR_TEXT + (cell.message or "not available")
-    return cell
+    return cell.code if isinstance(cell, CellError) else cell
 
 
 def numbers(argument: Any) -> Any:
-    """An argument with the number behind each date: Excel hands numbers in a date format over as dates.
+    """An argument with the number behind each cell in a date or currency format, which Excel hands over otherwise.
 
-    They count from 30 December 1899 whatever the workbook counts from, as all dates between programs on Windows do.
+    Dates count from 30 December 1899 whatever the workbook counts from, as all dates between programs on Windows do.
+
+    >>> numbers([[decimal.Decimal("8"), datetime.datetime(1900, 1, 7), "a"]])
+    [[8.0, 8.0, 'a']]
     """
-    if not isinstance(argument, list) or not any(
-        isinstance(cell, datetime.datetime) for row in argument for cell in row
-    ):
+    if not isinstance(argument, list):
         return argument
-    start = _DATE_1904 if counts_from_1904() else _DATE_1900
-    return [
-        [in_days(cell - start) if isinstance(cell, datetime.datetime) else cell for cell in row] for row in argument
-    ]
+    kinds = {type(cell) for row in argument for cell in row}
+    if not any(issubclass(kind, (decimal.Decimal, datetime.datetime)) for kind in kinds):
+        return argument
+    dated = any(issubclass(kind, datetime.datetime) for kind in kinds)
+    start = _DATE_1904 if dated and counts_from_1904() else _DATE_1900
+    return [[_number(cell, start) for cell in row] for row in argument]
+
+
+def _number(cell: Any, start: datetime.datetime) -> Any:
+    if isinstance(cell, decimal.Decimal):
+        return float(cell)
+    return in_days(cell.replace(tzinfo=None) - start) if isinstance(cell, datetime.datetime) else cell
 
 
 def counts_from_1904() -> bool:
@@ -109,4 +114,4 @@ def excel_function(function: Function) -> Callable[..., Any]:
 
 
 globals().update({name: excel_function(function) for name, function in functions().items()})
-__all__ = ["ERROR_TEXT", "excel_function", "session", "shown", *functions()]
+__all__ = ["excel_function", "session", "shown", *functions()]

@@ -23,6 +23,8 @@ OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
+FORMS = ("serve",)
+"""Forms of the front sheets: a question, answered by a search over plans or devices."""
 AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
     "training": (
         "num_accelerators",
@@ -63,8 +65,20 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "prefill_expert_parallel",
         "prefill_data_parallel_attention",
     ),
+    "serve": (
+        "kv_precision",
+        "users",
+        "request_rate",
+        "ttft_target",
+        "hour_price",
+        "num_accelerators",
+        "tensor_parallel",
+        "expert_parallel",
+        "data_parallel_attention",
+        "concurrency",
+    ),
 }
-"""Columns of plans that ``auto`` may stand in: a search chooses the value."""
+"""Columns of plans and forms that ``auto`` may stand in: a search chooses the value."""
 _COUNTS = re.compile(
     r"(num_\w+|\w+_(size|length|layers|rank|parallel|pipeline|stage|step)|size|tier|top_k|year|concurrency"
     r"|links_per_peer|sliding_window)$"

@@ -11,8 +11,9 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.cli.options import Command, InputFile, OutputFile, examples
 from xlperf.cli.output import say
 
-_HOSTS = {"libreoffice": "xlperf.addin.libreoffice"}
+_HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
 """Modules with ``install`` and ``uninstall``, by spreadsheet program."""
+_INSTALLED = (*_HOSTS, "lite")
 
 
 @click.command(
@@ -87,18 +88,61 @@ def new(file: str, empty: bool, study: str | None, force: bool) -> None:
 @click.command(
     cls=Command,
     short_help="Add the XLPERF_ functions to a spreadsheet program.",
-    epilog=examples("xlperf install libreoffice"),
+    epilog=examples(
+        "xlperf install libreoffice",
+        "xlperf install excel                       Excel for Windows; then restart it",
+        "xlperf install excel --check               what is installed, and what is wrong with it",
+        "xlperf install excel --output xlperf.bas   where no add-in is let in: text to import",
+        "xlperf install lite FOLDER                 Excel on the web or on a Mac: texts for xlwings Lite",
+    ),
 )
-@click.argument("host", type=click.Choice(list(_HOSTS)))
-def install(host: str) -> None:
+@click.argument("host", type=click.Choice(_INSTALLED))
+@click.argument("folder", required=False)
+@click.option("--output", metavar="FILE", type=OutputFile(".xlam", ".bas"), help="excel: build the add-in file there.")
+@click.option("--check", "checked", is_flag=True, help="excel: say what is installed (or what --output names is).")
+@click.option("--python", metavar="PATH", help="excel: the interpreter to compute with, on the machine of FILE.")
+@click.option("--wheel", metavar="URL", help="lite: where xlwings Lite gets xlperf from; else the package index.")
+def install(
+    host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
+) -> int:
     """Add the worksheet functions to HOST for this user; cells are computed by the environment that installs."""
+    for name, given, only in (
+        ("FOLDER", folder, "lite"),
+        ("--output", output, "excel"),
+        ("--check", checked, "excel"),
+        ("--python", python, "excel"),
+        ("--wheel", wheel, "lite"),
+    ):
+        if given and host != only:
+            raise click.UsageError(f"{name} is for xlperf install {only}")
+    if host == "lite":
+        from xlperf.addin.lite import write as write_lite
+
+        if folder is None:
+            raise click.UsageError("say which folder: xlperf install lite FOLDER")
+        say(write_lite(folder, wheel))
+        return 0
+    if checked:
+        from xlperf.addin.excel import check as checked_addin
+
+        lines, sound = checked_addin(output)
+        say(*lines)
+        return 0 if sound else 1
+    if output is not None:
+        from xlperf.addin.excel import write as write_addin
+
+        say(write_addin(output, python))
+        return 0
+    if python is not None:
+        raise click.UsageError("--python goes with --output; without it, run the interpreter to compute with")
     say(import_module(_HOSTS[host]).install())
+    return 0
 
 
 @click.command(
     cls=Command,
     short_help="Remove the XLPERF_ functions from a spreadsheet program.",
-    epilog=examples("xlperf uninstall libreoffice"),
+    epilog=examples("xlperf uninstall libreoffice", "xlperf uninstall excel"),
 )
 @click.argument("host", type=click.Choice(list(_HOSTS)))
 def uninstall(host: str) -> None:

@@ -169,18 +169,18 @@ def load_steps(
         single request have none.
     """
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
-    replicas = _replicas(plans)
-    results = evaluate(Table(plans.kind, {**columns, "concurrency": replicas}, plans.place, plans.auto), catalog)
+    copies = replicas(plans)
+    results = evaluate(Table(plans.kind, {**columns, "concurrency": copies}, plans.place, plans.auto), catalog)
     most, kept = results.number("max_batch_size"), results.number("batch_at_targets")
     most = np.where(np.isnan(kept) | (plans.filled("mode") == "disaggregated"), most, kept)
     rows = np.flatnonzero(most >= 1.0)
     steps = [np.unique(np.round(np.geomspace(1.0, room, num_points))) for room in most[rows].tolist()]
     index = np.repeat(rows, [len(batches) for batches in steps])
-    return index, np.concatenate([*steps, np.zeros(0)]), replicas[index]
+    return index, np.concatenate([*steps, np.zeros(0)]), copies[index]
 
 
-def _replicas(plans: Table) -> np.ndarray:
-    """Copies of the model that decode."""
+def replicas(plans: Table) -> np.ndarray:
+    """Copies of the model that decode, of plans of inference. [-]"""
     total, asked = plans.number("num_accelerators"), plans.number("prefill_accelerators")
     pools = plans.filled("mode") == "disaggregated"
     decode = np.where(pools, total - np.where(np.isnan(asked), np.floor(0.5 * total), asked), total)

@@ -27,6 +27,7 @@ from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
 from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
 from xlperf.workbook.package import Formulas, packed, replace_file, save_workbook
+from xlperf.workbook.questions import question_sheets
 from xlperf.workbook.style import add_styles, link, page_setup, title
 from xlperf.workbook.tables import data_rows
 from xlperf.workbook.tco import tco_sheet
@@ -100,6 +101,8 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
     tco_sheet(book, full, results, formulas)
     checks_sheet(book, full, results, formulas)
+    if len(full["models"]) and len(full["accelerators"]):
+        question_sheets(book, full, _catalog(full) if values else None, formulas)
     book.properties.creator = "xlperf"
     book.properties.title = "xlperf"
     return packed(book, formulas)

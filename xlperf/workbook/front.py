@@ -10,7 +10,15 @@ from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
 
 from xlperf.addin.functions import PREFIX
-from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, TECHNOLOGY_TABLES, results_of, schema, table_schema
+from xlperf.catalog.schema import (
+    CATALOG_TABLES,
+    FORMS,
+    OPTIONAL_TABLES,
+    TECHNOLOGY_TABLES,
+    results_of,
+    schema,
+    table_schema,
+)
 from xlperf.workbook.data_sheets import CATALOG_NAME, DATA_SHEETS, LIVE_RESULTS, choices_of, column_validation, names_of
 from xlperf.workbook.package import FLAG_FORMAT, Formulas
 from xlperf.workbook.style import column_widths, link, number_format, page_setup, put, title
@@ -204,7 +212,7 @@ def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
 def _choices(workbook: Workbook, sheet: Worksheet, kinds: Iterable[str], first: int) -> None:
     top = first + 3
     put(sheet[f"B{top - 2}"], "What the columns with a choice may hold", "xlperf heading")
-    columns = [column for kind in kinds for column in schema()[kind].columns if column.kind == "choice"]
+    columns = [column for kind in (*kinds, *FORMS) for column in schema()[kind].columns if column.kind == "choice"]
     for row, column in enumerate(columns, start=top - 1):
         put(sheet[f"B{row}"], f"{column.table}: {column.header}", "xlperf key")
         letters = [get_column_letter(3 + number) for number in range(len(column.entries))]

@@ -20,6 +20,7 @@ from com.sun.star.lang import XServiceInfo
 from com.sun.star.task import XJob
 from xlperf_host.client import Client, WorkerError
 from xlperf_host.libreoffice_host import argument, error_value, make_portable, result
+from xlperf_host.neighbours import Neighbours
 
 try:
     from org.xlperf import XXlperf
@@ -35,15 +36,19 @@ with open(os.path.join(FOLDER, "functions.json"), encoding="utf-8") as stream:
 
 FUNCTIONS = CONFIGURATION["functions"]
 CLIENT = Client(CONFIGURATION["command"], CONFIGURATION["time_limit"])
+NEIGHBOURS = Neighbours(CLIENT)
 METHODS = "|".join(name.partition("_")[2] for name in FUNCTIONS)
 CALLS = re.compile(rf"\bXLPERF[._]({METHODS})\s*\(", re.IGNORECASE)
 
 
-def _method(name, says_faults, repeated):
+def _method(name, says_faults, repeated, is_per_plan):
     def method(self, *arguments):
         if repeated:
             arguments = arguments[0]
         try:
+            if is_per_plan:
+                document, *arguments = arguments
+                return result(NEIGHBOURS.call(document, name, [argument(value) for value in arguments]))
             return result(CLIENT.call(name, [argument(value) for value in arguments]))
         except WorkerError as error:
             return ((str(error) if says_faults else error_value("#VALUE!"),),)
@@ -69,7 +74,7 @@ class AddIn(unohelper.Base, XXlperf, XServiceInfo):
 
 
 for _name, _about in FUNCTIONS.items():
-    setattr(AddIn, _name.partition("_")[2], _method(_name, _about["says_faults"], _about["repeated"]))
+    setattr(AddIn, _name.partition("_")[2], _method(_name, **_about))
 
 
 def refresh(document):
@@ -112,6 +117,11 @@ def _refresh_sheet(sheet):
     arrays = set()
     entered = 0
     for place in found.getRangeAddresses():
+        area = sheet.getCellRangeByPosition(place.StartColumn, place.StartRow, place.EndColumn, place.EndRow)
+        if _has_scalar_calls_only(area):
+            area.setFormulaArray(area.getFormulaArray())  # at once; cell by cell takes 3 ms each
+            entered += (place.EndRow - place.StartRow + 1) * (place.EndColumn - place.StartColumn + 1)
+            continue
         for row in range(place.StartRow, place.EndRow + 1):
             for column in range(place.StartColumn, place.EndColumn + 1):
                 cell = sheet.getCellByPosition(column, row)
@@ -132,6 +142,14 @@ def _refresh_sheet(sheet):
                     cell.setFormula(formula)
                 entered += 1
     return entered
+
+
+def _has_scalar_calls_only(area):
+    """Whether every cell of an area is a formula that calls us, and none belongs to an array formula."""
+    formulas = area.queryContentCells(16)  # com.sun.star.sheet.CellFlags.FORMULA: a text that looks like one is none
+    if formulas.getRangeAddressesAsString() != area.AbsoluteName.replace("$", ""):
+        return False
+    return all(CALLS.search(one) and not one.startswith("{") for line in area.getFormulaArray() for one in line)
 
 
 def portable(document):

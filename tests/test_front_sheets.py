@@ -1,0 +1,205 @@
+"""Front sheets: forms answered by the engine, the same in cells as in Python, and one line where a form is wrong."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import openpyxl
+import pytest
+
+from xlperf.addin.cells import CellError
+from xlperf.addin.session import Session
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import FORMS, results_of, table_schema
+from xlperf.engine import evaluate
+from xlperf.explore.forms import evaluate_forms
+from xlperf.workbook.build import read_tables, workbook_package
+from xlperf.workbook.live import Live
+from xlperf.workbook.package import Formulas
+from xlperf.workbook.question_look import SHEETS
+
+ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,
+         "output length": 500.0, "speed per user": 20.0, "ttft target": 2000.0}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return Session()
+
+
+@pytest.fixture(scope="module")
+def book() -> Any:
+    return openpyxl.load_workbook(workbook())
+
+
+@pytest.fixture(scope="module")
+def values() -> Any:
+    return openpyxl.load_workbook(workbook(), data_only=True)
+
+
+def answered(catalog: Catalog, kind: str, **asked: Any) -> dict[str, Any]:
+    results = evaluate_forms(table_from_rows(kind, list(asked), [list(asked.values())]), catalog)
+    return {name: column[0] for name, column in results.columns.items()}
+
+
+# --- Serve
+
+
+def test_a_fleet_serves_its_users_at_their_speed(catalog: Catalog) -> None:
+    found = answered(catalog, "serve", **ASKED)
+    assert found["tokens_per_second_per_user"] >= 20.0
+    assert found["ttft"] <= 2.0
+    assert found["accelerators"] == found["servers"] * found["server_size"]
+    assert found["copies"] * found["concurrency"] >= 1000.0 > (found["copies"] - 1.0) * found["concurrency"]
+    assert found["copies"] * found["copy_size"] <= found["accelerators"]
+    assert found["accelerators_low"] <= found["accelerators"] <= found["accelerators_high"]
+    hour = found["accelerators"] * found["hour_price"]
+    assert hour / found["tokens_per_second"] == pytest.approx(found["cost_per_million_output_tokens"])
+    assert hour * 730.0 * 3600.0 == pytest.approx(found["monthly_cost"])
+    assert found["trust"] in ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
+    assert found["answer"].startswith(f"{found['accelerators']:,.0f} H200")
+
+
+def test_the_copy_that_was_chosen_is_what_the_engine_says_of_it(catalog: Catalog) -> None:
+    found = answered(catalog, "serve", **ASKED)
+    plan = {
+        "model": ASKED["model"], "accelerator": ASKED["accelerator"], "num accelerators": found["copy_size"],
+        "tensor parallel": found["tensor_parallel"], "expert parallel": found["expert_parallel"],
+        "data parallel attention": found["data_parallel_attention"], "concurrency": found["concurrency"],
+        "prompt length": 2000.0, "output length": 500.0, "precision": "fp8", "mode": "continuous",
+    }  # fmt: skip
+    results = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), catalog)
+    for name in ("tpot", "tpot_low", "tpot_high", "ttft", "memory", "tokens_per_second_per_accelerator"):
+        assert results.number(name)[0] == found[name]
+
+
+def test_no_mapping_of_another_size_needs_a_smaller_fleet(catalog: Catalog) -> None:
+    best = answered(catalog, "serve", **ASKED)
+    for size in (1.0, 2.0, 4.0, 8.0, 16.0):
+        fixed = answered(catalog, "serve", **ASKED, **{"num accelerators": size})
+        if fixed["copies"] == fixed["copies"]:
+            assert fixed["copies"] * size >= 0.99 * best["copies"] * best["copy_size"]
+
+
+def test_more_users_and_faster_ones_never_need_fewer_accelerators(catalog: Catalog) -> None:
+    fleets = [answered(catalog, "serve", **{**ASKED, "users": users})["accelerators"] for users in (500, 1000, 4000)]
+    assert fleets == sorted(fleets)
+    fleets = [answered(catalog, "serve", **{**ASKED, "speed per user": s})["accelerators"] for s in (10, 20, 40)]
+    assert fleets == sorted(fleets)
+
+
+def test_a_request_rate_is_users_by_littles_law(catalog: Catalog) -> None:
+    found = answered(catalog, "serve", **{**ASKED, "users": None, "request rate": 40.0})
+    assert found["users"] / 40.0 == pytest.approx(found["ttft"] + 499.0 * found["tpot"], rel=0.01)
+    assert found["request_rate"] == pytest.approx(40.0)
+    with pytest.raises(InputError, match="users or request rate must be given"):
+        answered(catalog, "serve", **{**ASKED, "users": None})
+
+
+def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
+    fast = answered(catalog, "serve", **{**ASKED, "speed per user": 5000.0})
+    assert np.isnan(fast["accelerators"])
+    assert "tokens/s at most" in fast["reason"]
+    old = answered(catalog, "serve", **{**ASKED, "accelerator": "A100-SXM4-80GB"})
+    assert "no peak rate for precision fp8" in old["answer"]
+
+
+def test_badges_follow_the_published_runs(catalog: Catalog) -> None:
+    asked = {**ASKED, "model": "DeepSeek-V3"}
+    assert answered(catalog, "serve", **asked)["trust"] == "MEASURED"
+    assert "published run" in answered(catalog, "serve", **asked)["trust_reason"]
+    assert answered(catalog, "serve", **ASKED)["trust"] == "INTERPOLATED"  # runs on H100, and other models on H200
+    assert answered(catalog, "serve", **{**ASKED, "accelerator": "MI325X"})["trust"] != "MEASURED"
+
+
+# --- cells
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_wrong_name_is_one_line_on_top(session: Session, kind: str) -> None:
+    card = [["MODEL", None], ["model", "DeepSek-V3"], ["accelerator", "H200-SXM-141GB"], ["users", 10.0],
+            ["prompt length", 10.0], ["output length", 10.0]]  # fmt: skip
+    (line,), *_ = session.call(f"XLPERF_{kind.upper()}", [card])
+    assert line.startswith("No answer: ")
+    assert "\n" not in line and "DeepSeek-V3" in line and len(line) < 220
+    ((number,),) = session.call(f"XLPERF_{kind.upper()}", [card, "accelerators"])
+    assert isinstance(number, CellError)
+
+
+def test_blank_and_auto_are_the_same(session: Session) -> None:
+    card = [["SERVE", None], *([name, value] for name, value in ASKED.items())]
+    plain = session.call("XLPERF_SERVE", [card, "monthly cost"])
+    auto = session.call("XLPERF_SERVE", [[*card, ["tensor parallel", "auto"], ["hour price", "auto"]], "monthly cost"])
+    assert plain == auto
+
+
+def test_sheets_show_what_the_functions_answer(book: Any, values: Any, session: Session) -> None:
+    for sheet, kind in zip(SHEETS, FORMS, strict=True):
+        area = [[cell.value for cell in row] for row in book[sheet]["B5:C33"]]
+        found = {
+            column.name: session.call(f"XLPERF_{kind.upper()}", [area, column.name.replace("_", " ")])[0][0]
+            for column in results_of(kind).columns
+        }
+        assert values[sheet]["F5"].value == found["answer"]
+        shown = [cell.value for row in values["calculation"].iter_rows() for cell in row]
+        for name, value in found.items():
+            if value not in ("", None) and not isinstance(value, CellError):
+                assert value in shown, name
+
+
+def test_every_entry_has_a_drop_down_or_bounds(book: Any) -> None:
+    for sheet, kind in zip(SHEETS, FORMS, strict=True):
+        guarded = {str(one.sqref): one for one in book[sheet].data_validations.dataValidation}
+        named = {column.header: column for column in table_schema(kind).columns}
+        rows = [row for row in book[sheet]["B5:C33"] if row[0].value in named]
+        assert len(rows) >= 10
+        for name, cell in rows:
+            column = named[name.value]
+            assert cell.coordinate in guarded, name.value
+            if column.kind == "reference":
+                assert book.defined_names[guarded[cell.coordinate].formula1].attr_text.startswith(column.reference)
+
+
+def test_a_workbook_without_values_has_the_same_formulas() -> None:
+    tables = read_tables(workbook())
+    bare = openpyxl.load_workbook(io.BytesIO(workbook_package(tables, values=False)))
+    full = openpyxl.load_workbook(workbook())
+    for sheet in (*SHEETS, "calculation"):
+        for row in full[sheet].iter_rows():
+            for cell in row:
+                if cell.data_type == "f":
+                    assert bare[sheet][cell.coordinate].value == cell.value
+
+
+@pytest.mark.parametrize(
+    ("formula", "value"),
+    [
+        ("1+2*3-4/2", 5.0),
+        ('IF(2>=2,"yes","no")&TEXT(0.256,"0 %")', "yes26 %"),
+        ('IFERROR(1/0,"none")', "none"),
+        ('TEXT(12345.678,"#,##0.0")', "12,345.7"),
+        ('IF(AND(1=1,OR(1=2,"a"="A")),-(1+1),0)', -2.0),
+        ('"""quoted"""', '"quoted"'),
+    ],
+)
+def test_formulas_have_the_values_of_a_spreadsheet(formula: str, value: Any) -> None:
+    assert Live(Formulas(), None).value_of(formula, "s") == value
+
+
+def test_look_ups_in_ranges() -> None:
+    live = Live(Formulas(), None)
+    for row, (name, number) in enumerate((("a", 3.0), ("b", 1.0), ("c", 2.0)), start=1):
+        live.values["s", f"A{row}"], live.values["s", f"B{row}"] = name, number
+    assert live.value_of("INDEX($A$1:$A$3,MATCH(SMALL($B$1:$B$3,1),$B$1:$B$3,0))", "s") == "b"
+    assert live.value_of("MAX(B1:B3)+MIN('s'!B1:B3)", "s") == 4.0
+    assert live.value_of('IFERROR(MATCH("z",A1:A3,0),0)', "s") == 0.0

@@ -1,0 +1,170 @@
+"""What forms and their answers share: plans with ``auto``, answers as tables, words, and how far published runs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from xlperf.base.resources import rows as package_rows
+from xlperf.base.units import MILLION
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import results_of, table_schema
+from xlperf.catalog.table import Table
+
+Answer = dict[str, Any]
+"""Results of one form by column, in the units used inside; what is missing is NaN or ""."""
+
+
+@cache
+def _solvers() -> Mapping[str, Callable[[Table, Catalog], Answer]]:
+    from xlperf.explore.serve import serve_answer
+
+    return {"serve": serve_answer}
+
+
+def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
+    """Answers of forms, each found by a search.
+
+    Parameters
+    ----------
+    forms : Table
+        Rows of a kind of :data:`xlperf.catalog.schema.FORMS`; what is blank or ``auto`` of a mapping is searched.
+    catalog : Catalog
+        Models, accelerators, prices.
+
+    Returns
+    -------
+    Table
+        The results of the kind, row by row; where there is no answer, numbers are NaN and ``reason`` says why.
+
+    Raises
+    ------
+    InputError
+        Where a name is unknown or a form lacks what its question needs.
+    """
+    solve = _solvers()[forms.kind]
+    return answers_table(forms, [solve(forms.take([row]), catalog) for row in range(len(forms))])
+
+
+def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
+    """Answers as the table of results of their kind."""
+    schema = results_of(forms.kind)
+    columns: dict[str, np.ndarray] = {}
+    for column in schema.columns:
+        blank: Any = "" if column.is_text else np.nan
+        found = [answer.get(column.name, blank) for answer in answers]
+        columns[column.name] = np.array(found, dtype=object if column.is_text else np.float64)
+    return Table(schema.name, columns, forms.place)
+
+
+def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
+    """A plan whose columns that may be searched say ``auto`` where the form leaves them blank.
+
+    Parameters
+    ----------
+    kind : str
+        ``training`` or ``inference``.
+    columns : mapping of str to array
+        Columns of the plan.
+    searched : collection of str
+        Those that a search may choose.
+    form : Table
+        Where the values stand.
+
+    Returns
+    -------
+    Table
+        One row.
+    """
+    order = table_schema(kind).by_name
+    blank = {
+        name: np.array([value[0] == "" if order[name].is_text else np.isnan(value[0])])
+        for name, value in columns.items()
+        if name in searched
+    }
+    given = {name: columns[name] for name in order if name in columns}
+    return Table(kind, given, form.place, {name: mask for name, mask in blank.items() if mask.any()})
+
+
+def short_name(accelerator: str) -> str:
+    """Name of an accelerator without its memory and form: ``H200``.
+
+    >>> short_name("H200-SXM-141GB"), short_name("My chip")
+    ('H200', 'My chip')
+    """
+    return str(accelerator).split("-")[0]
+
+
+def dollars(amount: float) -> str:
+    """An amount of money in words.
+
+    >>> dollars(0.476), dollars(12345.0), dollars(2.5e6), dollars(3.1e9)
+    ('$0.48', '$12.3 k', '$2.50 M', '$3.10 bn')
+    """
+    for factor, word in ((1000.0 * MILLION, " bn"), (MILLION, " M")):
+        if amount >= factor:
+            return f"${amount / factor:,.2f}{word}"
+    return f"${amount / 1e3:,.1f} k" if amount >= 1e4 else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
+
+
+@cache
+def _measured() -> dict[tuple[str, str, str], tuple[int, float]]:
+    return {
+        (row["kind"], row["model"].casefold(), row["accelerator"].casefold()): (
+            int(row["rows"]),
+            float(row["median error"]),
+        )
+        for row in package_rows("explore/measured.csv")
+    }
+
+
+def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
+    """How near published runs stand to a plan: a badge, and the runs with their median error.
+
+    Parameters
+    ----------
+    kind : str
+        ``training`` or ``inference``.
+    plan : Table
+        One plan.
+    catalog : Catalog
+        Whose model has aliases.
+
+    Returns
+    -------
+    dict
+        ``trust``: MEASURED where runs of the model on the accelerator were published, INTERPOLATED where runs of the
+        model and runs on the accelerator were, EXTRAPOLATED otherwise; ``trust_reason`` in words.
+    """
+    shown = str(plan.text("model")[0])
+    row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
+    model = str(catalog.tables["models"].text("model")[row]).casefold()
+    accelerator = str(plan.text("accelerator")[0])
+    known = {key[1:]: value for key, value in _measured().items() if key[0] == kind}
+    together = known.get((model, accelerator.casefold()))
+    short = short_name(accelerator)
+    if together:
+        return {"trust": "MEASURED", "trust_reason": _runs(together, f"of {shown} on {short}")}
+    of_model = _sum(value for (own, _), value in known.items() if own == model)
+    on_it = _sum(value for (_, own), value in known.items() if own == accelerator.casefold())
+    if of_model[0] and on_it[0]:
+        words = f"{_runs(on_it, f'on {short} with other models')}; {of_model[0]:,} of this model elsewhere"
+        return {"trust": "INTERPOLATED", "trust_reason": words}
+    if on_it[0]:
+        words = f"no published run of {shown}; {_runs(on_it, f'on {short} with other models')}"
+        return {"trust": "EXTRAPOLATED", "trust_reason": words}
+    return {"trust": "EXTRAPOLATED", "trust_reason": f"no published run on {short}"}
+
+
+def _sum(found: Any) -> tuple[int, float]:
+    """Rows of several configurations, and the mean of their median errors by rows."""
+    pairs = list(found)
+    total = sum(count for count, _ in pairs)
+    return total, sum(count * error for count, error in pairs) / total if total else float("nan")
+
+
+def _runs(found: tuple[int, float], which: str) -> str:
+    return f"{found[0]:,} published run{'s' * (found[0] != 1)} {which}, median error {100.0 * found[1]:.1f} %"

@@ -1,0 +1,211 @@
+"""What it takes to serve a model: the smallest fleet of an accelerator that gives users their speed, and its cost.
+
+A form (a row of the table ``serve``) says what is asked; every mapping of a copy of the model is evaluated at the
+largest load that keeps the targets, and the one that needs the fewest accelerators for all users is the answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import MILLION
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.explore.auto_values import load_steps, replicas, server_sizes
+from xlperf.explore.candidates import candidates
+from xlperf.explore.forms import (
+    Answer,
+    dollars,
+    one_plan,
+    short_name,
+    trust,
+)
+
+COPY_SIZES = tuple(2.0**power for power in range(8))
+"""Accelerators of a copy that are tried. [-]"""
+SEARCHED = ("num_accelerators", "tensor_parallel", "expert_parallel", "data_parallel_attention")
+EQUAL = 0.01
+"""Fleets that are larger than the smallest by no more than this share count as equal: the smaller copy wins. [-]"""
+_LIMITS = {
+    "memory_used": "memory is the limit",
+    "speed_used": "the speed per user is the limit",
+    "ttft_used": "the time to the first token is the limit",
+}
+
+
+def serve_answer(form: Table, catalog: Catalog) -> Answer:
+    """The smallest fleet that serves what a form asks for.
+
+    Parameters
+    ----------
+    form : Table
+        One row of kind ``serve``.
+    catalog : Catalog
+        Models, accelerators and prices.
+
+    Returns
+    -------
+    dict
+        Results of the kind ``serve_results``.
+
+    Raises
+    ------
+    InputError
+        Where a name is unknown, or neither users nor a request rate is given.
+    """
+    if np.isnan(form.number("users")[0]) and np.isnan(form.number("request_rate")[0]):
+        raise InputError(Fault(form.place(0, "users"), "users or request rate must be given"))
+    plan = _plan(form)
+    tried, results = _largest_loads(plan, form, catalog)
+    target = 1.0 / form.filled("speed_per_user")[0]
+    ttft = form.number("ttft_target")[0]
+    kept = (results.number("fits") == 1.0) & ~(results.number("tpot") > target * (1.0 + 1e-9))
+    kept &= ~(results.number("ttft") > ttft)
+    if not kept.any():
+        return _refused(plan, catalog)
+    rows = np.flatnonzero(kept)
+    tried, results = tried.take(rows), results.take(rows)
+    best = _smallest(form, tried, results, catalog)
+    return _fleet(form, tried.take([best]), results.take([best]), catalog)
+
+
+def _plan(form: Table) -> Table:
+    """The inference plan of one copy; what the form leaves open says ``auto``."""
+    columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
+    columns["precision"], columns["kv_precision"] = form.filled("precision"), form.text("kv_precision")
+    columns |= {"mode": np.array(["continuous"], dtype=object), "pipeline_parallel": np.ones(1)}
+    columns["tpot_target"] = 1.0 / form.filled("speed_per_user")
+    columns["ttft_target"] = form.number("ttft_target")
+    columns |= {name: form.number(name) for name in SEARCHED}
+    return one_plan("inference", columns, SEARCHED, form)
+
+
+def _mapped(plan: Table, catalog: Catalog) -> Table:
+    """Every legal mapping of a copy."""
+    values = {}
+    if np.isnan(plan.number("num_accelerators")[0]):
+        largest = server_sizes(plan, catalog)[1][0]
+        values["num_accelerators"] = np.array([size for size in COPY_SIZES if size <= largest])
+    return candidates(plan, catalog, values).plans
+
+
+def _largest_loads(plan: Table, form: Table, catalog: Catalog) -> tuple[Table, Table]:
+    """Mappings that keep the targets, each at its largest load, and their results."""
+    mapped = _mapped(plan, catalog)
+    index, batches, copies = load_steps(mapped, catalog, 2)
+    last = np.ones(len(index), dtype=bool)
+    last[:-1] = index[1:] != index[:-1]
+    loaded = mapped.take(index[last])
+    users = (batches * copies)[last]
+    given = form.number("concurrency")[0]
+    columns = {**loaded.columns, "concurrency": users if np.isnan(given) else np.full(len(users), given)}
+    loaded = Table("inference", {n: v for n, v in columns.items() if not n.endswith("_target")}, loaded.place)
+    return loaded, evaluate(loaded, catalog)
+
+
+def _users(form: Table, results: Table) -> Array:
+    """Requests in flight: as asked, or by Little's law from the request rate and the latency."""
+    asked = form.number("users")[0]
+    flying = form.number("request_rate")[0] * results.number("latency")
+    return np.full(len(results), asked) if asked == asked else flying
+
+
+def _smallest(form: Table, tried: Table, results: Table, catalog: Catalog) -> int:
+    size, load = tried.number("num_accelerators"), tried.number("concurrency")
+    fleet = np.ceil(_users(form, results) / load) * size
+    near = np.flatnonzero(fleet <= (1.0 + EQUAL) * fleet.min())
+    order = np.lexsort((fleet[near], -results.number("tokens_per_second_per_accelerator")[near], size[near]))
+    return int(near[order[0]])
+
+
+def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer:
+    found: Answer = {
+        name: float(results.number(name)[0])
+        for name in (
+            "tokens_per_second_per_accelerator", "tokens_per_second_per_user", "ttft", "tpot", "tpot_low", "tpot_high",
+            "memory", "memory_capacity",
+        )
+    }  # fmt: skip
+    size, load = (float(plan.number(name)[0]) for name in ("num_accelerators", "concurrency"))
+    users = float(_users(form, results)[0])
+    server = float(server_sizes(plan, catalog)[0][0])
+    hour = float(form.number("hour_price")[0])
+    listed = float(results.number("accelerator_hour_cost")[0])
+    price = hour if hour == hour else listed
+
+    def servers(copies: float) -> float:
+        return float(np.ceil(copies * size / server))
+
+    copies = float(np.ceil(users / load))
+    found |= {name: float(plan.filled(name)[0]) for name in SEARCHED[1:]}
+    found |= {"copies": copies, "copy_size": size, "concurrency": load, "users": users, "server_size": server}
+    found["request_rate"] = users / float(results.number("latency")[0])
+    rate = users / load * float(results.number("tokens_per_second")[0])
+    count = servers(copies) * server
+    fleets = {"": count}
+    for end in ("low", "high"):
+        fleets[f"_{end}"] = servers(np.ceil(users / load * found[f"tpot_{end}"] / found["tpot"])) * server
+    found |= {f"accelerators{end}": number for end, number in fleets.items()}
+    found["servers"] = servers(copies)
+    cost = {end: number * price / rate for end, number in fleets.items()}
+    found |= {"cost_per_million_output_tokens": cost[""], "cost_low": cost["_low"], "cost_high": cost["_high"]}
+    found |= {"tokens_per_second": rate, "hour_price": price}
+    found["monthly_cost"] = count * price * float(form.filled("hours_per_month")[0])
+    each = float(results.number("energy_per_token")[0]) * found["tokens_per_second_per_accelerator"]
+    found |= {"accelerator_power": each, "power": each * count}
+    found["users_that_fit"] = np.floor(count / size) * load
+    found["head_room"] = found["users_that_fit"] / users - 1.0
+    found["memory_used"] = found["memory"] / found["memory_capacity"]
+    found["speed_used"] = found["tpot"] * float(form.filled("speed_per_user")[0])
+    found["ttft_used"] = float(np.nan_to_num(found["ttft"] / form.number("ttft_target")[0]))
+    found["users_used"] = users / found["users_that_fit"]
+    found["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(found[name]))]
+    found["price_basis"] = (
+        "as given" if hour == hour else {"rent": "rent, sheet prices", "own": "owned, sheet prices"}.get(
+            str(results["cost_basis"][0]), "no price known"
+        )
+    )  # fmt: skip
+    found["answer"] = _sentence(found, short_name(plan.text("accelerator")[0]))
+    found |= trust("inference", plan, catalog)
+    found["defaults_used"] = _defaults(plan)
+    return found
+
+
+def _sentence(found: Answer, accelerator: str) -> str:
+    many = (
+        f"{found['accelerators']:,.0f} {accelerator} in {found['servers']:,.0f} server{'s' * (found['servers'] != 1)}"
+    )
+    speed = f"{found['users']:,.0f} users at {found['tokens_per_second_per_user']:,.0f} tokens/s each"
+    price = found["cost_per_million_output_tokens"] * MILLION
+    cost = f" for {dollars(price)} per million output tokens" if price == price else ""
+    return f"{many} serve {speed}{cost}; {found['limit']}."
+
+
+def _defaults(plan: Table) -> str:
+    engine = str(plan.filled("software")[0])
+    return f"{engine}, continuous batching, no shared prefixes, no speculative decoding, no spare servers"
+
+
+def _refused(plan: Table, catalog: Catalog) -> Answer:
+    """Why no mapping does: the nearest to the targets, or what the evaluation says of the largest copy."""
+    accelerator, model = short_name(plan.text("accelerator")[0]), str(plan.text("model")[0])
+    tried = _mapped(plan, catalog)
+    columns = {name: values for name, values in tried.columns.items() if not name.endswith("_target")}
+    tried = Table("inference", {**columns, "concurrency": replicas(tried)}, tried.place)
+    results = evaluate(tried, catalog)
+    good = results.number("fits") == 1.0
+    if good.any():
+        fastest = float(np.nanmax(results.number("tokens_per_second_per_user")[good]))
+        soonest = float(np.nanmin(results.number("ttft")[good]))
+        reason = (
+            f"no copy of {model} on up to {tried.number('num_accelerators').max():.0f} {accelerator} keeps these "
+            f"targets: alone, a user gets {fastest:,.0f} tokens/s at most and the first token after {soonest:,.2f} s"
+        )
+    else:
+        reason = str(results["reason"][-1]).split(";")[0] or f"no mapping of {model} fits on {accelerator}"
+    return {"reason": reason, "answer": f"No answer: {reason}.", **trust("inference", plan, catalog)}

@@ -1,0 +1,273 @@
+"""The front sheet ``Serve``: what it takes to serve a model to so many users, live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xlperf.catalog.schema import results_of, table_schema
+from xlperf.workbook.live import Live
+from xlperf.workbook.question_look import (
+    BLUE,
+    ORANGE,
+    SKY,
+    Entry,
+    Points,
+    answer,
+    axis,
+    bars,
+    beside,
+    border,
+    form,
+    heading,
+    how_sure,
+    in_colour,
+    label,
+    page,
+    place,
+    put,
+    scatter,
+    texts,
+    tiles,
+)
+from xlperf.workbook.style import INK, MUTED, RULE
+
+MONEY = '[>=1000000]"$"0.00,,"M";[>=1000]"$"0,"k";"$"0'
+OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
+"""Accelerators that an answer is held against, those of them that the workbook has."""
+CURVE = 40
+"""Points of the curve of throughput against speed per user, at the most. [-]"""
+ROWS: tuple[Entry | str, ...] = (
+    "MODEL",
+    Entry("model", "DeepSeek-V3"),
+    Entry("precision", "fp8"),
+    Entry("kv_precision", "auto"),
+    "",
+    "DEMAND",
+    Entry("users", 10000, "in flight"),
+    Entry("request_rate", "auto", '="\N{RIGHTWARDS ARROW} "&TEXT({request_rate},"0.0")&" a second"', "auto"),
+    Entry("prompt_length", 2000, "tokens"),
+    Entry("output_length", 500, "tokens"),
+    Entry("speed_per_user", 20, "at least"),
+    Entry("ttft_target", 2000, "first token"),
+    "",
+    "MACHINE",
+    Entry("accelerator", "H200-SXM-141GB"),
+    Entry("hour_price", "auto", '="\N{RIGHTWARDS ARROW} "&TEXT({hour_price},"0.00")&" USD"', "auto,1.50,2.00,3.00"),
+    Entry("hours_per_month", 730, "paid"),
+    "",
+    "MAPPING OF ONE COPY",
+    Entry("num_accelerators", "auto", '="\N{RIGHTWARDS ARROW} "&{copy_size}', "auto,1,2,4,8,16,32,64"),
+    Entry("tensor_parallel", "auto", '="\N{RIGHTWARDS ARROW} "&{tensor_parallel}', "auto,1,2,4,8,16,32,64"),
+    Entry("expert_parallel", "auto", '="\N{RIGHTWARDS ARROW} "&{expert_parallel}', "auto,1,2,4,8,16,32,64"),
+    Entry("data_parallel_attention", "auto", '="\N{RIGHTWARDS ARROW} "&{data_parallel_attention}', "auto,1,2,4,8,16"),
+    Entry("concurrency", "auto", '="\N{RIGHTWARDS ARROW} "&{concurrency}&" users"', "auto,16,32,64,128,256,512"),
+)
+
+
+def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
+    """Fill the sheet and its rows of the sheet ``calculation``.
+
+    Parameters
+    ----------
+    sheet, data : Worksheet
+        The front sheet and the sheet that holds its numbers, from row 1 and column A on.
+    live : Live
+        Writes formulas with their values.
+    others : list of str
+        Accelerators that the answer is held against.
+    """
+    page(sheet, "What does it take to serve this model?", live)
+    area, cells = form(sheet, "serve", ROWS, live)
+    r = results(data, "serve", area, "A", live)
+    limits(data, r, live)
+    curve(data, cells, r, live)
+    compared(data, cells, r, others, live)
+    beside(sheet, ROWS, live, r)
+    _answers(sheet, r, live)
+    _charts(sheet, data, r, live)
+    _others(sheet, r, live)
+    _notes(sheet, r, live)
+
+
+def results(data: Any, kind: str, area: str, letter: str, live: Live) -> dict[str, str]:
+    """Every result of a form, name beside value, from row 3 of the sheet; the cell of each."""
+    found = {}
+    value = chr(ord(letter) + 1)
+    data[f"{letter}1"].value = f"{kind}: every result"
+    for row, column in enumerate(results_of(kind).columns, start=3):
+        data[f"{letter}{row}"].value = column.header
+        words = column.name.replace("_", " ")
+        live.put(data[f"{value}{row}"], f'=XLPERF_{kind.upper()}({area},"{words}",catalog)')
+        found[column.name] = f"'{data.title}'!${value}${row}"
+    return found
+
+
+def limits(data: Any, r: dict[str, str], live: Live) -> None:
+    """Shares of the budgets in use, the fullest in a series of its own; columns D to G, rows 2 to 6."""
+    for letter, words in zip("DEFG", ("budget", "used", "share in use", "the limit"), strict=True):
+        live.put(data[f"{letter}2"], words)
+    names = (
+        ("memory", "memory_used"),
+        ("speed per user", "speed_used"),
+        ("first token", "ttft_used"),
+        ("users", "users_used"),
+    )
+    for row, (words, name) in enumerate(names, start=3):
+        live.put(data[f"D{row}"], words)
+        live.put(data[f"E{row}"], f"=IFERROR({r[name]},0)")
+    for row in range(3, 7):
+        full = f"AND({int(row < 6)}=1,E{row}=MAX($E$3:$E$5))"
+        live.put(data[f"F{row}"], f"=IF({full},0,E{row})")
+        live.put(data[f"G{row}"], f"=IF({full},E{row},0)")
+
+
+def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> None:
+    """Throughput against speed per user of copies of the chosen size, any mapping and load; columns D to I."""
+    card = (
+        ("model", _given(cells["model"])),
+        ("accelerator", _given(cells["accelerator"])),
+        ("num accelerators", f"={r['copy_size']}"),
+        ("tensor parallel", _given(cells["tensor_parallel"])),
+        ("expert parallel", _given(cells["expert_parallel"])),
+        ("data parallel attention", _given(cells["data_parallel_attention"])),
+        ("prompt length", _given(cells["prompt_length"])),
+        ("output length", _given(cells["output_length"])),
+        ("precision", _given(cells["precision"])),
+        ("kv precision", f'=IF({cells["kv_precision"]}="auto","",{cells["kv_precision"]})'),
+        ("mode", "continuous"),
+    )
+    for row, (name, value) in enumerate(card, start=10):
+        live.put(data[f"D{row}"], name)
+        live.put(data[f"E{row}"], value)
+    live.put(data["D24"], "speed per user")
+    live.put(data["E24"], "best mappings")
+    shown = '"tokens per second per user, tokens per second per accelerator"'
+    for row in range(25, 25 + CURVE):
+        for letter, column in (("D", 1), ("E", 2)):
+            spilled = f"XLPERF_FRONTIER($D$10:$E$20,,{shown},catalog)"
+            live.put(data[f"{letter}{row}"], f"=IFERROR(INDEX({spilled},{row - 23},{column}),NA())")
+    points: tuple[tuple[str, Any], ...] = (
+        ("G24", "x"),
+        ("H24", "this answer"),
+        ("I24", "asked for"),
+        ("G25", f"={r['tokens_per_second_per_user']}"),
+        ("H25", f"={r['tokens_per_second_per_accelerator']}"),
+        ("G26", f"={cells['speed_per_user']}"),
+        ("G27", f"={cells['speed_per_user']}"),
+        ("I26", 0),
+        ("I27", f"=IFERROR(MAX(E25,{r['tokens_per_second_per_accelerator']}),0)"),
+    )
+    for cell, own in points:
+        live.put(data[cell], own)
+    data["H25"].number_format = "#,##0"
+
+
+def _given(cell: str) -> str:
+    """What an entry holds; a blank one stays blank."""
+    return f'=IF({cell}="","",{cell})'
+
+
+def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[str], live: Live) -> None:
+    """The same question on other accelerators, each mapped anew; from row 68, the answers in columns from S on."""
+    names = [column.name for column in table_schema("serve").columns]
+    mapping = ("hour_price", "num_accelerators", "tensor_parallel", "expert_parallel", "data_parallel_attention",
+               "concurrency")  # fmt: skip
+    letters = [chr(ord("A") + number) for number in range(len(names))]
+    last = letters[-1]
+    for letter, name in zip(letters, names, strict=True):
+        live.put(data[f"{letter}68"], table_schema("serve").by_name[name].header)
+    wanted = ("accelerators", "cost per million output tokens", "power")
+    for letter, words in zip("SUVW", ("name", *wanted), strict=True):
+        live.put(data[f"{letter}68"], words)
+    live.put(data["T68"], "rank")
+    for row, accelerator in enumerate(others, start=69):
+        for letter, name in zip(letters, names, strict=True):
+            value = accelerator if name == "accelerator" else "auto" if name in mapping else _given(cells[name])
+            live.put(data[f"{letter}{row}"], value)
+        live.put(data[f"S{row}"], accelerator.split("-")[0])
+        for letter, words in zip("UVW", wanted, strict=True):
+            asked = f'XLPERF_SERVE($A{row}:${last}{row},"{words}",catalog,$A$68:${last}$68)'
+            live.put(data[f"{letter}{row}"], f"=IFERROR({asked},0)")
+        own = f"{cells['accelerator']}=$D{row}"
+        live.put(data[f"T{row}"], f"=IF(OR({own},V{row}=0),999999,V{row})+{row}/1000000")
+
+
+def _answers(sheet: Any, r: dict[str, str], live: Live) -> None:
+    answer(sheet, f"={r['answer']}", live)
+    band = f'"80 %: "&TEXT({r["accelerators_low"]},"#,##0")&" \N{EN DASH} "&TEXT({r["accelerators_high"]},"#,##0")'
+    cost = f'"80 %: $"&TEXT({r["cost_low"]},"0.00")&" \N{EN DASH} $"&TEXT({r["cost_high"]},"0.00")'
+    tiles(
+        sheet,
+        (
+            ("Accelerators", r["accelerators"], "#,##0", band),
+            (
+                "Servers",
+                r["servers"],
+                "#,##0",
+                f'"of "&{r["server_size"]}&"; "&{r["copies"]}&" copies of "&{r["copy_size"]}',
+            ),
+            ("$ per M tokens out", r["cost_per_million_output_tokens"], '"$"0.00', cost),
+            ("USD a month", r["monthly_cost"], MONEY, f'"at $"&TEXT({r["hour_price"]},"0.00")&" an hour"'),
+            ("Power (MW)", r["power"], "0.00", '"with the building"'),
+            ("First token (s)", f"{r['ttft']}/1000", "0.0", f'"then "&TEXT({r["tpot"]},"0")&" ms a token"'),
+        ),
+        live,
+    )
+
+
+def _charts(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
+    heading(sheet, "F13", "Throughput against speed per user", "K", live)
+    chart: Any = scatter(
+        data,
+        (
+            Points("D", "E", (24, 24 + CURVE), BLUE),
+            Points("G", "I", (24, 27), MUTED, dash="dash"),
+            Points("G", "H", (24, 25), ORANGE, "diamond"),
+        ),
+    )
+    axis(chart.x_axis, "token/s for a user", "0")
+    axis(chart.y_axis, "token/s per accelerator", "#,##0", grid=True)
+    place(chart, sheet, "F14:K27", live, (0.14, 0.03, 0.83, 0.80), (0.56, 0.04, 0.40, 0.24))
+    heading(sheet, "M13", "What limits: share of each budget in use", "R", live)
+    chart = bars(data, "D", (2, 6), "F G", (SKY, ORANGE), "0%", gap=45)
+    for series, colour in zip(chart.series, (INK, ORANGE), strict=True):
+        label(series, "outEnd", colour, True)
+    axis(chart.x_axis)
+    axis(chart.y_axis, number="0%", hidden=True)
+    chart.y_axis.scaling.max = 1.15
+    place(chart, sheet, "M14:R19", live, (0.26, 0.02, 0.72, 0.94))
+
+
+def _others(sheet: Any, r: dict[str, str], live: Live) -> None:
+    heading(sheet, "M21", "Other accelerators, cheapest first", "R", live)
+    for letter, words in zip("OPQR", ("number", "$/M out", "vs this", "MW"), strict=True):
+        put(sheet, f"{letter}22", words, "head")
+    for row in range(23, 28):
+        ranks = "calculation!$T$69:$T$74"
+        at = f"MATCH(SMALL({ranks},{row - 22}),{ranks},0)"
+        shown = f"SMALL({ranks},{row - 22})<999999"
+        for letter, column, look, number in (("M", "S", "cell left", ""), ("O", "U", "cell", "#,##0"),
+                                             ("P", "V", "cell", "0.00"), ("R", "W", "cell", "0.00")):  # fmt: skip
+            value = f'=IFERROR(IF({shown},INDEX(calculation!${column}$69:${column}$74,{at}),""),"")'
+            put(sheet, f"{letter}{row}", value, look, number, live=live)
+        change = f'=IFERROR(P{row}/{r["cost_per_million_output_tokens"]}-1,"")'
+        put(sheet, f"Q{row}", change, "cell", "+0%;-0%;0%", live=live)
+        border(sheet, f"M{row}:R{row}", bottom=("hair", RULE))
+    in_colour(sheet, "Q23:Q27", "=AND(ISNUMBER($Q23),$Q23<0)", "00734F")
+    in_colour(sheet, "Q23:Q27", "=AND(ISNUMBER($Q23),$Q23>0)", ORANGE)
+
+
+def _notes(sheet: Any, r: dict[str, str], live: Live) -> None:
+    band = f'"80 % band of a token: "&TEXT({r["tpot_low"]},"0")&" to "&TEXT({r["tpot_high"]},"0")&" ms"'
+    how_sure(sheet, 29, r["trust"], (f'{r["trust_reason"]}&""', band), live)
+    texts(
+        sheet,
+        29,
+        "Taken for granted",
+        (
+            f'{r["defaults_used"]}&""',
+            f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["accelerator_power"]},"#,##0")&" W each"',
+            f'"Room for "&TEXT({r["users_that_fit"]},"#,##0")&" users: "&TEXT({r["head_room"]},"0 %")&" head room"',
+        ),
+        live,
+    )
