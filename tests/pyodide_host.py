@@ -31,7 +31,12 @@ for (const wheel of wheels) {
 }
 py.runPython("import importlib; importlib.invalidate_caches()");
 py.FS.writeFile("/calls.json", fs.readFileSync(folder + "/calls.json"));
-py.runPython(fs.readFileSync(folder + "/program.py", "utf8"));
+try {
+  py.runPython(fs.readFileSync(folder + "/program.py", "utf8"));
+} catch (error) {
+  console.error(String(error));
+  process.exit(1);
+}
 fs.writeFileSync(folder + "/answers.json", py.FS.readFile("/answers.json"));
 """
 PROGRAM = """\
@@ -60,9 +65,9 @@ def shipped():
     from xlperf.explore.auto import evaluate_resolved
 
     found = {}
-    for kind in ("training", "inference"):
-        results = evaluate_resolved(read_plans(workbook(), kind), load_catalog())[1]
-        found[kind] = {name: [plain(value) for value in results[name].tolist()] for name in results.names}
+    for plans in read_plans(workbook()):
+        columns = evaluate_resolved(plans, load_catalog())[1].columns
+        found[plans.kind] = {name: [plain(value) for value in column.tolist()] for name, column in columns.items()}
     return found
 '''
 
@@ -89,7 +94,12 @@ def answered(folder: Path, calls: dict) -> dict:
     """What the wheel answers inside Pyodide."""
     assets, wheels = fetched(folder)
     with tempfile.TemporaryDirectory() as scratch:
-        subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", scratch], cwd=ROOT, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", scratch],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
         own = [str(path) for path in Path(scratch).glob("xlperf-*.whl")]
         plans = Path(scratch) / "plans.whl"
         with zipfile.ZipFile(plans, "w") as archive:
