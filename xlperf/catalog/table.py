@@ -77,7 +77,7 @@ def nowhere(row: int, column: str) -> str:
 
 
 @cache
-def _default(kind: str, column: str) -> str | float:
+def default_value(kind: str, column: str) -> str | float:
     """Default of a column in the unit used inside; NaN or "" where it has none."""
     declared = table_schema(kind).by_name[column]
     if declared.is_text:
@@ -150,7 +150,7 @@ class Table:
         >>> Table("prices", {"price": np.array(["a"], dtype=object)}).filled("life") / 3600 / 8766
         array([4.])
         """
-        default = _default(self.kind, column)
+        default = default_value(self.kind, column)
         return self.text(column, default) if isinstance(default, str) else self.number(column, default)
 
     def codes(self, column: str, numbers: Mapping[str, int]) -> np.ndarray:
@@ -161,7 +161,7 @@ class Table:
         >>> plans.codes("optimizer", {"adam": 0, "sgd": 1}).tolist()
         [1, 0]
         """
-        default = numbers[str(_default(self.kind, column))]
+        default = numbers[str(default_value(self.kind, column))]
         values = self.columns.get(column)
         if values is None:
             return np.full(len(self), default)
