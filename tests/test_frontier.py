@@ -19,7 +19,8 @@ from xlperf.catalog.table import Table
 from xlperf.cli.app import run
 from xlperf.engine import evaluate
 from xlperf.explore.frontier import SHOWN, frontier, loads, points, unbeaten
-from xlperf.explore.space import grid, read_values
+from xlperf.explore.space import grid
+from xlperf.explore.vary import read_values
 
 CARD: dict[str, Any] = {
     "name": "a", "model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "num accelerators": 8,

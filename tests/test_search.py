@@ -21,10 +21,19 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import AUTO_COLUMNS, column
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.candidates import candidates, expanded
+from xlperf.explore.candidates import candidates, expanded, with_mapping
 from xlperf.explore.objectives import default_objective, limit_of, objective_of
-from xlperf.explore.search import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Search, search, stacked
-from xlperf.explore.space import divisors
+from xlperf.explore.search import (
+    BEYOND_LIMITS,
+    GOOD,
+    ILLEGAL,
+    MEMORY_FIRST,
+    TOO_LARGE,
+    Search,
+    search,
+    stacked,
+)
+from xlperf.explore.space import WHOLE, Part, divisors
 
 DATA = Path(__file__).parent / "data"
 TRAIN: dict[str, Any] = {
@@ -345,6 +354,33 @@ def test_too_many_plans_are_refused(catalog: Catalog) -> None:
         f"row 1, tensor parallel: more than {tried - 1} plans to try: write values for some of tensor parallel, "
         "pipeline parallel, context parallel, micro batch size, or allow more (--most of the commands)"
     )
+
+
+def test_parts_of_a_space_are_the_whole(catalog: Catalog) -> None:
+    asked = with_mapping(plan({**TRAIN, "num accelerators": 512, "global batch size": 512}))
+    whole = candidates(asked, catalog, part=WHOLE).plans
+    parts = [candidates(asked, catalog, part=Part(number, 8)).plans for number in range(8)]
+    assert max(map(len, parts)) < len(whole) / 2
+    for name, values in whole.columns.items():
+        joined = np.concatenate([part[name] for part in parts])
+        assert joined.tolist() == values.tolist() or np.array_equal(joined, values, equal_nan=True)
+
+
+def test_a_space_in_parts_has_the_best_of_all_plans(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = with_mapping(plan({**TRAIN, "num accelerators": 64, "global batch size": 128}))
+    every = candidates(asked, catalog).plans
+    assert len(every) > 2 * MEMORY_FIRST
+    results = evaluate(every, catalog)
+    fits = np.flatnonzero(results["fits"] == 1.0)
+    order = fits[np.lexsort((fits, results["memory_reserved"][fits], results["step_time"][fits]))]
+    found = search(asked, catalog, top=None)
+    assert (found.num_tried, found.num_fit) == (len(every), len(fits)) != (0, 0)
+    assert found.results["step_time"].tolist() == results["step_time"][order].tolist()
+    assert found.plans["tensor_parallel"].tolist() == every["tensor_parallel"][order].tolist()
+    for name in ("PART", "MOST_CANDIDATES"):
+        monkeypatch.setattr(f"xlperf.explore.candidates.{name}", len(every) // 6)
+    streamed = search(asked, catalog, top=5)
+    assert streamed.results["step_time"].tolist() == results["step_time"][order[:5]].tolist()
 
 
 def test_auto_where_a_search_does_not_choose_is_refused(catalog: Catalog) -> None:

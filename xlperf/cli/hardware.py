@@ -263,7 +263,8 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
 
     from xlperf.catalog.table import Table
     from xlperf.engine.operations import evaluate_operations
-    from xlperf.explore.space import grid, read_values
+    from xlperf.explore.space import grid
+    from xlperf.explore.vary import read_values
 
     known = catalog_of(catalog, None)
     stated = {name.replace("_", "-"): value for name, value in given.items() if value is not None}

@@ -96,9 +96,8 @@ results_option = click.option(
 _most = click.option(
     "--most",
     type=click.IntRange(min=1, max=20_000_000),
-    default=1_000_000,
-    show_default=True,
-    help="Plans that the cells with auto of one row may stand for; more are refused. A million takes some 3 GiB.",
+    help="Refuse rows whose cells with auto stand for more plans than this. Default: no limit for a search, a million "
+    "for grids and frontiers.",
 )
 _most_accelerators = click.option(
     "--most-accelerators",
@@ -113,8 +112,9 @@ def bounds_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command ``--most`` and ``--most-accelerators``, as its argument ``bounds``."""
 
     @wraps(command)
-    def called(most: int, most_accelerators: int, **given: Any) -> Any:
-        return command(bounds={"most": most, "most_accelerators": most_accelerators}, **given)
+    def called(most: int | None, most_accelerators: int, **given: Any) -> Any:
+        bounds = {"most_accelerators": most_accelerators, **({} if most is None else {"most": most})}
+        return command(bounds=bounds, **given)
 
     return _most(_most_accelerators(called))
 

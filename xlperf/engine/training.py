@@ -12,7 +12,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.columns import plan_columns
 from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
-from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, unpriced_notes
+from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
@@ -22,6 +22,7 @@ from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.communication import used_families
+from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.run import run_results
 
 _KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
@@ -155,6 +156,37 @@ def evaluate_training(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     return in_batches(plans, catalog, named, codes, evaluated)
 
 
+def training_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
+    """Memory of a block of training plans without their times: a small part of the work of :func:`evaluate_training`.
+
+    Parameters
+    ----------
+    plans : Table
+        Training plans.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    dict of str to array
+        ``memory_reserved`` [B], NaN where a plan is illegal, and ``fits``, as in its results.
+    """
+    named = named_rows(plans, catalog)
+    codes = architecture_codes(named, catalog)
+
+    def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        setting, joined, _ = training_setting(piece, catalog, rows, architecture_of(code))
+        with np.errstate(all="ignore"):
+            reserved = memory_of(setting)["memory_reserved"] + joined.reserved_memory
+            legal = np.ones(len(piece), dtype=bool)
+            for remark in (*joined.rules, *broken_rules(TRAINING_RULES, setting.plan, joined.model)):
+                legal &= ~remark.rows
+            fits = np.where(reserved <= joined.device.memory_capacity[:, 0], 1.0, 0.0)
+        return {"memory_reserved": np.where(legal, reserved, np.nan), "fits": np.where(legal, fits, np.nan)}
+
+    return in_batches(plans, catalog, named, codes, evaluated)
+
+
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
     """Extrapolated families of rows whose step really uses them."""
     shown = [(family, mask) for family, mask in extrapolated if some(mask)]
@@ -209,6 +241,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
     notes = [
+        *name_notes(plans, catalog, illegal),
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypedDict, Unpack
@@ -35,10 +35,12 @@ from xlperf.explore.mappings import (
     cross_training,
     equal_chunks,
 )
-from xlperf.explore.space import MOST_PLANS, Rules, Space, TooMany, grid, space_of
+from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
 
 MOST_CANDIDATES = MOST_PLANS
 """Most candidates of one plan by default. [-]"""
+PART = 2**19
+"""Candidates that are made at once where they are more than :data:`MOST_CANDIDATES`. [-]"""
 COUNTS_SHARE = 16
 """Numbers of accelerators are tried in steps where all of them make more than this part of the plans allowed. [-]"""
 MAPPING: Mapping[str, tuple[str, ...]] = {
@@ -214,6 +216,7 @@ def candidates(
     num_points: int = 1,
     most: int = MOST_CANDIDATES,
     most_accelerators: float = MOST_ACCELERATORS,
+    part: Part | None = None,
 ) -> Candidates:
     """All legal combinations of the values of ``auto`` cells and of columns with stated values.
 
@@ -240,6 +243,8 @@ def candidates(
         Plans at the most.
     most_accelerators : float
         Largest number of accelerators tried for ``auto``. [-]
+    part : Part, optional
+        Which part of them, where they are too many to be made at once.
 
     Returns
     -------
@@ -266,10 +271,10 @@ def candidates(
     few = most // (COUNTS_SHARE * (NUM_POINTS if open_loads else num_points))
     chunks = (True, False) if "virtual_pipeline" in auto else (True,)
     attempts = [(step, uneven) for step in (STEPS if ladders else STEPS[-1:]) for uneven in chunks]
-    for step, uneven in attempts:
+    for step, uneven in attempts if part is None else attempts[-1:]:
         steps = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
         last = (step, uneven) == attempts[-1]
-        space = space_of(base, asked, catalog, rules, most if last else few, steps)
+        space = space_of(base, asked, catalog, rules, most if last else few, steps, part or WHOLE)
         space.uneven = uneven
         try:
             cross(space)
@@ -318,6 +323,53 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     uneven = ~equal_chunks(chunks, stages[index], layers[index])
     taken = plans.take(rows[index[uneven]])
     return replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
+
+
+def candidate_parts(
+    plan: Table,
+    catalog: Catalog,
+    values: Mapping[str, np.ndarray] | None = None,
+    counts: Array | None = None,
+    **bounds: Unpack[Bounds],
+) -> Iterator[Candidates]:
+    """The candidates of :func:`candidates` in parts of bounded memory, one at least; all at once where few.
+
+    Parameters
+    ----------
+    plan, catalog, values, counts
+        As for :func:`candidates`.
+    **bounds : Bounds
+        With a number ``most`` they are made at once, and more are refused.
+
+    Yields
+    ------
+    Candidates
+        Consecutive parts.
+    """
+    largest = bounds.get("most_accelerators", MOST_ACCELERATORS)
+
+    def made(most: int, part: Part | None = None) -> Candidates:
+        return candidates(plan, catalog, values, counts, most=most, most_accelerators=largest, part=part)
+
+    def split(part: Part) -> Iterator[Candidates]:
+        for smaller in part.smaller:
+            try:
+                found = made(PART, smaller)
+            except TooMany:
+                if smaller.of > SPLIT:
+                    raise
+                yield from split(smaller)
+            else:
+                yield found
+
+    try:
+        whole = made(bounds.get("most", MOST_CANDIDATES))
+    except TooMany:
+        if "most" in bounds:
+            raise
+        yield from split(WHOLE)
+    else:
+        yield whole
 
 
 class _Ladders(NamedTuple):

@@ -80,7 +80,7 @@ def points(
     catalog : Catalog
         What they refer to.
     values : mapping of str to array, optional
-        Columns of the grid, as :func:`xlperf.explore.space.read_values` has them. A ``concurrency``, ``batch_size`` or
+        Columns of the grid, as :func:`xlperf.explore.vary.read_values` has them. A ``concurrency``, ``batch_size`` or
         ``request_rate`` among them is the load; else :func:`loads` chooses it.
     num_points : int
         Loads of each plan where they are chosen. [-]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Unpack
@@ -14,9 +14,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, split_header, unit_of
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
-from xlperf.engine.tables import Progress
+from xlperf.engine.tables import Progress, fitting
 from xlperf.explore.auto_values import Counts
-from xlperf.explore.candidates import Bounds, Candidates, candidates, uneven_chunks
+from xlperf.explore.candidates import Bounds, Candidates, candidate_parts, uneven_chunks
 from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of, tightest
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
@@ -34,6 +34,8 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 }
 """Results that a table of a search shows beside its objective and limits."""
 BLOCK = 65_536
+MEMORY_FIRST = 1024
+"""Plans from which on their memory is computed before the rest. [-]"""
 REFINED = 256
 """Best plans whose chunks of stages are all tried where equal ones were tried first. [-]"""
 _EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
@@ -217,27 +219,30 @@ def search(
     """
     if split_header(objective)[0] == "num_accelerators":
         objective, lead = "", ("num_accelerators", False)
-    tried = candidates(plan, catalog, values, **bounds)
-    goal = objective_of(plan.kind, objective) if objective else default_objective(plan, tried.searched)
+    goal = None if not objective else objective_of(plan.kind, objective)
     targets = (*limits, *own_targets(plan))
 
-    def best(tried: Candidates) -> Search:
-        if not tried.even:
-            return ranked(tried, catalog, goal, targets, top, progress, lead)
-        found = ranked(tried, catalog, goal, targets, top and max(top, REFINED), progress, lead)
-        more = uneven_chunks(found.plans.take(slice(REFINED)), catalog, tried.searched)
-        if len(more) and found.kind != ILLEGAL:
-            own = ranked(tried._replace(plans=more, counts=None), catalog, goal, targets, top, progress, lead)
+    def best(parts: Iterable[Candidates]) -> Search:
+        found: Search | None = None
+        for tried in parts:
+            wanted = goal or default_objective(plan, tried.searched)
+            number = top and (max(top, REFINED) if tried.even else top)
+            own = ranked(tried, catalog, wanted, targets, number, progress, lead)
+            found = own if found is None else _joined(found, own, number)
+        assert found is not None
+        more = uneven_chunks(found.plans.take(slice(REFINED)), catalog, found.searched) if found.note else found.plans
+        if found.note and len(more) and found.kind != ILLEGAL:
+            uneven = Candidates(more, found.searched)
+            own = ranked(uneven, catalog, found.objective, targets, top, progress, lead)
             return _joined(found, own, top)
         return found
 
-    found = best(tried)
+    found = best(candidate_parts(plan, catalog, values, **bounds))
     while found.counts is not None:
         near = found.counts.between(float(found.plans["num_accelerators"][0]))
         if found.kind == ILLEGAL or not len(near):
             break
-        more = candidates(plan, catalog, values, near, **bounds)
-        found = _joined(found, best(more), top)
+        found = _joined(found, best(candidate_parts(plan, catalog, values, near, **bounds)), top)
 
     place = partial(place_of_row, plan.place, np.zeros(len(found.plans), dtype=np.int64))
     found.plans, found.results = replace(found.plans, place=place), replace(found.results, place=place)
@@ -307,29 +312,30 @@ def ranked(
     counts = np.zeros(4, dtype=np.int64)
     for start in range(0, len(plans), BLOCK):
         rows = np.arange(start, min(start + BLOCK, len(plans)))
-        results = evaluate(quiet.take(rows) if len(plans) > BLOCK else quiet, catalog, progress)
-        own = _keys(plans.number(lead[0])[rows] if lead else None, results, objective, limits, rows, lead)
+        block = quiet.take(rows) if len(plans) > BLOCK else quiet
+        first = plans.number(lead[0])[rows] if lead else None
+        own, results = _evaluated(block, catalog, objective, limits, rows, first, lead)
+        if progress is not None:
+            progress(len(rows))
         counts += np.bincount(own.kind, minlength=4)
         order = own.order()
-        kept = order[: max(int((own.kind == GOOD).sum()), 1) if top is None else max(top, 1)]
+        good = int((own.kind == GOOD).sum())
+        kept = order[: max(good if top is None else min(good, top), 1)]
         keys.append(own.take(kept))
-        parts.append(results.take(kept))
+        parts.append(results(kept))
     every = _Keys(*(np.concatenate(columns) for columns in zip(*keys, strict=True)))
     order = every.order()
     good = int((every.kind == GOOD).sum())
     best = order[: max(min(good, len(order) if top is None else top), 1)]
     chosen = plans.take(every.number[best])
     if quiet is plans:
-        results = replace(
-            parts[0],
-            columns={name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns},
-            place=chosen.place,
-        )
+        columns = {name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns}
+        results_of_best = replace(parts[0], columns=columns, place=chosen.place)
     else:
-        results = evaluate(chosen, catalog)
+        results_of_best = evaluate(chosen, catalog)
     return Search(
         plans=chosen,
-        results=results,
+        results=results_of_best,
         kind=int(every.kind[best[0]]),
         num_tried=len(plans),
         num_legal=len(plans) - int(counts[ILLEGAL]),
@@ -372,6 +378,42 @@ def _without_targets(plans: Table, needed: set[str]) -> Table:
     if not given or needed & set(AT_TARGETS):
         return plans
     return replace(plans, columns={name: values for name, values in plans.columns.items() if name not in given})
+
+
+def _evaluated(
+    plans: Table,
+    catalog: Catalog,
+    objective: Objective,
+    limits: Sequence[Limit],
+    rows: np.ndarray,
+    first: Array | None,
+    lead: Lead | None,
+) -> tuple[_Keys, Callable[[np.ndarray], Table]]:
+    """What plans are ordered by, and what gives the results of some of them.
+
+    Memory is computed first, and the rest only of plans that fit: most plans of a search do not.
+    """
+    memory = fitting(plans, catalog) if len(plans) >= MEMORY_FIRST else None
+    if memory is None:
+        results = evaluate(plans, catalog)
+        return _keys(first, results, objective, limits, rows, lead), results.take
+    fits = np.flatnonzero(memory["fits"] == 1.0)
+    kind = np.where(np.isnan(memory["memory_reserved"]), ILLEGAL, TOO_LARGE)
+    used = np.nan_to_num(memory["memory_reserved"])
+    keys = _Keys(kind, np.zeros(len(plans)), np.where(kind == TOO_LARGE, used, 0.0), used, rows)
+    if not len(fits):
+        return keys, lambda kept: evaluate(plans.take(kept), catalog)
+    results = evaluate(plans.take(fits), catalog)
+    own = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
+    for values, found in zip(keys, own, strict=True):
+        values[fits] = found
+    position = np.full(len(plans), -1)
+    position[fits] = np.arange(len(fits))
+
+    def results_of(kept: np.ndarray) -> Table:
+        return results.take(position[kept]) if (position[kept] >= 0).all() else evaluate(plans.take(kept), catalog)
+
+    return keys, results_of
 
 
 def _keys(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,6 @@ import numpy.typing as npt
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import BadValue, is_blank, parse_header
-from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine.catalog_arrays import catalog_arrays
@@ -25,64 +23,6 @@ from xlperf.equations.plan.rules import Rule
 
 MOST_PLANS = 1_000_000
 """Rows of a grid at the most: more is a slip rather than a wish, and does not fit in memory."""
-
-
-def read_values(
-    kind: str, lines: Sequence[tuple[object, Sequence[object]]], place: str = "", from_text: bool = False
-) -> dict[str, np.ndarray]:
-    """Values to try for some columns of plans.
-
-    Parameters
-    ----------
-    kind : str
-        ``training`` or ``inference``.
-    lines : sequence of (object, sequence)
-        A header of a plan column, with or without a unit, and the values to try; blanks are left out.
-    place : str
-        Where the lines stand, for the messages.
-    from_text : bool, default False
-        Whether numbers arrive as text, as on a command line.
-
-    Returns
-    -------
-    dict of str to array
-        Canonical column -> values in the units used inside.
-
-    Raises
-    ------
-    InputError
-        With every fault.
-    """
-    faults: list[Fault] = []
-    values: dict[str, np.ndarray] = {}
-    for header, cells in lines:
-        parsed = parse_header(kind, [header])
-        found_faults = [Fault(place, one.problem, one.hint) for one in parsed.faults if one.position == 0]
-        if found_faults or not parsed.fields:
-            faults += found_faults or [Fault(place, f'"{header}" is no column of {kind} plans')]
-            continue
-        field = parsed.fields[0]
-        found: list[float | str] = []
-        for cell in cells:
-            if is_blank(cell):
-                continue
-            try:
-                value = convert(replace(field), cell, from_text)
-            except BadValue as bad:
-                faults.append(Fault(place, str(bad)))
-                continue
-            if value is None:
-                faults.append(Fault(place, f"{field.words} is auto: write values"))
-            elif value not in found:
-                found.append(value)
-        if field.column.name in values:
-            faults.append(Fault(place, f"{field.words} is given twice"))
-        elif not found and not faults:
-            faults.append(Fault(place, f"{field.words} has no values to try"))
-        values[field.column.name] = np.array(found, dtype=object if field.column.is_text else np.float64)
-    if faults:
-        raise InputError(faults)
-    return values
 
 
 def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS) -> Table:
@@ -298,6 +238,23 @@ class _ModelRows:
 
 
 Where = Callable[[Any], Mask]
+SPLIT = 256
+"""Combinations of the first columns from which on a space is made in parts. [-]"""
+
+
+class Part(NamedTuple):
+    """One of equal consecutive parts of a space; the parts in their order are the whole."""
+
+    number: int
+    of: int
+
+    @property
+    def smaller(self) -> list[Part]:
+        """The same in eight parts."""
+        return [Part(8 * self.number + turn, 8 * self.of) for turn in range(8)]
+
+
+WHOLE = Part(0, 1)
 
 
 @dataclass
@@ -323,6 +280,8 @@ class Space:
         Numbers of accelerators that ``auto`` stands for, of each row of the base. [-]
     uneven : bool
         Whether chunks of a stage that do not share the layers out evenly are tried too.
+    part : Part
+        Which part of the combinations is made.
     record : type of PartialPlan
         Of the first rule: what candidates follow from.
     rows : array of int
@@ -339,9 +298,11 @@ class Space:
     most: int
     counts: Sequence[Array] = ()
     uneven: bool = True
+    part: Part = WHOLE
     record: type[PartialPlan] = field(init=False)
     rows: np.ndarray = field(init=False)
     found: dict[str, np.ndarray] = field(init=False, default_factory=dict)
+    _split: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.rows = np.arange(len(self.base))
@@ -431,6 +392,10 @@ class Space:
         self.rules = [pair for place, pair in enumerate(self.rules) if place not in applied]
         self.keep(np.concatenate(kept))
         self.found[name] = np.concatenate(found)
+        if len(self) >= SPLIT and not self._split:
+            self._split = True
+            before, after = self.part.number, self.part.number + 1
+            self.keep(np.arange(len(self) * before // self.part.of, len(self) * after // self.part.of))
 
     def cross_accelerators(self) -> None:
         """Cross the combinations with numbers of accelerators: those that their machines are sold in."""
@@ -477,6 +442,7 @@ def space_of(
     rules: Rules,
     most: int,
     counts: Sequence[Array] = (),
+    part: Part = WHOLE,
 ) -> Space:
     """A space that has nothing but the rows of its base, to be crossed.
 
@@ -488,6 +454,6 @@ def space_of(
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
     model, longest = Model(*arrays.model[:, rows]), arrays.max_sequence_length[rows]
-    space = Space(base, asked, model, longest, rules, most, counts)
+    space = Space(base, asked, model, longest, rules, most, counts, part=part)
     space.count(len(base))
     return space

@@ -57,7 +57,7 @@ class Sweep:
     catalog : Catalog
         What they refer to.
     values : mapping of str to array
-        Columns of the plans, as :func:`xlperf.explore.space.read_values` has them.
+        Columns of the plans, as :func:`xlperf.explore.vary.read_values` has them.
     varied : tuple of Varied
         Columns of the catalog, changed in the rows that the plans name.
     sampling : Sampling, optional

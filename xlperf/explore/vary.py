@@ -12,10 +12,11 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import number_of
+from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
+from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.explore.space import MOST_PLANS, read_values
+from xlperf.explore.space import MOST_PLANS
 
 SHEETS = ("accelerators", "networks", "models", "prices")
 """Catalog sheets whose numbers can be varied: of the rows that the plans name."""
@@ -79,6 +80,64 @@ class Variation(NamedTuple):
     auto: tuple[str, ...]
 
 
+def read_values(
+    kind: str, lines: Sequence[tuple[object, Sequence[object]]], place: str = "", from_text: bool = False
+) -> dict[str, np.ndarray]:
+    """Values to try for some columns of plans.
+
+    Parameters
+    ----------
+    kind : str
+        ``training`` or ``inference``.
+    lines : sequence of (object, sequence)
+        A header of a plan column, with or without a unit, and the values to try; blanks are left out.
+    place : str
+        Where the lines stand, for the messages.
+    from_text : bool, default False
+        Whether numbers arrive as text, as on a command line.
+
+    Returns
+    -------
+    dict of str to array
+        Canonical column -> values in the units used inside.
+
+    Raises
+    ------
+    InputError
+        With every fault.
+    """
+    faults: list[Fault] = []
+    values: dict[str, np.ndarray] = {}
+    for header, cells in lines:
+        parsed = parse_header(kind, [header])
+        found_faults = [Fault(place, one.problem, one.hint) for one in parsed.faults if one.position == 0]
+        if found_faults or not parsed.fields:
+            faults += found_faults or [Fault(place, f'"{header}" is no column of {kind} plans')]
+            continue
+        field = parsed.fields[0]
+        found: list[float | str] = []
+        for cell in cells:
+            if is_blank(cell):
+                continue
+            try:
+                value = convert(replace(field), cell, from_text)
+            except BadValue as bad:
+                faults.append(Fault(place, str(bad)))
+                continue
+            if value is None:
+                faults.append(Fault(place, f"{field.words} is auto: write values"))
+            elif value not in found:
+                found.append(value)
+        if field.column.name in values:
+            faults.append(Fault(place, f"{field.words} is given twice"))
+        elif not found and not faults:
+            faults.append(Fault(place, f"{field.words} has no values to try"))
+        values[field.column.name] = np.array(found, dtype=object if field.column.is_text else np.float64)
+    if faults:
+        raise InputError(faults)
+    return values
+
+
 def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> Variation:
     """Read lines of a column and its values: of plans, or of a catalog sheet as ``accelerators.memory bandwidth``.
 
@@ -98,7 +157,7 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
         With every fault.
     """
     stated: list[tuple[object, Sequence[object]]] = []
-    ranges: list[tuple[str, np.ndarray]] = []
+    ranges: dict[int, tuple[str, np.ndarray]] = {}
     varied: list[Varied] = []
     auto: list[str] = []
     faults: list[Fault] = []
@@ -113,7 +172,7 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
             elif dot and sheet.strip():
                 raise InputError(Fault(place, f'"{sheet.strip()}" is none of the sheets {", ".join(SHEETS)}'))
             elif len(texts) == 1 and (ends := _ends(texts[0])) is not None:
-                ranges.append(_whole(kind, header, ends, place))
+                ranges[len(stated) + len(ranges)] = _whole(kind, header, ends, place)
             else:
                 stated.append((header, texts))
         except InputError as error:
@@ -125,7 +184,10 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
         faults += error.faults
     if faults:
         raise InputError(faults)
-    return Variation({**values, **dict(ranges)}, tuple(varied), tuple(auto))
+    columns = list(values.items())
+    for position, column in ranges.items():  # in the order of the lines
+        columns.insert(position, column)
+    return Variation(dict(columns), tuple(varied), tuple(auto))
 
 
 def _ends(text: str) -> tuple[str, str] | None:
