@@ -17,6 +17,7 @@ import click
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
 from xlperf.cli.cost import cost
+from xlperf.cli.diagnose import diagnose
 from xlperf.cli.hardware import device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
@@ -65,6 +66,7 @@ for _command in (
     device,
     optimise,
     explain,
+    diagnose,
     time,
     frontier,
     search,
