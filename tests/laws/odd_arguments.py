@@ -170,7 +170,7 @@ def arguments_of(seed: int, number: int, handle: str) -> tuple[str, list[Any]]:
     rng = random.Random(f"{seed}/{number}")
     name = rng.choice(list(functions()))
     if rng.random() < 0.3:  # the few that are not one result of a plan
-        name = rng.choice([one for one, function in functions().items() if function.shape != "values"])
+        name = rng.choice([one for one, function in functions().items() if function.answer != "value"])
     function = functions()[name]
     given = [odd_argument(rng, argument.name, handle) for argument in function.arguments]
     if function.arguments[-1].repeated:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.csv_parquet import harmless
 from xlperf.cli.options import Command, EditedFile, InputFile, OutputFile, catalog_of, catalog_option, examples
 from xlperf.cli.output import STANDARD, parts, progress, say, standard_output, text_table, write_sheets, wrote
 
@@ -253,6 +252,7 @@ def _choices(files: Sequence[str], catalog: Catalog, output: str | None, readme:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
     from xlperf.calibrate.published import read_published
+    from xlperf.catalog.csv_parquet import harmless
 
     with progress(0, "published runs") as done:
         paths = [Path(path) for path in files] or [workbook("validation.xlsx")]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from xlperf.base.arrays import Columns
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, default_value
 from xlperf.equations.plan.columns import PlanColumns
 
 CASES = ("low", "base", "high")
@@ -111,6 +111,28 @@ def choice_codes(kind: str, column: str) -> dict[str, float]:
     return {**codes, "": codes.get(declared.default, float("nan"))}
 
 
+class _Declared(NamedTuple):
+    """A column of plans: its default as equations take it, of what type, the codes of a choice, what names a row."""
+
+    name: str
+    default: Any
+    dtype: type
+    codes: dict[str, float] | None
+    names_row: bool
+
+
+@cache
+def _declared(kind: str) -> tuple[_Declared, ...]:
+    found = []
+    for column in table_schema(kind).columns:
+        codes = choice_codes(kind, column.name) if column.kind == "choice" else None
+        default = default_value(kind, column.name) if codes is None else codes[""]
+        default = np.nan if default != default else default  # one NaN, which a dict finds again
+        dtype = object if isinstance(default, str) else float
+        found.append(_Declared(column.name, default, dtype, codes, column.kind == "reference"))
+    return tuple(found)
+
+
 def plan_columns(plans: Table, record: type[Record]) -> Record:
     """A table of plans as a record: numbers and flags with the schema's defaults, choices as codes.
 
@@ -129,16 +151,22 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
     """
     columns: dict[str, np.ndarray] = {}
     words: dict[str, np.ndarray] = {}
-    for column in plans.schema.columns:
-        name = column.name
-        if column.kind in ("number", "flag", "text"):
-            columns[name] = plans.filled(name)
-        elif column.kind == "choice":
-            codes = choice_codes(plans.kind, name)
-            if name in plans:
-                columns[name] = np.array(list(map(codes.__getitem__, plans[name].tolist())), dtype=np.float64)
-            else:
-                columns[name] = np.full(len(plans), codes[""])
-        if column.is_text and name in plans:
-            words[name] = plans[name]
-    return record(columns, words, plans.columns.keys())
+    absent: dict[float | str, np.ndarray] = {}
+    stated = plans.columns
+    for name, default, dtype, codes, names_row in _declared(plans.kind):
+        if name not in stated:
+            if default not in absent:  # columns with one default share an array: equations never write into it
+                absent[default] = np.full(len(plans), default, dtype=dtype)
+            if not names_row:
+                columns[name] = absent[default]
+            continue
+        if codes is not None:
+            words[name] = stated[name]
+            columns[name] = np.array(list(map(codes.__getitem__, stated[name].tolist())), dtype=np.float64)
+        elif dtype is float:
+            columns[name] = plans.number(name, default)
+        else:
+            words[name] = stated[name]
+            if not names_row:
+                columns[name] = plans.text(name, default)
+    return record(columns, words, stated.keys())

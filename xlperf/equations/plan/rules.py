@@ -76,7 +76,7 @@ def broken_rules(rules: Sequence[Rule[P]], plan: P, model: Model) -> list[Remark
         if rule.column and not plan.has(rule.column):
             continue
         rows = rule.broken(plan, model)
-        if some(rows):
+        if rows.item() if rows.size == 1 else some(rows):
             found.append(Remark(rows, _PLACE.sub("{}", rule.reason), rule.values(plan, model)))
     return found
 

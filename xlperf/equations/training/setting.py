@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.network.topologies import Network
+from xlperf.equations.plan.columns import derived
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.stages import (
     Pipeline,
@@ -92,42 +93,42 @@ class Setting:
     constants: Constants
     architecture: Architecture
 
-    @cached_property
+    @derived
     def pipeline(self) -> Pipeline:
         """What the stages of the pipeline hold. [-]"""
         return pipeline_contents(self.model, self.plan)
 
-    @cached_property
+    @derived
     def contents(self) -> StageContents:
         """The same of the first, a middle and the last stage beside each other, (rows, 3). [-]"""
         return self.pipeline.stages()
 
-    @cached_property
+    @derived
     def parameters(self) -> RankParameters:
         """Parameters of each block on one rank. [-]"""
         return rank_parameters(self.model, self.plan)
 
-    @cached_property
+    @derived
     def fullest(self) -> StageParameters:
         """Parameters of the largest stage on one rank. [-]"""
         return fullest_parameters(self.model, self.plan, self.parameters, self.pipeline)
 
-    @cached_property
+    @derived
     def stream_size(self) -> Array:
         """Bytes of the residual stream of a micro-batch on one rank of the context, (rows,). [B]"""
         return np.asarray(self.plan.tokens * self.model.hidden_size * self.plan.element_size)
 
-    @cached_property
+    @derived
     def heads(self) -> Array:
         """Heads of queries on a rank, (rows,). [-]"""
         return ceil_div(self.model.num_attention_heads, self.plan.tensor_parallel)
 
-    @cached_property
+    @derived
     def key_heads(self) -> Array:
         """Heads of keys and values on a rank without latent attention, (rows,). [-]"""
         return ceil_div(self.model.num_query_groups, self.plan.tensor_parallel)
 
-    @cached_property
+    @derived
     def routed(self) -> tuple[Array, Array, Array]:
         """Tokens that a rank routes, their copies over all experts of the fullest rank, and experts of a rank. [-]"""
         model, plan = self.model, self.plan
