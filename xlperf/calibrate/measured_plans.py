@@ -32,9 +32,9 @@ def has_measured_plans(path: Path) -> bool:
     ending = path.suffix.lower()
     if ending in (".xlsx", ".xlsm"):
         return any(name.startswith(MEASURED) for table in read_plan_tables(path)[0] for name in table.columns)
-    return ending != ".parquet" and any(
-        split_header(str(cell))[0].startswith(MEASURED) for cell in read_csv(path).header
-    )
+    if ending == ".parquet":
+        return False
+    return any(split_header(str(cell))[0].startswith(MEASURED) for cell in read_csv(path).header)
 
 
 def records_of_plans(
