@@ -24,6 +24,7 @@ NOT_DRAWN = {
     "plan.serving_plan.with_defaults": "columns of the sheet in and out",
     "plan.serving_plan.pool_plans": "columns of the sheet in and out",
     "serving.deployment.engine_constants": "the constants of all kernels by family",
+    "serving.results.with_request_latency": "columns of results in and out",
     "serving.results.full_cache": "masks in place of numbers",
     "serving.results.band_of_mode": "words",
     "serving.results.band_ends": "words",

@@ -23,7 +23,7 @@ OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
-FORMS = ("serve",)
+FORMS = ("serve", "train")
 """Forms of the front sheets: a question, answered by a search over plans or devices."""
 AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
     "training": (
@@ -64,6 +64,17 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "prefill_context_parallel",
         "prefill_expert_parallel",
         "prefill_data_parallel_attention",
+    ),
+    "train": (
+        "num_accelerators",
+        "deadline",
+        "hour_price",
+        "tensor_parallel",
+        "pipeline_parallel",
+        "virtual_pipeline",
+        "expert_parallel",
+        "micro_batch_size",
+        "recompute",
     ),
     "serve": (
         "kv_precision",

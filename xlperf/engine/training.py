@@ -20,7 +20,7 @@ from xlperf.engine.join import (
     named_rows,
     plan_columns,
 )
-from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, unpriced_notes
+from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
@@ -249,6 +249,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
     notes = [
+        *name_notes(plans, catalog, illegal),
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),

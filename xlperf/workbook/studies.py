@@ -20,6 +20,8 @@ from xlperf.studies.outcome import Study, setting_text
 from xlperf.workbook import style
 from xlperf.workbook.build import table_of
 from xlperf.workbook.charts import (
+    LOG_NUMBER,
+    SERIES,
     Cells,
     bar_chart,
     bar_series,
@@ -28,6 +30,8 @@ from xlperf.workbook.charts import (
     draw_horizontal_axes,
     frame,
     label_series,
+    legend_height,
+    log_ends,
     longest,
     place_plot,
     point_series,
@@ -189,7 +193,7 @@ def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int)
         mid_value=50,
         mid_color="FFB9D3EE",
         end_type="max",
-        end_color="FF2F6DB5",
+        end_color="FF7FB2E5",
     )
     sheet.conditional_formatting.add(f"{first}{top + 1}:{last}{top + len(source.rows)}", rule)
 
@@ -203,7 +207,7 @@ def _anchor(sheet: Worksheet, width: float) -> str:
     return get_column_letter(column)
 
 
-_PALETTE = ("2F6DB5", "E08A2E", "2E9E8F", "C0392B", "8C6BB1", "5B8C3A", "C9B037", "6F4E7C", "7FB2E5", "8D99A6")
+_PALETTE = SERIES
 _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
 SIZE = (22.0, 11.0)
 
@@ -229,7 +233,9 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
             drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shade))
         if chart.kind == "bars":
             draw_horizontal_axes(drawn, chart.y_title, number)
-            place_plot(drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * SIZE[0]), 1.2, 0.6, 2.6)
+            place_plot(
+                drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * SIZE[0]), 1.2, 0.6, 1.7 + legend_height(drawn)
+            )
         else:
             _draw_labelled_axes(drawn, chart, cells(chart.x), number)
         if chart.log_y:
@@ -252,7 +258,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
         points = point_series(header(name), cells(chart.x), cells(name))
         _drawn(points, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
         drawn.series.append(points)
-    draw_axis(drawn.x_axis, chart.x_title, "General" if chart.log_x else None, lines=True)
+    draw_axis(drawn.x_axis, chart.x_title, LOG_NUMBER if chart.log_x else None, lines=True)
     draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
     for axis, log, shown in (
         (drawn.x_axis, chart.log_x, values),
@@ -261,11 +267,10 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
         numbers = [float(v) for v in shown if isinstance(v, int | float) and v > 0]
         if log and numbers:
             axis.scaling.logBase = 10
-            axis.scaling.min = 10.0 ** math.floor(math.log10(min(numbers)))
-            axis.scaling.max = 10.0 ** math.ceil(math.log10(max(numbers)) + 1e-9)
+            axis.scaling.min, axis.scaling.max = log_ends(numbers)
     drawn.x_axis.crosses = "min"
     drawn.y_axis.crosses = "min"
-    place_plot(drawn, 2.2, 1.2, 0.6, 3.0)
+    place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + legend_height(drawn))
     return drawn
 
 
@@ -275,7 +280,7 @@ def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) ->
     steep = letters * len(labels.values) > 90
     draw_axis(drawn.x_axis, chart.x_title, degrees=-45 if steep else 0, size=8)
     draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
-    place_plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * letters, 4.0) if steep else 0.4) + 2.6)
+    place_plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * letters, 4.0) if steep else 0.4) + 1.4 + legend_height(drawn))
 
 
 def _drawn(series: Any, shade: str, symbol: str, line: bool) -> None:
