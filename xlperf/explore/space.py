@@ -359,7 +359,7 @@ class Space:
         lists: list[Sequence[Any]] = [
             [float("nan")] if one < 0.0 else values(one) if callable(values) else values for one in numbers.tolist()
         ]
-        sizes = np.array([len(listed) for listed in lists], dtype=np.int64)
+        sizes = np.array([len(listed) for listed in lists], dtype=np.intp)
         starts = np.cumsum(sizes) - sizes
         text = self.base.schema.by_name[name].is_text
         flat = np.array([value for listed in lists for value in listed], dtype=object if text else np.float64)
