@@ -28,7 +28,7 @@ MEASURED = [
 BASE = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,
         "prompt_length": 512, "output_length": 256, "software": "vllm"}  # fmt: skip
 TRAINING = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 64, "recompute": "full",
-            "tensor_parallel": 8, "pipeline_parallel": 4, "num_micro_batches": 32}  # fmt: skip
+            "tensor_parallel": 8, "pipeline_parallel": 4, "global_batch_size": 128}  # fmt: skip
 
 
 def results(catalog: Catalog, rows: list[dict[str, Any]], kind: str = "inference") -> Table:
