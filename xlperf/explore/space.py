@@ -16,10 +16,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.columns import choice_codes
+from xlperf.engine.join import choice_codes
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.columns import PlanColumns
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.records import PlanColumns, Rule
 
 MOST_PLANS = 1_000_000
 """Rows of a grid at the most: more is a slip rather than a wish, and does not fit in memory."""
