@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from xlperf.catalog.cells import shown
+from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
 
 Place = Callable[[int, str], str]
@@ -195,16 +196,6 @@ def key_faults(table: Table) -> list[tuple[int, str, str]]:
     if table.kind == "calibration" and not faults:
         faults += _duplicates(table, ["family", "generation", "precision", "software", "constant"], "constant")
     return faults
-
-
-def aliases(table: Table) -> list[tuple[int, str]]:
-    """Other spellings of models: (row, spelling)."""
-    return [
-        (row, word.strip())
-        for row, text in enumerate(table.text("aliases").tolist())
-        for word in str(text).split(";")
-        if word.strip()
-    ]
 
 
 def _duplicates(table: Table, columns: list[str], shown_at: str) -> list[tuple[int, str, str]]:
