@@ -23,7 +23,7 @@ OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
-FORMS = ("serve", "train")
+FORMS = ("serve", "train", "chip")
 """Forms of the front sheets: a question, answered by a search over plans or devices."""
 AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
     "training": (
@@ -65,6 +65,7 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "prefill_expert_parallel",
         "prefill_data_parallel_attention",
     ),
+    "chip": ("power_budget", "memory_stacks"),
     "train": (
         "num_accelerators",
         "deadline",
