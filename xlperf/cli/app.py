@@ -26,7 +26,7 @@ from xlperf.cli.published import calibrate, validate
 from xlperf.cli.rows import accelerator, model
 from xlperf.cli.search import search, solve, sweep
 from xlperf.cli.sheets import check, install, new, show, uninstall
-from xlperf.cli.uncertainty import uncertainty
+from xlperf.cli.uncertainty import uncertainty, worth
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -76,6 +76,7 @@ for _command in (
     sweep,
     solve,
     uncertainty,
+    worth,
     new,
     model,
     accelerator,
