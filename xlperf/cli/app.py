@@ -19,6 +19,7 @@ from xlperf.base.errors import HostError, InputError
 from xlperf.cli.cost import cost
 from xlperf.cli.diagnose import diagnose
 from xlperf.cli.hardware import device, optimise, time
+from xlperf.cli.launch import launch, plan
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
@@ -67,6 +68,8 @@ for _command in (
     optimise,
     explain,
     diagnose,
+    launch,
+    plan,
     time,
     frontier,
     search,
