@@ -25,6 +25,7 @@ from xlperf.cli.published import calibrate, validate
 from xlperf.cli.rows import accelerator, model
 from xlperf.cli.search import search, solve, sweep
 from xlperf.cli.sheets import check, install, new, show, uninstall
+from xlperf.cli.uncertainty import uncertainty
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -71,6 +72,7 @@ for _command in (
     search,
     sweep,
     solve,
+    uncertainty,
     new,
     model,
     accelerator,

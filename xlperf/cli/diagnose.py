@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     "--measured",
     "measured",
     multiple=True,
-    required=True,
     metavar="'RESULT=NUMBER'",
     help="What was measured, in the unit of the result or with one: step time, ttft, tpot, tokens per second, memory, "
-    "time optimizer ... May be repeated: each narrows the causes down. The waterfall is of the first.",
+    "time optimizer ... May be repeated: each narrows the causes down. The waterfall is of the first. Without it: the "
+    "columns of the plan that are so named, measured step time (s) ...",
 )
 @click.option(
     "--before",
@@ -89,10 +89,12 @@ def diagnose(
     Exit code 1 where nothing that is tried comes near the measurement.
     """
     from xlperf.explore.diagnose import diagnose as diagnosed
-    from xlperf.explore.diagnose import read_measured
+    from xlperf.explore.diagnose import measured_of, read_measured
 
     plan = read_one(plans, chosen)
-    readings = read_measured(plan.kind, measured, before)
+    readings = read_measured(plan.kind, measured, before) or measured_of(plan)
+    if not readings:
+        raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")
     known = catalog_for(catalog, plans, [plan])
     plan = without_auto(plan, known, bounds)
     with progress(0, "variants of the plan") as done:

@@ -133,8 +133,10 @@ def evaluate(plans: str, output: str, sheet: str | None, bounds: Bounds, catalog
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
     Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. An illegal plan has
-    blank results and a reason. A cell that says auto gets the value of the best plan that fits, chosen as xlperf
-    search does; the reason says among how many.
+    blank results and a reason. What was measured stands in columns of its own, measured step time (s), measured tpot
+    (ms) ...: it is kept, and the error of the prediction stands beside the result.
+    A cell that says auto gets the value of the best plan that fits, chosen as xlperf search does; the reason says among
+    how many.
     """
     from xlperf.catalog.read import read_plans
 

@@ -11,7 +11,6 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import plan_columns
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -20,6 +19,7 @@ from xlperf.engine.join import (
     in_batches,
     join,
     named_rows,
+    plan_columns,
     prefill_rows,
 )
 from xlperf.engine.notes import (
@@ -33,7 +33,7 @@ from xlperf.engine.notes import (
 )
 from xlperf.equations.cost.tokens import ALL_IN, Terms, mean_terms, split_costs, token_costs
 from xlperf.equations.model.model import Architecture
-from xlperf.equations.plan.rules import Remark, broken_rules, remarks_of_rows
+from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
 from xlperf.equations.plan.serving_rules import (
     CAPACITY_RULES,

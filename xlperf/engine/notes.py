@@ -9,7 +9,7 @@ import numpy as np
 from xlperf.base.arrays import Array, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.equations.plan.rules import Remark, remarks_of_rows
+from xlperf.equations.plan.records import Remark, remarks_of_rows
 
 
 def gibibytes(values: Array) -> Array:

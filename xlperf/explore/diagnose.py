@@ -12,7 +12,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, unit_of
+from xlperf.catalog.schema import MEASURED, Column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
@@ -98,6 +98,12 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
     earlier = {name: value for name, (_, value) in found["--before"].items()}
     nothing = float("nan")
     return [Measured(own, value, earlier.get(name, nothing)) for name, (own, value) in found["--measured"].items()]
+
+
+def measured_of(plan: Table) -> list[Measured]:
+    """What the columns ``measured_step_time`` ... of one plan say."""
+    found = [(name.removeprefix(MEASURED), float(plan[name][0])) for name in plan.columns if name.startswith(MEASURED)]
+    return [Measured(objective_of(plan.kind, name), value) for name, value in found if value == value]
 
 
 class Reading(NamedTuple):
@@ -310,8 +316,6 @@ def _steps(variants: Variants, row: int, predicted: Array, one: Measured) -> lis
 
 
 def _table(kind: str, lines: Sequence[dict[str, object]]) -> Table:
-    from xlperf.catalog.schema import table_schema
-
     columns = table_schema(kind).columns
     return Table(
         kind,

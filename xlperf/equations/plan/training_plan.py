@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, some
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.choices import (
+from xlperf.equations.plan.records import (
     ActivationStorage,
     Attention,
     DispatchPrecision,
@@ -18,11 +18,12 @@ from xlperf.equations.plan.choices import (
     MomentPrecision,
     Optimizer,
     PipelineSchedule,
+    PlanColumns,
     QuantizedCopies,
     Recompute,
     StageDealing,
+    derived,
 )
-from xlperf.equations.plan.columns import PlanColumns, derived
 
 FP32_SIZE, BF16_SIZE, FP8_SIZE = 4.0, 2.0, 1.0
 """Bytes of an element of a gradient, a moment or a master weight, and of a token sent to experts. [B]"""

@@ -6,13 +6,13 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.choices import (
+from xlperf.equations.plan.records import (
     ContextMethod,
     PipelineSchedule,
     QuantizedCopies,
     Recompute,
+    Rule,
 )
-from xlperf.equations.plan.rules import Rule
 from xlperf.equations.plan.training_plan import (
     DIMENSIONS,
     FP32_SIZE,

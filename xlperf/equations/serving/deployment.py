@@ -15,7 +15,7 @@ from xlperf.equations.hardware.kernels import Device, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import ServingShape
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.columns import derived
+from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
