@@ -123,7 +123,7 @@ def data_sheet(
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
     if kind in COST_TABLES:
-        _one_line(sheet, columns, len(rows))
+        _one_line(sheet, columns, len(rows) + BLANK_ROWS)
     if kind in LIVE_RESULTS:
         _alarms(sheet, columns, len(rows) + BLANK_ROWS)
     _print_setup(sheet, words, columns, len(rows))
