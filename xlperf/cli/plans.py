@@ -110,8 +110,10 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     inputs = read_inputs(chosen, workbook, catalog, full)
     outcome = chosen.analyse(inputs)
     write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
+    say(chosen.question)
     for finding in outcome.findings:
         say(f"{finding.tag}: {finding.words}")
+    say(f"What to do: {chosen.advice}")
     wrote(output, len(outcome.findings), "finding")
 
 

@@ -16,7 +16,7 @@ from openpyxl.utils import get_column_letter
 
 from xlperf.studies import NAMES, study
 from xlperf.studies.inputs import SHEET, study_workbook
-from xlperf.studies.outcome import Study, setting_text
+from xlperf.studies.outcome import Finding, Study, setting_text
 from xlperf.workbook import style
 from xlperf.workbook.build import table_of
 from xlperf.workbook.charts import (
@@ -133,8 +133,12 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     title(sheet, study.title, study.question)
     link(sheet["A3"], "summary", "to the summary")
     column_widths(sheet, 30, 52, 12, 90)
-    row = heading(sheet, _TOP, "Findings")
-    row = finding_rows(sheet, outcome.findings, row, 4, 150)
+    row = heading(sheet, _TOP, "In short")
+    row = finding_rows(sheet, outcome.short, row, 4, 150)
+    row = finding_rows(sheet, [Finding("What to do", study.advice)], row, 4, 150)
+    if rest := outcome.findings[len(outcome.short) :]:
+        row = heading(sheet, row + 1, "Findings")
+        row = finding_rows(sheet, rest, row, 4, 150)
     row = heading(sheet, row + 1, "Published")
     row = wide_text(sheet, row, 1, 4, study.published, 160) + 1
     if study.settings:
@@ -170,6 +174,8 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
     top = _TOP + deep * each
     rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in source.rows]
     area = write_table(sheet, source.columns, rows, f"A{top}", table_name(f"study {source.name}"), fitted=True)
+    key = sheet.column_dimensions["A"]
+    key.width = max(key.width, 14.0)
     sheet.freeze_panes = f"B{_TOP}" if deep else f"B{top + 1}"
     if source.shaded:
         _shade(sheet, source, source.shaded, top)
@@ -178,7 +184,8 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
         down, across = divmod(place, 2)
         drawn = study_chart(chart, source, sheet, top)
         sheet.add_chart(drawn, f"{'A' if across == 0 else left}{_TOP + down * each}")
-    page_setup(sheet, None if deep else top, area=None if deep else area)
+    short = bool(deep) and len(rows) <= _ONE_PAGE
+    page_setup(sheet, None if deep else top, area=None if deep else area, pages_high=int(short))
 
 
 def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int) -> None:
@@ -210,6 +217,7 @@ def _anchor(sheet: Worksheet, width: float) -> str:
 _PALETTE = SERIES
 _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
 SIZE = (22.0, 11.0)
+_ONE_PAGE = 40  # rows below charts that go onto their page
 
 
 def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) -> Any:
@@ -238,8 +246,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
             )
         else:
             _draw_labelled_axes(drawn, chart, cells(chart.x), number)
-        if chart.log_y:
-            drawn.y_axis.scaling.logBase = 10
+        _log_labels(drawn, chart, drawn_values)
         return drawn
     values = cells(chart.x).values
     if chart.kind == "lines" and any(isinstance(value, str) for value in values):
@@ -250,8 +257,7 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
             _drawn(series, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], True)
             drawn.series.append(series)
         _draw_labelled_axes(drawn, chart, cells(chart.x), number)
-        if chart.log_y:
-            drawn.y_axis.scaling.logBase = 10
+        _log_labels(drawn, chart, drawn_values)
         return drawn
     drawn = scatter_chart(chart.title, SIZE)
     for place, name in enumerate(chart.y):
@@ -272,6 +278,15 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
     drawn.y_axis.crosses = "min"
     place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + legend_height(drawn))
     return drawn
+
+
+def _log_labels(drawn: Any, chart: Chart, values: Sequence[Any]) -> None:
+    """A logarithmic value axis over labels, close around the values."""
+    if chart.log_y:
+        drawn.y_axis.scaling.logBase = 10
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        drawn.y_axis.scaling.min, drawn.y_axis.scaling.max = log_ends(known)
+        drawn.y_axis.number_format = LOG_NUMBER
 
 
 def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) -> None:
