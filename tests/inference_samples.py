@@ -11,7 +11,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import plan_columns
+from xlperf.engine.join import plan_columns
 from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network

@@ -9,9 +9,8 @@ from benchmarks.plans import plans_of
 from xlperf.base.arrays import total
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import plan_columns
 from xlperf.engine.inference import serving_setting
-from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.join import architecture_codes, architecture_of, named_rows, plan_columns
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving import BatchTimes, Deployment, phase_times, serving_work
 

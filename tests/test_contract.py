@@ -24,6 +24,7 @@ NOT_DRAWN = {
     "plan.serving_plan.with_defaults": "columns of the sheet in and out",
     "plan.serving_plan.pool_plans": "columns of the sheet in and out",
     "serving.deployment.engine_constants": "the constants of all kernels by family",
+    "serving.results.with_request_latency": "columns of results in and out",
     "serving.results.full_cache": "masks in place of numbers",
     "serving.results.band_of_mode": "words",
     "serving.results.band_ends": "words",
@@ -43,16 +44,16 @@ NOT_DRAWN = {
     "serving.results.batch_results": "takes the memory that memory_of returns",
     "serving.results.streamed": "takes the results of a static batch",
     "network.topologies.tier_shape": "takes the number of a tier, part of collective_time",
-    "plan.rules.broken_rules": "rules in words",
+    "plan.records.broken_rules": "rules in words",
     "plan.training_plan.with_defaults": "the words of the sheet beside its numbers",
-    "plan.rules.remarks_of_rows": "rules in words",
+    "plan.records.remarks_of_rows": "rules in words",
     "training.kernels.selected_share": "takes operators with their names",
     "plan.training_plan.group_strides": "sizes by name of the dimension",
     "model.operators.concatenated": "any number of arguments",
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
     "training.communication.tensor_times": "takes the collectives that communication_of returns",
-    "training.stages.pacing_contents": "takes the contents of three stages beside each other",
+    "training.setting.pacing_contents": "takes the contents of three stages beside each other",
     "training.communication.used_families": "answers yes or no",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
@@ -60,7 +61,7 @@ NOT_DRAWN = {
 # Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and
 # master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
 FIXED_WORDS = {
-    "training.activations.layer_activations": {"B"},
+    "training.memory.layer_activations": {"B"},
     "serving.continuous.operating": {"B"},
     "serving.memory.memory_of": {"B"},
     "serving.phases.serving_work": {"B"},

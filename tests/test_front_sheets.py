@@ -21,7 +21,7 @@ from xlperf.explore.forms import evaluate_forms
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
-from xlperf.workbook.question_look import SHEETS
+from xlperf.workbook.question_look import NUMBERS, SHEETS
 
 ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,
          "output length": 500.0, "speed per user": 20.0, "ttft target": 2000.0}  # fmt: skip
@@ -122,13 +122,55 @@ def test_badges_follow_the_published_runs(catalog: Catalog) -> None:
     assert answered(catalog, "serve", **{**ASKED, "accelerator": "MI325X"})["trust"] != "MEASURED"
 
 
+# --- Train
+
+RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256.0,
+       "training tokens": 2.0, "sequence length": 8192.0, "global batch size": 1024.0}  # fmt: skip
+
+
+def test_a_run_is_what_the_engine_says_of_the_mapping_that_was_chosen(catalog: Catalog) -> None:
+    found = answered(catalog, "train", **RUN)
+    chosen = ("tensor_parallel", "pipeline_parallel", "virtual_pipeline", "micro_batch_size", "recompute")
+    plan = {**RUN, **{name.replace("_", " "): found[name] for name in chosen}}
+    results = evaluate(table_from_rows("training", list(plan), [list(plan.values())]), catalog)
+    for name in ("step_time", "step_time_low", "step_time_high", "run_time", "run_cost", "run_energy", "mfu"):
+        assert results.number(name)[0] == pytest.approx(found[name], rel=1e-12)
+    shares = [value for name, value in found.items() if name.startswith("share_")]
+    assert sum(shares) == pytest.approx(1.0)
+    parts = ("weights", "gradients", "optimizer", "activations", "reserve", "free")
+    assert sum(found[f"memory_{part}"] for part in parts) == pytest.approx(found["memory_capacity"])
+    assert "256 H100 train" in found["answer"]
+
+
+def test_a_deadline_is_kept_by_the_fewest_accelerators(catalog: Catalog) -> None:
+    asked = {**RUN, "num accelerators": None, "deadline": 30.0}
+    found = answered(catalog, "train", **asked)
+    assert found["run_time"] <= 30.0 * 86400.0
+    fewer = answered(catalog, "train", **{**RUN, "num accelerators": found["accelerators"] / 2.0})
+    assert fewer["run_time"] > 30.0 * 86400.0
+    with pytest.raises(InputError, match="a deadline must be given"):
+        answered(catalog, "train", **{**RUN, "num accelerators": None})
+
+
+def test_a_given_price_moves_the_cost_alone(catalog: Catalog) -> None:
+    plain, dear = (answered(catalog, "train", **RUN, **{"hour price": price}) for price in (1.0, 3.0))
+    assert dear["run_cost"] == pytest.approx(3.0 * plain["run_cost"])
+    assert dear["run_time"] == plain["run_time"]
+
+
+def test_a_run_that_does_not_fit_says_so(catalog: Catalog) -> None:
+    found = answered(catalog, "train", **{**RUN, "num accelerators": 4.0})
+    assert np.isnan(found["run_time"]) and "on 4 accelerators: needs" in found["answer"]
+
+
 # --- cells
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_a_wrong_name_is_one_line_on_top(session: Session, kind: str) -> None:
     card = [["MODEL", None], ["model", "DeepSek-V3"], ["accelerator", "H200-SXM-141GB"], ["users", 10.0],
-            ["prompt length", 10.0], ["output length", 10.0]]  # fmt: skip
+            ["prompt length", 10.0], ["output length", 10.0]] if kind == "serve" else [
+        ["model", "DeepSek-V3"], *([name, value] for name, value in RUN.items() if name != "model")]  # fmt: skip
     (line,), *_ = session.call(f"XLPERF_{kind.upper()}", [card])
     assert line.startswith("No answer: ")
     assert "\n" not in line and "DeepSeek-V3" in line and len(line) < 220
@@ -144,14 +186,14 @@ def test_blank_and_auto_are_the_same(session: Session) -> None:
 
 
 def test_sheets_show_what_the_functions_answer(book: Any, values: Any, session: Session) -> None:
-    for sheet, kind in zip(SHEETS, FORMS, strict=True):
+    for sheet, kind, numbers in zip(SHEETS, FORMS, NUMBERS, strict=True):
         area = [[cell.value for cell in row] for row in book[sheet]["B5:C33"]]
         found = {
             column.name: session.call(f"XLPERF_{kind.upper()}", [area, column.name.replace("_", " ")])[0][0]
             for column in results_of(kind).columns
         }
         assert values[sheet]["F5"].value == found["answer"]
-        shown = [cell.value for row in values["calculation"].iter_rows() for cell in row]
+        shown = [cell.value for row in values[numbers].iter_rows() for cell in row]
         for name, value in found.items():
             if value not in ("", None) and not isinstance(value, CellError):
                 assert value in shown, name
@@ -174,7 +216,7 @@ def test_a_workbook_without_values_has_the_same_formulas() -> None:
     tables = read_tables(workbook())
     bare = openpyxl.load_workbook(io.BytesIO(workbook_package(tables, values=False)))
     full = openpyxl.load_workbook(workbook())
-    for sheet in (*SHEETS, "calculation"):
+    for sheet in (*SHEETS, *NUMBERS):
         for row in full[sheet].iter_rows():
             for cell in row:
                 if cell.data_type == "f":

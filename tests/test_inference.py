@@ -22,8 +22,8 @@ from inference_samples import (
 )
 
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import plan_columns
-from xlperf.equations.plan.rules import broken_rules, remarks_of_rows
+from xlperf.engine.join import plan_columns
+from xlperf.equations.plan.records import broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.serving_rules import REQUEST_RULES, SERVING_RULES, WARNINGS
 from xlperf.equations.serving import BOUNDS, Deployment, serving_results, serving_work

@@ -32,7 +32,7 @@ from xlperf.catalog.schema import results_of, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_servers
 from xlperf.workbook.build import read_tables, workbook_package
-from xlperf.workbook.question_look import SHEETS
+from xlperf.workbook.question_look import NUMBERS, SHEETS
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def compare_plans(office, path, catalog):
 def front_cells(office, path):
     """Formulas of the front sheets: cell, what the file has beside it, what LibreOffice computed."""
     formulas, stored = openpyxl.load_workbook(path), openpyxl.load_workbook(path, data_only=True)
-    for name in (*SHEETS, "calculation"):
+    for name in (*SHEETS, *NUMBERS):
         shown = office.values(name, used(office, name))
         for row in formulas[name].iter_rows():
             for cell in row:

@@ -100,7 +100,7 @@ def test_a_saved_file_is_rewritten_whole_and_keeps_its_other_parts_and_its_date(
 
 def test_unknown_host(capsys):
     assert run(["install", "libreofice"]) == 2
-    assert "is not 'libreoffice'" in capsys.readouterr().err
+    assert "is not one of 'libreoffice', 'excel', 'lite'" in capsys.readouterr().err
 
 
 def test_without_libreoffice(monkeypatch, tmp_path):

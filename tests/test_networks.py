@@ -12,7 +12,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.networks import network_of
+from xlperf.engine.catalog_arrays import network_of
 from xlperf.equations.network.torus import torus_block
 
 HEADER = [

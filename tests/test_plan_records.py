@@ -15,14 +15,14 @@ import pytest
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import PLAN_TABLES, column, table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import plan_columns
-from xlperf.equations.plan import choices
-from xlperf.equations.plan.columns import PlanColumns
+from xlperf.engine.join import plan_columns
+from xlperf.equations.plan import records
+from xlperf.equations.plan.records import PlanColumns
 from xlperf.equations.plan.serving_plan import SERVED_PRECISIONS
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 
-CODES = [value for _, value in inspect.getmembers(choices, inspect.isclass)]
+CODES = [value for _, value in inspect.getmembers(records, inspect.isclass) if any(map(str.isupper, vars(value)))]
 
 
 def _plans(**given: object) -> Table:
@@ -46,8 +46,8 @@ def test_a_record_has_every_number_flag_and_choice_with_its_default() -> None:
     for declared in table_schema("training").columns:
         if declared.kind in ("number", "flag", "choice"):
             assert getattr(plan, declared.name).shape == (1,), declared.name
-    assert plan.pipeline_schedule[0] == choices.PipelineSchedule.ZERO_BUBBLE
-    assert plan.recompute[0] == choices.Recompute.NONE
+    assert plan.pipeline_schedule[0] == records.PipelineSchedule.ZERO_BUBBLE
+    assert plan.recompute[0] == records.Recompute.NONE
     assert plan.pipeline_overlap[0] == 1.0
     assert plan.checkpoint_bandwidth[0] == 1e9
     assert np.isnan(plan.gradient_precision[0]) and np.isnan(plan.data_parallel[0])

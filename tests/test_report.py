@@ -161,22 +161,24 @@ def test_findings_name_the_best_plans_that_fit() -> None:
     good = results["fits"] == 1
     names = Plans(plans, results).names
     for tag, name, lowest in (
-        ("Fastest training", "tokens_per_second", False),
-        ("Best MFU", "mfu", False),
+        ("Fastest training", "tokens_per_second_per_accelerator", False),
         ("Cheapest training", "cost_per_million_tokens", True),
     ):
         values = np.where(good, results[name], np.inf if lowest else -np.inf)
         assert said[tag].startswith(names[int(values.argmin() if lowest else values.argmax())])
-    assert f"{100 * results['mfu'][good].max():.1f} %" in said["Best MFU"]
+    spare = np.where(good, results["memory_capacity"] - results["memory_reserved"], np.inf)
+    assert said["Tightest training"].startswith(names[int(spare.argmin())])
+    width = (results["step_time_high"] - results["step_time_low"]) / results["step_time"]
+    assert said["Doubtful training"].startswith(names[int(np.nanargmax(np.where(good, width, np.nan)))])
 
 
 def test_findings_never_praise_a_plan_that_does_not_fit() -> None:
     plans, results = samples.training(6)
     columns = dict(results.columns)
     columns["fits"] = np.array([0.0, 1.0, 1.0, 1.0, np.nan, np.nan])
-    columns["mfu"] = np.array([0.9, 0.3, 0.2, 0.1, np.nan, np.nan])
+    columns["tokens_per_second_per_accelerator"] = np.array([9e3, 3e3, 2e3, 1e3, np.nan, np.nan])
     said = findings_of((plans, Table(results.kind, columns)))
-    assert "30.0 %" in said["Best MFU"]
+    assert "3,000 tokens per second and accelerator" in said["Fastest training"]
     assert "1 training plan does not fit" in said["Does not fit"]
 
 
@@ -190,14 +192,27 @@ def test_findings_say_by_how_much_plans_do_not_fit_and_why_plans_are_refused() -
     assert "does not divide the 7 query groups" in said["Refused"]
 
 
-def test_findings_say_what_is_extrapolated_and_which_precisions_are_compared() -> None:
-    plans, results = samples.training()
-    columns = dict(plans.columns)
-    columns["precision"] = np.where(columns["accelerator"] == "B200", "fp8", "bf16").astype(object)
-    said = findings_of((Table(plans.kind, columns), results))
-    assert said["Extrapolated"].startswith("8 of 26 plans rest in part on")
-    assert "one B200 trains" in said["Best against best"]
-    assert "(fp8 against bf16)" in said["Best against best"]
+def test_every_answer_is_given_once_and_names_its_plan() -> None:
+    groups = tuple(Plans(*made) for made in (samples.training(), samples.inference()))
+    found = findings(Report(samples.catalog(), groups, (), samples.DAY, "", "0"))
+    tags = [finding.tag for finding in found if finding.tag not in ("Does not fit", "Refused", "Where time is lost")]
+    assert len(tags) == len(set(tags)) == 9
+    names = {name for group in groups for name in group.names}
+    answers = [
+        finding.words for finding in found if finding.tag.split()[0] in ("Fastest", "Cheapest", "Tightest", "Doubtful")
+    ]
+    assert all(any(words.startswith(name) for name in names) for words in answers)
+
+
+def test_a_report_on_paper_is_its_charts_and_the_first_page_of_its_tables(book: Workbook) -> None:
+    assert book["memory"].print_title_rows is None
+    areas = str(book["memory"].print_area).split(",")
+    tables = [range_boundaries(table.ref) for table in book["memory"].tables.values()]
+    for area in areas:
+        first, last = range_boundaries(area.rpartition("!")[2].replace("$", ""))[1::2]
+        assert not any(top <= last and first <= bottom for _, top, _, bottom in tables)
+    assert range_boundaries(str(book["calibration"].print_area).rpartition("!")[2].replace("$", ""))[3] <= 40
+    assert book["training"].page_setup.fitToHeight == 1
 
 
 def test_findings_change_with_the_numbers() -> None:

@@ -100,7 +100,7 @@ def test_every_chart_series_carries_its_points_and_they_are_those_of_the_cells(
     parts: dict[str, bytes], book: Workbook
 ) -> None:
     charts = {name: ElementTree.fromstring(data) for name, data in parts.items() if name.startswith("xl/charts/chart")}
-    assert len(charts) == 2 + 2 + 1 + 2 + 1
+    assert len(charts) == 2 + 2 + 2 + 1 + 2 + 1
     for name, root in charts.items():
         deleted = [entry.attrib["val"] for entry in root.iter(f"{CHART}delete")]
         assert "0" in deleted, name

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.records import Rule
 from xlperf.explore.auto_values import Counts, server_sizes, sold_counts, thinned
 from xlperf.explore.candidates import KINDS, candidates
 from xlperf.explore.objectives import limits_of

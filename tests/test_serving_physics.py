@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
@@ -362,3 +363,59 @@ def test_operators_of_any_model_on_any_accelerator(catalog: Catalog, model: str,
     assert set(operators.text("bound").tolist()) <= {"compute", "memory", "network", "overhead"}
     attended = operators.text("family") == "attention"
     assert attended.any()
+
+
+# Time outside the loop of the engine
+
+
+def with_latency(catalog: Catalog, each: float = 0.03, token: float = 1e-5, crowd: float = 1e-3) -> Catalog:
+    """The catalog with an engine "late" whose requests spend time outside its loop; all else as for any software."""
+    calibration = catalog.tables["calibration"]
+    values = {"request_latency_time": each, "token_latency_time": token, "crowd_latency_time": crowd}
+    late = [
+        FittedConstant("serving_software", "any", "any", "late", name, value, "", 0, math.nan, "2026-01-01", "a test")
+        for name, value in values.items()
+    ]
+    return catalog.with_tables([joined_tables(calibration, calibration_table(late))])
+
+
+@pytest.mark.parametrize("mode", ["static", "continuous", "disaggregated"])
+def test_time_outside_the_engine_delays_the_first_token_and_no_step(catalog: Catalog, mode: str) -> None:
+    row = {"mode": mode, "tensor_parallel": 4, "concurrency": 8, "batch_size": "" if mode != "static" else 4}
+    row = {**row, "concurrency": ""} if mode == "static" else row
+    late = with_latency(catalog)
+    before, after = (results(late, {**row, "software": name}) for name in ("other", "late"))
+    in_flight = {"static": 1.0, "continuous": 4.0, "disaggregated": 8.0}[mode]
+    spent = 0.03 + 1e-5 * 1000 + 1e-3 * (in_flight - 1.0)
+    for name in ("ttft", "ttft_median", "ttft_ninetieth", "ttft_ninety_ninth", "latency"):
+        change = after.number(name)[0] - before.number(name)[0]
+        assert change == pytest.approx(spent, abs=2e-3 if before.number("queue_time")[0] > 0.0 else 1e-9), name
+    for name in ("tpot", "prefill_time", "decode_time", "memory", "tpot_ninetieth"):
+        assert after.number(name)[0] == before.number(name)[0], name
+    # Little's law: with the same requests in flight a later answer is a lower rate.
+    closed = [found.number("tokens_per_second")[0] * found.number("latency")[0] for found in (before, after)]
+    assert closed[1] == pytest.approx(closed[0], rel=1e-9)
+
+
+def test_a_target_of_the_first_token_counts_the_time_outside_the_engine(catalog: Catalog) -> None:
+    late = with_latency(catalog)
+    row = {"mode": "continuous", "tensor_parallel": 8, "concurrency": 16, "ttft_target": 400.0, "software": "late"}
+    found = results(late, row)
+    most = found.number("batch_at_targets")[0]
+    assert most >= 1.0
+    at, beyond = (results(late, {**row, "concurrency": number}) for number in (most, most + 1.0))
+    assert at.number("ttft")[0] <= 0.4 < beyond.number("ttft")[0]
+    rate = found.number("tokens_per_second_at_targets")[0]
+    assert at.number("tokens_per_second")[0] == pytest.approx(rate, rel=1e-6)
+    assert most < results(late, {**row, "software": "other"}).number("batch_at_targets")[0]
+
+
+def test_a_full_engine_hides_the_time_outside_of_it(catalog: Catalog) -> None:
+    """Requests that wait for a place would wait as long: neither their latency nor the rate changes."""
+    row = {"mode": "continuous", "tensor_parallel": 8, "concurrency": 20_000}
+    late = with_latency(catalog, crowd=0.0)
+    before, after = (results(late, {**row, "software": name}) for name in ("other", "late"))
+    assert before.number("queue_time")[0] > 0.04
+    for name in ("ttft", "latency", "tokens_per_second"):
+        assert after.number(name)[0] == pytest.approx(before.number(name)[0], rel=1e-12), name
+    assert after.number("queue_time")[0] == pytest.approx(before.number("queue_time")[0] - 0.04)

@@ -313,20 +313,36 @@ def test_dividing_a_die_pays_the_more_the_larger_it_is_and_the_younger_its_node(
 
 
 def test_findings_of_chiplets_name_the_count_of_the_cheapest_compute() -> None:
-    """The dies that a finding names are those of the least cost of its row on the map."""
-    found, said = (
-        sheet("chiplets", "map"),
-        {finding.words.split(":")[0]: finding.words for finding in outcome("chiplets").findings},
-    )
-    names = [entry.name for entry in found.columns if entry.name.endswith("_dies")]
+    """The dies that a finding names are those of the least cost of its rows on the map; few lines say it."""
+    found, made = sheet("chiplets", "map"), outcome("chiplets").findings
+    said = {finding.tag: finding.words for finding in made}
+    assert made[0].tag == "In short"
+    assert len(made) <= 5
+    names = [entry.name for entry in found.columns]
+    best: dict[tuple[str, str], set[int]] = {}
     for row in found.rows:
-        node, area, package = str(row[0]).split(", ")
-        priced = {name: value for name, value in zip([entry.name for entry in found.columns], row, strict=True)
-                  if name in names and value is not None and value == value}  # fmt: skip
-        best = min(priced, key=lambda name: float(priced[name] or 0.0)).removesuffix("_dies")
-        words = said[f"{node}, {area} on {package}"]
-        assert ("one die gives" if best == "1" else f" {best} dies give") in words
-        assert " 1 dies" not in words
+        node, area, _ = str(row[0]).split(", ")
+        priced = {name: float(value) for name, value in zip(names, row, strict=True)
+                  if name.endswith("_dies") and value is not None and value == value}  # fmt: skip
+        best.setdefault((node, area), set()).add(int(min(priced, key=lambda name: priced[name]).removesuffix("_dies")))
+    for (node, area), counts in best.items():
+        assert f"{' to '.join(map(str, sorted({min(counts), max(counts)})))} at {area}" in said[node]
+
+
+def test_every_study_says_what_to_do_and_charts_have_few_labels() -> None:
+    for name in NAMES:
+        assert study(name).advice
+        assert 1 <= len(outcome(name).short) <= 2
+        for found in outcome(name).sheets:
+            for chart in found.charts:
+                first, last = chart.rows or (0, len(found.rows))
+                assert chart.kind not in ("bars", "columns") or last - first <= 45, (name, found.name)
+
+
+def test_winners_of_cost_against_performance_say_what_they_rest_on() -> None:
+    made = outcome("cost-performance").findings
+    assert made[0].tag == "In short"
+    assert "Extrapolated kernels:" in made[0].words or "measured kernels" in made[0].words
 
 
 def test_too_many_dies_cost_more_than_they_save() -> None:

@@ -12,7 +12,8 @@ from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.model import attention_matrix_parameters
 from xlperf.equations.model.transformer import expert_parameters
-from xlperf.equations.training.memory import logits_size, optimizer_element_size
+from xlperf.equations.training.memory import logits_size
+from xlperf.equations.training.setting import optimizer_element_size
 
 GIB = 2.0**30
 DENSE = {

@@ -43,7 +43,7 @@ from xlperf.workbook.build import (
 from xlperf.workbook.checks import TOLERANCE, computed_parameters
 from xlperf.workbook.data_sheets import LIVE_RESULTS, plan_formula, sheet_columns
 from xlperf.workbook.package import with_values
-from xlperf.workbook.question_look import SHEETS
+from xlperf.workbook.question_look import NUMBERS, SHEETS
 from xlperf.workbook.tables import data_rows
 from xlperf.workbook.validation import PARTS, PREDICTED, read_parts, validation_package
 
@@ -149,7 +149,7 @@ def test_main_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 def test_sheets_stand_in_order_with_one_native_table_each(book: Any, tables: dict[str, Table]) -> None:
     kinds = [*KINDS, *(kind for kind in OPTIONAL_TABLES if kind in tables)]
-    assert book.sheetnames == [*SHEETS, "start", *kinds, "tco", "checks", "calculation"]
+    assert book.sheetnames == [*SHEETS, "start", *kinds, "tco", "checks", *NUMBERS]
     for kind in kinds:
         assert list(book[kind].tables) == [kind]
         assert book[kind].freeze_panes == "B5"

@@ -18,7 +18,7 @@ PREFIX = "XLPERF_"
 CATEGORY = "xlperf"
 # A result that only one kind of plan has, and the result that stands for it in the other kind.
 STAND_INS = {("inference", "cost_per_million_tokens"): "cost_per_million_output_tokens_all_in"}
-_SPILLING = ("results", "operators", "frontier", "search")
+_SPILLING = ("results", "operators", "frontier", "search", "diagnosis")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,9 @@ class Argument:
     """One argument of a worksheet function; every argument is a cell or a range of cells.
 
     ``kind`` says how its cells are read: ``rows`` (plans, designs, servers, devices or operations), ``plan or table``,
-    ``catalog``, ``header``, ``results``, ``quantity`` (one result), ``vary``, ``count``, ``text``, ``tables`` (any
-    number of ranges); of equations ``number`` (with unit, default and bounds) and ``choice``.
+    ``catalog``, ``header``, ``results``, ``quantity`` (one result), ``vary``, ``measured`` and ``before`` (a result and
+    its number in each row), ``count``, ``text``, ``tables`` (any number of ranges); of equations ``number`` (with unit,
+    default and bounds) and ``choice``.
     """
 
     name: str
@@ -66,10 +67,10 @@ class Function:
     """One worksheet function.
 
     ``answer`` says what it returns: ``handle`` (a text that names a catalog), ``value`` (one result per plan),
-    ``quantity`` (one result per design, server, device or operation), ``results``, ``operators``, ``frontier`` and
-    ``search`` (a header row and rows below it), ``check`` (a text per plan), ``equation`` (a number, or a table where
-    ranges are given). ``rows`` says what its rows are: ``plans`` or ``plan`` of either kind, or a table of the schema.
-    ``result`` is the result column that it shows, ``unit`` the unit of an equation.
+    ``quantity`` (one result per design, server, device or operation), ``results``, ``operators``, ``frontier``,
+    ``search`` and ``diagnosis`` (a header row and rows below it), ``check`` (a text per plan), ``equation`` (a number,
+    or a table where ranges are given). ``rows`` says what its rows are: ``plans`` or ``plan`` of either kind, or a
+    table of the schema. ``result`` is the result column that it shows, ``unit`` the unit of an equation.
     """
 
     name: str

@@ -43,6 +43,7 @@ from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, Column, resul
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
+    from xlperf.explore.diagnose import Diagnosis
     from xlperf.explore.search import Search
 
 MOST_IN_CELLS = 200_000
@@ -115,6 +116,13 @@ class Engine:
         from xlperf.explore.frontier import frontier
 
         return frontier(plans, catalog, values)
+
+    def diagnose(self, plan: Table, catalog: Catalog, measured: Sequence[str], before: Sequence[str]) -> Diagnosis:
+        """What would explain that a run is slower or faster than its plan."""
+        from xlperf.explore.diagnose import diagnose, read_measured
+
+        readings = read_measured(plan.kind, measured, before)
+        return diagnose(self.resolve(plan, catalog) if plan.auto else plan, catalog, readings)
 
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
@@ -344,6 +352,12 @@ def _read_lines(_: Session, __: Function, argument: Argument, cells: Mapping[str
     return [(row[0], [cell for cell in row[1:] if not is_blank(cell)]) for row in rows]
 
 
+def _read_texts(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[str]:
+    """Rows of one text, ``step time=38 s``, or of a result and its number."""
+    rows = [[cell for cell in row if not is_blank(cell)] for row in given_block(cells[argument.name])]
+    return ["=".join(str(cell) for cell in row) for row in rows if row]
+
+
 def _read_count(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> int:
     block = given_block(cells[argument.name])
     number = block[0][0] if block else None
@@ -447,6 +461,17 @@ def _search(session: Session, _: Function, given: Given) -> Block:
     return _side_by_side(columns, cells)
 
 
+def _diagnosis(session: Session, _: Function, given: Given) -> Block:
+    measured = given["measured"]
+    if not measured:
+        raise FunctionError("#VALUE!", "nothing was measured: give a result and its number, as step time and 38")
+    found = session.engine.diagnose(read_plans_of(given["rows"]), given["catalog"][1], measured, given["before"])
+    if not len(found.explanations):
+        return _column(reading.words for reading in found.readings)
+    table = found.explanations
+    return _side_by_side(table.schema.columns, [shown_column(table, name) for name in table.columns])
+
+
 def _frontier(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
@@ -510,6 +535,8 @@ READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]],
     "results": _read_names,
     "quantity": _read_quantity,
     "vary": _read_lines,
+    "measured": _read_texts,
+    "before": _read_texts,
     "count": _read_count,
     "text": _read_text,
     "tables": _read_tables,
@@ -526,6 +553,7 @@ ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
     "operators": _operators,
     "search": _search,
     "frontier": _frontier,
+    "diagnosis": _diagnosis,
     "check": _check,
 }
 """What answers a function, by its answer in the registry; an equation is computed from its arguments in order."""

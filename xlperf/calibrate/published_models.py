@@ -13,7 +13,8 @@ import numpy as np
 from xlperf.base.units import factor
 from xlperf.calibrate.published import Published, package_rows
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table, aliases
+from xlperf.catalog.names import aliases
+from xlperf.catalog.table import Table
 
 _SHAPE = {
     "layers": "num_layers",

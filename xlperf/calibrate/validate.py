@@ -16,10 +16,12 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
 from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
+from xlperf.calibrate.measured_plans import has_measured_plans, records_of_plans
 from xlperf.calibrate.published import Published, read_published, sheet_rows
 from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_parquet import harmless
+from xlperf.catalog.read import read_plans
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.model import parameter_count
 
@@ -287,7 +289,8 @@ def validate(
     Parameters
     ----------
     sources : sequence of path-like, optional
-        CSV files or workbooks of published rows; default: the shipped ``validation.xlsx``.
+        CSV files or workbooks of published rows, or of plans with measured columns (``measured step time (s)`` ...);
+        default: the shipped ``validation.xlsx``.
     catalog : Catalog
         Models, accelerators, networks and calibration.
     leave_out : str, optional
@@ -308,7 +311,8 @@ def validate(
     """
     shipped = workbook("validation.xlsx")
     paths = [Path(source) for source in sources] if sources else [shipped]
-    published = [rows for path in paths for rows in read_published(path)]
+    plans = [table for path in paths if has_measured_plans(path) for table in read_plans(path)]
+    published = [rows for path in paths if not has_measured_plans(path) for rows in read_published(path)]
     _check_names(published, paths)
     if leave_out is not None:
         from xlperf.calibrate.cross_validation import left_out, rows_of
@@ -321,7 +325,8 @@ def validate(
     for book in [*books, shipped]:
         if not tolerances and book.exists():
             tolerances = read_tolerances(book)
-    return ValidationReport(tuple(records_of(published, catalog, progress)), tolerances)
+    found = [*records_of(published, catalog, progress), *records_of_plans(plans, catalog, progress)]
+    return ValidationReport(tuple(found), tolerances)
 
 
 def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:

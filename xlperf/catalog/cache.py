@@ -86,7 +86,7 @@ def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None
 
 def _ours_alone(status: os.stat_result) -> bool:
     """Whether a file or folder belongs to this user and nobody else may write it; who may could forge the cache."""
-    if sys.platform == "win32":  # the folder lies in the user's profile, and the bits say nothing
+    if sys.platform in ("win32", "emscripten"):  # the user's profile, or a browser's memory: the bits say nothing
         return True
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 

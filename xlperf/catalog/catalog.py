@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
@@ -15,13 +16,15 @@ import numpy as np
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.cells import shown
+from xlperf.catalog.names import Spellings, aliases
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, table_schema
-from xlperf.catalog.table import Table, aliases
+from xlperf.catalog.table import Table
 
 if TYPE_CHECKING:
     import hashlib
 
 _BLANK, _UNKNOWN = -1, -2
+_MOST_LISTED = 8
 
 
 class Catalog:
@@ -44,12 +47,15 @@ class Catalog:
 
     def __init__(self, tables: Mapping[str, Table], origin: str, strict: Iterable[str] = EVERY_TABLE) -> None:
         absent = {kind: _empty(kind) for kind in OPTIONAL_TABLES if kind not in tables}
-        self.tables: Mapping[str, Table] = MappingProxyType({**tables, **absent})
+        given = {**tables, **absent}
         self.origin = origin
-        self._indexes = {kind: _index(self.tables[kind]) for kind in EVERY_TABLE}
-        faults = catalog_faults(self.tables, self._indexes, strict)
+        self._indexes = {kind: _index(given[kind]) for kind in EVERY_TABLE}
+        faults = catalog_faults(given, self._indexes, strict)
         if faults:
             raise InputError(faults)
+        self.tables: Mapping[str, Table] = MappingProxyType(_with_exact_references(given, self._indexes))
+        self._spellings: dict[str, Spellings] = {}
+        self._taken: dict[str, dict[str, str]] = {}
         self.calibration = Calibration(self.tables["calibration"])
         names: dict[str, str] = {}
         for name in self.tables["networks"].text("network").tolist():
@@ -100,7 +106,7 @@ class Catalog:
         return digest.hexdigest()[:16]
 
     def rows(self, kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
-        """Rows of names in a table, without regard to case; models also by alias.
+        """Rows of names in a table, without regard to case, by alias or however they are spelled.
 
         Parameters
         ----------
@@ -121,7 +127,7 @@ class Catalog:
         Raises
         ------
         InputError
-            For every name that is not known, with the nearest that are.
+            For every name that is not known, with the nearest that are, or that may mean several.
         """
         return self._find(self._indexes[kind], kind, names, plans, column)
 
@@ -129,6 +135,10 @@ class Catalog:
         """Row indexes of names in a table, -1 where it has none: its own table may have been replaced."""
         index = self._indexes[kind]
         return np.array([index.get(str(name).casefold(), _BLANK) for name in names.tolist()], dtype=np.int64)
+
+    def taken(self, kind: str) -> Mapping[str, str]:
+        """Names looked up in a table so far that it does not have as they are spelled: what each was taken as."""
+        return self._taken.get(kind, {})
 
     def network_index(self, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
         """Positions of names in :attr:`networks` and in the rows of :attr:`network_arrays`, as :meth:`rows`."""
@@ -191,18 +201,22 @@ class Catalog:
                 if found[row] != _UNKNOWN:
                     continue
                 at = index.get(name.strip().casefold(), _UNKNOWN)
+                if at == _UNKNOWN and name not in problems:
+                    if kind not in self._spellings:
+                        self._spellings[kind] = Spellings(self.tables[kind])
+                    meant = self._spellings[kind].names(name)
+                    if len(meant) == 1:
+                        at = index[meant[0].casefold()]
+                        self._taken.setdefault(kind, {})[name] = meant[0]
+                    else:
+                        problems[name] = _unknown(kind, name, self.tables[kind], meant)
                 if at == _UNKNOWN:
-                    if name not in problems:
-                        problems[name] = self._unknown(kind, name)
                     faults.append(Fault(plans.place(row, column), *problems[name]))
                 else:
                     index[name] = found[row] = at
             if faults:
                 raise InputError(faults)
         return np.array(found, dtype=np.int64)
-
-    def _unknown(self, kind: str, name: str) -> tuple[str, Hint]:
-        return _unknown(kind, name, self.tables[kind])
 
 
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
@@ -302,24 +316,51 @@ def catalog_faults(
         for column in table.schema.columns:
             if column.kind != "reference" or column.name not in table:
                 continue
+            other = tables[column.reference]
             for row, name in enumerate(table[column.name].tolist()):
                 if name.casefold() not in indexes[column.reference]:
-                    unknown = _unknown(column.reference, name, tables[column.reference])
-                    faults.append(Fault(table.place(row, column.name), *unknown))
+                    meant = Spellings(other).names(name)
+                    if len(meant) != 1:
+                        words = _unknown(column.reference, name, other, meant)
+                        faults.append(Fault(table.place(row, column.name), *words))
         if kind == "calibration":
             found = calibration_rows(table)[1]
             faults += [Fault(table.place(row, name), problem, hint) for row, name, problem, hint in found]
     return faults
 
 
-def _unknown(kind: str, name: str, table: Table) -> tuple[str, Hint]:
-    """Problem of an unknown name, and how to find those that are meant."""
+def _with_exact_references(tables: Mapping[str, Table], indexes: dict[str, dict[str, int]]) -> Mapping[str, Table]:
+    """Tables whose references are names of rows, however they are spelled; their indexes follow."""
+    exact = dict(tables)
+    for kind in EVERY_TABLE:
+        for column in tables[kind].schema.columns:
+            if column.kind != "reference" or column.name not in tables[kind]:
+                continue
+            names = tables[kind][column.name].tolist()
+            other = sorted({name for name in names if name.casefold() not in indexes[column.reference]})
+            if not other:
+                continue
+            spellings = Spellings(tables[column.reference])
+            meant = {name: spellings.names(name) for name in other}
+            taken = {name: found[0] for name, found in meant.items() if len(found) == 1}
+            if taken:
+                values = np.array([taken.get(name, name) for name in names], dtype=object)
+                exact[kind] = replace(exact[kind], columns={**exact[kind].columns, column.name: values})
+                indexes[kind] = _index(exact[kind])
+    return exact
+
+
+def _unknown(kind: str, name: str, table: Table, meant: Sequence[str] = ()) -> tuple[str, Hint]:
+    """Problem of a name that is unknown or may mean several, and how to find those that are meant."""
     key = table.schema.key.name
+    if meant:
+        listed = ", ".join(meant[:_MOST_LISTED])
+        listed += f" and {len(meant) - _MOST_LISTED} more" if len(meant) > _MOST_LISTED else ""
+        return f"{key.replace('_', ' ')} {shown(name)} may be one of several", lambda: f"write one of {listed}"
 
     def hint() -> str:
         known = dict.fromkeys(text for text in table.text(key).tolist() if text)
-        if kind == "models":
-            known.update(dict.fromkeys(word for _, word in aliases(table)))
+        known.update(dict.fromkeys(word for _, word in aliases(table)))
         return nearest(name, known)
 
     return f"unknown {key} {shown(name)}", hint

@@ -449,7 +449,7 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
 def _result_names(kind: str) -> frozenset[str]:
     """Columns that commands write beside the rows of a kind: left out where rows are read."""
     tables = [f"{kind}_results", *(["ownership"] if kind in PLAN_TABLES else [])]
-    names = {column.name for table in tables if table in schema() for column in schema()[table].columns}
+    names = {column.name for table in tables if table in schema() for column in schema()[table].by_name.values()}
     return frozenset(names | (_FORMER_RESULTS if kind in PLAN_TABLES else set()))
 
 

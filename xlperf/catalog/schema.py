@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +24,9 @@ OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
-FORMS = ("serve",)
+MEASURED, ERROR = "measured_", "error_"
+"""What the names of columns start with that plans have for measured results, and results for their errors."""
+FORMS = ("serve", "train")
 """Forms of the front sheets: a question, answered by a search over plans or devices."""
 AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
     "training": (
@@ -64,6 +67,17 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "prefill_context_parallel",
         "prefill_expert_parallel",
         "prefill_data_parallel_attention",
+    ),
+    "train": (
+        "num_accelerators",
+        "deadline",
+        "hour_price",
+        "tensor_parallel",
+        "pipeline_parallel",
+        "virtual_pipeline",
+        "expert_parallel",
+        "micro_batch_size",
+        "recompute",
     ),
     "serve": (
         "kv_precision",
@@ -169,14 +183,19 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The columns of one sheet; the first is its key and names its kind."""
+    """The columns of one sheet; the first is its key and names its kind.
+
+    ``measured`` are columns that a sheet may have beside them: of plans ``measured_step_time`` ..., what was measured
+    of each result; of results ``error_step_time`` ..., the prediction over it less 1.
+    """
 
     name: str
     columns: tuple[Column, ...]
+    measured: tuple[Column, ...] = ()
     by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by_name", {column.name: column for column in self.columns})
+        object.__setattr__(self, "by_name", {column.name: column for column in (*self.columns, *self.measured)})
 
     @property
     def key(self) -> Column:
@@ -204,7 +223,34 @@ def schema() -> dict[str, TableSchema]:
             instead=row["required"].removeprefix("without ") if row["required"].startswith("without ") else "",
         )
         rows.setdefault(column.table, []).append(column)
-    return {name: TableSchema(name, tuple(columns)) for name, columns in rows.items()}
+    beside = {name: columns for kind in PLAN_TABLES for name, columns in _measured(kind, rows[f"{kind}_results"])}
+    return {name: TableSchema(name, tuple(columns), beside.get(name, ())) for name, columns in rows.items()}
+
+
+def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple[Column, ...]]]:
+    """Columns for measured values of each result in numbers of a plan table, and for errors of its predictions."""
+    numbers = [one for one in results if one.kind == "result" and not one.name.endswith(("_low", "_high"))]
+    yield (
+        kind,
+        tuple(
+            replace(
+                one,
+                table=kind,
+                name=MEASURED + one.name,
+                kind="number",
+                bounds=">0",
+                meaning=f"Measured: {one.meaning}",
+            )
+            for one in numbers
+        ),
+    )
+    yield (
+        f"{kind}_results",
+        tuple(
+            replace(one, name=ERROR + one.name, unit="-", meaning=f"Prediction over measurement less 1: {one.meaning}")
+            for one in numbers
+        ),
+    )
 
 
 def table_schema(name: str) -> TableSchema:

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from xlperf.catalog.cells import shown
+from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
 
 Place = Callable[[int, str], str]
@@ -76,7 +77,7 @@ def nowhere(row: int, column: str) -> str:
 
 
 @cache
-def _default(kind: str, column: str) -> str | float:
+def default_value(kind: str, column: str) -> str | float:
     """Default of a column in the unit used inside; NaN or "" where it has none."""
     declared = table_schema(kind).by_name[column]
     if declared.is_text:
@@ -149,7 +150,7 @@ class Table:
         >>> Table("prices", {"price": np.array(["a"], dtype=object)}).filled("life") / 3600 / 8766
         array([4.])
         """
-        default = _default(self.kind, column)
+        default = default_value(self.kind, column)
         return self.text(column, default) if isinstance(default, str) else self.number(column, default)
 
     def codes(self, column: str, numbers: Mapping[str, int]) -> np.ndarray:
@@ -160,7 +161,7 @@ class Table:
         >>> plans.codes("optimizer", {"adam": 0, "sgd": 1}).tolist()
         [1, 0]
         """
-        default = numbers[str(_default(self.kind, column))]
+        default = numbers[str(default_value(self.kind, column))]
         values = self.columns.get(column)
         if values is None:
             return np.full(len(self), default)
@@ -195,16 +196,6 @@ def key_faults(table: Table) -> list[tuple[int, str, str]]:
     if table.kind == "calibration" and not faults:
         faults += _duplicates(table, ["family", "generation", "precision", "software", "constant"], "constant")
     return faults
-
-
-def aliases(table: Table) -> list[tuple[int, str]]:
-    """Other spellings of models: (row, spelling)."""
-    return [
-        (row, word.strip())
-        for row, text in enumerate(table.text("aliases").tolist())
-        for word in str(text).split(";")
-        if word.strip()
-    ]
 
 
 def _duplicates(table: Table, columns: list[str], shown_at: str) -> list[tuple[int, str, str]]:

@@ -17,6 +17,7 @@ import click
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
 from xlperf.cli.cost import cost
+from xlperf.cli.diagnose import diagnose
 from xlperf.cli.hardware import device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
@@ -24,6 +25,7 @@ from xlperf.cli.published import calibrate, validate
 from xlperf.cli.rows import accelerator, model
 from xlperf.cli.search import search, solve, sweep
 from xlperf.cli.sheets import check, install, new, show, uninstall
+from xlperf.cli.uncertainty import uncertainty
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -64,11 +66,13 @@ for _command in (
     device,
     optimise,
     explain,
+    diagnose,
     time,
     frontier,
     search,
     sweep,
     solve,
+    uncertainty,
     new,
     model,
     accelerator,

@@ -110,8 +110,10 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     inputs = read_inputs(chosen, workbook, catalog, full)
     outcome = chosen.analyse(inputs)
     write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
+    say(chosen.question)
     for finding in outcome.findings:
         say(f"{finding.tag}: {finding.words}")
+    say(f"What to do: {chosen.advice}")
     wrote(output, len(outcome.findings), "finding")
 
 
@@ -133,8 +135,10 @@ def evaluate(plans: str, output: str, sheet: str | None, bounds: Bounds, catalog
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
     Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. An illegal plan has
-    blank results and a reason. A cell that says auto gets the value of the best plan that fits, chosen as xlperf
-    search does; the reason says among how many.
+    blank results and a reason. What was measured stands in columns of its own, measured step time (s), measured tpot
+    (ms) ...: it is kept, and the error of the prediction stands beside the result.
+    A cell that says auto gets the value of the best plan that fits, chosen as xlperf search does; the reason says among
+    how many.
     """
     from xlperf.catalog.read import read_plans
 

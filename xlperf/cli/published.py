@@ -95,8 +95,10 @@ def validate(
 ) -> int:
     """Predict published runs and show the error per group, source, accelerator and metric, and what is not covered.
 
-    FILE is a workbook or a CSV file with the columns of published training or inference runs; without one the shipped
-    rows are taken. The error of a row is |predicted time / measured time - 1|. Exit code 1 where a tolerance is
+    FILE is a workbook or a CSV file with the columns of published training or inference runs (row_id, gpu, tp, gbs,
+    iter_time_s, tpot_ms ...), or with plans as xlperf evaluate takes them beside columns of what was measured:
+    measured step time (s), measured memory (GiB), measured ttft (ms), measured tokens per second ... Without FILE the
+    shipped rows are taken. The error of a row is |predicted time / measured time - 1|. Exit code 1 where a tolerance is
     missed.
     """
     from xlperf.base.files import replaced

@@ -275,7 +275,7 @@ def sweep(
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     table = with_auto(table, asked.auto, "--vary")
     for one in asked.varied:
-        if one.ends and samples is None:
+        if one.shape and samples is None:
             raise InputError(Fault("--vary", f"{one.column.name}: a sweep needs values, not two ends, or --samples"))
     known = catalog_for(catalog, plans, [table])
     drawn = Sampling(samples, sampling, seed) if samples is not None else None
@@ -387,6 +387,8 @@ def solve(
     table = with_auto(table, [*autos, *asked.auto], "--with-auto" if autos else "--vary")
     known = catalog_for(catalog, plans, [table])
     of_catalog = asked.varied[0] if asked.varied else None
+    if of_catalog is not None and (of_catalog.sheet == table.kind or of_catalog.shape not in ("", "uniform")):
+        raise InputError(Fault("--vary", f"{of_catalog.column.name}: solve takes values, whole numbers or two ends"))
     column = "" if of_catalog else next(iter(asked.values), "") or searched_column(table.kind, asked.auto[0], "--vary")
     if column and table.schema.by_name[column].kind != "number":
         raise InputError(Fault("--vary", f"{column.replace('_', ' ')} is no number: there is no least of it"))

@@ -1,10 +1,14 @@
-"""The catalog as arrays for the equations: built once per catalog, then indexed by row."""
+"""The catalog as arrays for the equations: models, devices and networks, built once and indexed by row.
+
+A plan smaller than a torus, mesh or ring occupies a block of it, which is found here.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from math import prod
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,7 +23,263 @@ from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import cache_bandwidth, vector_flop_rate
 from xlperf.equations.model.model import Model
+from xlperf.equations.network.topologies import FAT_TREE, Network
+from xlperf.equations.network.torus import torus_block
 from xlperf.equations.plan.precisions import PRECISIONS
+from xlperf.equations.plan.records import Remark
+
+_AXES = 3
+_COLUMNS = ("size", "link_bandwidth", "latency", "links_per_peer", "in_network_reduction")
+"""Columns of networks that a plan takes as they are."""
+_ON_AXES = ("ring", "torus", "mesh")
+_REARRANGED = re.compile(r"([123])\s*D(?:\s+of\s+(\d+))?", re.IGNORECASE)
+_LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layouts:
+    """Shapes of the tiers of all networks, (networks, tiers); ``lengths`` has the axes first.
+
+    ``rearranged`` where the machine is wired anew for each plan, from cubes of length ``cube``; ``on_axes`` where a
+    plan occupies a block of it; ``dragonfly`` where oversubscription is of its global links only. ``problems`` says
+    per network what is wrong with it, "" where nothing is, ``wrong`` where something is. ``columns`` has the columns
+    of :data:`_COLUMNS`, (columns, networks, tiers), links divided by what shares them; ``reach`` how many accelerators
+    a network connects; ``plain`` where all tiers are switches, (networks,); ``names`` what the networks are called.
+    """
+
+    lengths: Array
+    num_rings: Array
+    num_links: Array
+    num_axes: np.ndarray
+    rearranged: np.ndarray
+    cube: np.ndarray
+    on_axes: np.ndarray
+    dragonfly: np.ndarray
+    problems: np.ndarray
+    columns: Array
+    reach: Array
+    plain: np.ndarray
+    wrong: np.ndarray
+    names: np.ndarray
+
+
+_cached_layouts: WeakKeyDictionary[Catalog, _Layouts] = WeakKeyDictionary()
+
+
+def _layouts(catalog: Catalog) -> _Layouts:
+    found = _cached_layouts.get(catalog)
+    if found is not None:
+        return found
+    tiers, table = catalog.network_arrays, catalog.tables["networks"]
+    shape = tiers["size"].shape
+    lengths = np.ones((_AXES, *shape))
+    num_rings, num_links, num_axes = np.zeros(shape), np.ones(shape), np.ones(shape, dtype=np.int64)
+    cube = np.ones(shape, dtype=np.int64)
+    rearranged, on_axes, dragonfly = (np.zeros(shape, dtype=bool) for _ in range(3))
+    problems = np.full(shape[0], "", dtype=object)
+    topologies, dimensions = table.filled("topology"), table.text("dimensions")
+    for number, name in enumerate(catalog.networks):
+        rows = catalog.network_tiers(name).tolist()
+        for tier, row in enumerate(rows + rows[-1:] * (shape[1] - len(rows))):
+            inner = tiers["size"][number, tier - 1] if 0 < tier < len(rows) else 1.0
+            if tier >= len(rows) > 1:
+                inner = tiers["size"][number, len(rows) - 2]
+            places = tiers["size"][number, tier] / inner
+            topology, text = str(topologies[row]), str(dimensions[row]).strip()
+            if topology == "fully-connected":
+                num_links[number, tier] = max(places - 1.0, 1.0)
+            if topology == "dragonfly":
+                places = float(tiers["size"][number, tier])
+            elif topology not in _ON_AXES:
+                continue
+            try:
+                at = _lengths(topology, text, places)
+            except ValueError as problem:
+                problems[number] = f"tier {table['tier'][row]:g} {problem}"
+                continue
+            lengths[: len(at), number, tier] = at
+            if topology != "dragonfly":
+                on_axes[number, tier], num_axes[number, tier] = True, len(at)
+                turned = _REARRANGED.fullmatch(text)
+                rearranged[number, tier] = bool(turned)
+                cube[number, tier] = int(turned[2] or 1) if turned else 1
+                num_rings[number, tier] = 0.0 if topology == "mesh" else len(at)
+                num_links[number, tier] = 2.0 * len(at)
+            else:
+                dragonfly[number, tier] = True
+                num_links[number, tier] = at[0] / tiers["oversubscription"][number, tier]
+    tapered = np.where(dragonfly, 1.0, tiers["oversubscription"])
+    links = tiers["link_bandwidth"] / (tapered * tiers["accelerators_per_adapter"])
+    layouts = _Layouts(
+        lengths, num_rings, num_links, num_axes, rearranged, cube, on_axes, dragonfly, problems,
+        columns=np.array([links if name == "link_bandwidth" else tiers[name] for name in _COLUMNS]),
+        reach=tiers["size"].max(axis=-1, initial=0.0),
+        plain=np.asarray((tiers["topology"] <= FAT_TREE).all(axis=-1)),
+        wrong=np.array([text != "" for text in problems.tolist()], dtype=bool),
+        names=np.array(catalog.networks, dtype=object),
+    )  # fmt: skip
+    _cached_layouts[catalog] = layouts
+    return layouts
+
+
+def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
+    """Lengths of the axes of a whole tier; ValueError says what is wrong with them."""
+    if places != np.floor(places):
+        raise ValueError(f"joins {places:g} machines of the tier inside it, not a whole number")
+    count, turned = int(places), _REARRANGED.fullmatch(text)
+    if topology == "dragonfly" and (not text or turned):
+        raise ValueError("is a dragonfly: its dimensions must say accelerators x routers x groups, as 4x8x33")
+    axes = 1 if topology == "ring" else int(turned[1]) if turned else 2
+    if not text or turned:
+        return tuple(sorted(torus_block(count, axes)[0]))
+    if not _LENGTHS.fullmatch(text):
+        raise ValueError(
+            f'has dimensions "{text}": write lengths as 4x4x4, or 3D of 4 where cubes of 4 are wired to fit each plan'
+        )
+    lengths = tuple(int(part) for part in text.casefold().split("x"))
+    if prod(lengths) != count:
+        raise ValueError(f"has dimensions {text}, but joins {count}")
+    if (topology == "ring" and len(lengths) != 1) or (topology == "dragonfly" and len(lengths) != _AXES):
+        raise ValueError(f"is a {topology}, which does not have {len(lengths)} dimensions")
+    return lengths
+
+
+def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
+    """Whether the networks of plans are made of switches only.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose networks are meant.
+    accelerators : np.ndarray
+        Row of the accelerator of each plan, (rows,).
+    networks : np.ndarray
+        Position of the network that it names, -1 where it names none, (rows,).
+
+    Returns
+    -------
+    np.ndarray
+        True too where there is no network, (rows,).
+    """
+    if not catalog.networks:
+        return np.full(len(networks), True)
+    rows = np.where(networks >= 0, networks, catalog.default_networks[accelerators])
+    return np.asarray(_layouts(catalog).plain[np.maximum(rows, 0)] | (rows < 0))
+
+
+def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[Network, list[Remark]]:
+    """Tiers and topologies of the networks of plans.
+
+    A plan smaller than a ring, torus or mesh occupies its most cubic block: the axes are rings where
+    the machine is wired to fit each plan, or where the block goes all the way round.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose networks are meant.
+    rows : np.ndarray
+        Position of the network of each plan, -1 where it has none, (rows,).
+    accelerators : Array
+        Accelerators of each plan, (rows,). [-]
+
+    Returns
+    -------
+    tuple of Network and list of Remark
+        Arrays (rows, tiers), and what only the catalog can judge.
+    """
+    single = accelerators <= 1
+    if not catalog.networks:
+        one = np.full((len(rows), 1), np.nan)
+        switch = np.zeros(one.shape, dtype=np.int64)
+        network = Network(one, one, one, one, one, switch, one, one, one, one, one)
+        return network, [Remark(~single, "the catalog has no network for {} accelerators", (accelerators,))]
+    tiers, layouts = catalog.network_arrays, _layouts(catalog)
+    index = np.maximum(rows, 0)
+    reach = layouts.reach[index]
+    if some(layouts.on_axes[index]):
+        lengths, num_rings = _blocks(layouts, tiers["size"], index, accelerators)
+    else:
+        lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
+    network = Network(
+        **dict(zip(_COLUMNS, layouts.columns[:, index], strict=True)),
+        topology=tiers["topology"][index],
+        first_length=lengths[0],
+        second_length=lengths[1],
+        third_length=lengths[2],
+        num_rings=num_rings,
+        num_links=layouts.num_links[index],
+    )
+    rules = [
+        Remark(
+            (rows < 0) & ~single,
+            "the accelerator has no default network: name one for {} accelerators",
+            (accelerators,),
+        ),
+        Remark(
+            (rows >= 0) & ~single & layouts.wrong[index],
+            "network {}: {}",
+            (layouts.names[index], layouts.problems[index]),
+        ),
+        Remark(
+            (rows >= 0) & (accelerators > reach),
+            "network {} connects {} accelerators at most, the plan has {}",
+            (layouts.names[index], reach, accelerators),
+        ),
+    ]
+    return network, rules
+
+
+def own_links(catalog: Catalog, network: Network, rows: np.ndarray, link_bandwidth: Array) -> Network:
+    """Networks whose innermost tier has the bandwidth of the accelerators' own links.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose networks are meant.
+    network : Network
+        As :func:`network_of` has it.
+    rows : np.ndarray
+        Position of the network of each plan, -1 where it has none, (rows,).
+    link_bandwidth : Array
+        Bandwidth of the links of each plan's accelerator, NaN where the network's counts, (rows,). [B/s]
+
+    Returns
+    -------
+    Network
+        The same but for the bandwidth of the first tier; a fully shared adapter or core shares it as before.
+    """
+    if not catalog.networks:
+        return network
+    index = np.maximum(rows, 0)
+    tiers = catalog.network_arrays
+    ratio = np.where(np.isnan(link_bandwidth), 1.0, link_bandwidth / tiers["link_bandwidth"][index][:, 0])
+    inner = np.arange(network.link_bandwidth.shape[1]) == 0
+    inner = inner | (tiers["num_tiers"][index] == 1)[:, None]
+    return replace(network, link_bandwidth=network.link_bandwidth * np.where(inner, ratio[:, None], 1.0))
+
+
+def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Array) -> tuple[Array, Array]:
+    """Lengths of the axes, (axes, rows, tiers), and rings, (rows, tiers), of the blocks that plans occupy."""
+    lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
+    placed = np.flatnonzero(layouts.on_axes[index].any(axis=-1))
+    counts = np.nan_to_num(accelerators[placed], nan=1.0)
+    rows_of: dict[tuple[int, float], list[int]] = {}
+    for row, number, count in zip(placed.tolist(), index[placed].tolist(), counts.tolist(), strict=True):
+        rows_of.setdefault((number, count), []).append(row)
+    for (number, count), chosen in rows_of.items():
+        for tier in np.flatnonzero(layouts.on_axes[number]).tolist():
+            inner = max((value for value in size[number, :tier].tolist() if value < size[number, tier]), default=1.0)
+            places = int(min(max(np.ceil(count / inner), 1.0), size[number, tier] / inner))
+            axes = int(layouts.num_axes[number, tier])
+            machine = tuple(int(value) for value in layouts.lengths[:axes, number, tier])
+            rings = bool(layouts.num_rings[number, tier] > 0)
+            fixed = () if layouts.rearranged[number, tier] else machine
+            found, closed = torus_block(places, axes, fixed, rings, int(layouts.cube[number, tier]))
+            lengths[:, chosen, tier] = 1.0
+            lengths[:axes, chosen, tier] = np.array(found, dtype=np.float64)[:, None]
+            num_rings[chosen, tier] = closed
+    return lengths, num_rings
+
 
 _UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
 _PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
@@ -85,7 +345,7 @@ class _Known:
         self.arrays: dict[bool, CatalogArrays] = {}
 
 
-_cache: WeakKeyDictionary[Catalog, _Known] = WeakKeyDictionary()
+_cached_arrays: WeakKeyDictionary[Catalog, _Known] = WeakKeyDictionary()
 
 
 def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
@@ -204,9 +464,9 @@ def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
     CatalogArrays
         In the units used inside.
     """
-    known = _cache.get(catalog)
+    known = _cached_arrays.get(catalog)
     if known is None:
-        known = _cache[catalog] = _Known(catalog)
+        known = _cached_arrays[catalog] = _Known(catalog)
     derived = some(known.derived[accelerators])
     found = known.arrays.get(derived)
     if found is None:

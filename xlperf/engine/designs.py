@@ -11,7 +11,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import columns_of
+from xlperf.engine.join import columns_of
 from xlperf.equations.cost.designs import DesignRule, design_cost, design_rules
 
 BLOCK = 16_384

@@ -11,7 +11,6 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import plan_columns
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -20,12 +19,21 @@ from xlperf.engine.join import (
     in_batches,
     join,
     named_rows,
+    plan_columns,
     prefill_rows,
 )
-from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, rounded_down, unpriced_notes
+from xlperf.engine.notes import (
+    add_notes,
+    basis_words,
+    extrapolation_notes,
+    gibibytes,
+    name_notes,
+    rounded_down,
+    unpriced_notes,
+)
 from xlperf.equations.cost.tokens import ALL_IN, Terms, mean_terms, split_costs, token_costs
 from xlperf.equations.model.model import Architecture
-from xlperf.equations.plan.rules import Remark, broken_rules, remarks_of_rows
+from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
 from xlperf.equations.plan.serving_rules import (
     CAPACITY_RULES,
@@ -248,7 +256,9 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
             results = {**dict.fromkeys(_AT_TARGETS, np.full(len(some), np.nan)), **_results(served, mode)}
             remarks = _broken(served, results)
-            return _reported(served, catalog, mode, results, *remarks_of_rows(remarks, len(some)))
+            illegal, reason = remarks_of_rows(remarks, len(some))
+            add_notes(reason, name_notes(some, catalog, illegal))
+            return _reported(served, catalog, mode, results, illegal, reason)
 
     return in_batches(plans, catalog, named, codes, evaluated, rated)
 

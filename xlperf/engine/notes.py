@@ -8,7 +8,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array, some
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.plan.rules import Remark, remarks_of_rows
+from xlperf.catalog.table import Table
+from xlperf.equations.plan.records import Remark, remarks_of_rows
 
 
 def gibibytes(values: Array) -> Array:
@@ -84,6 +85,34 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     }
     named = np.array([names[value] for value in values], dtype=object)
     return [Remark(pattern > 0, "calibration extrapolated: {}", (named,))]
+
+
+def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Remark]:
+    """What the names were taken as that plans spell in a way of their own.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans whose names were looked up.
+    catalog : Catalog
+        Where.
+    illegal : array of bool
+        Plans that get no note, (rows,).
+
+    Returns
+    -------
+    list of Remark
+        One per column at most.
+    """
+    notes = []
+    for column in plans.schema.columns:
+        taken = catalog.taken(column.reference) if column.kind == "reference" and column.name in plans else {}
+        if taken:
+            names = plans.text(column.name)
+            exact = np.array([taken.get(name, "") for name in names.tolist()], dtype=object)
+            words = f"{column.name.replace('_', ' ')} {{}} taken as {{}}"
+            notes.append(Remark((exact != "") & ~illegal, words, (names, exact)))
+    return notes
 
 
 def add_notes(reason: np.ndarray, notes: list[Remark]) -> None:

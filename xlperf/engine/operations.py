@@ -14,9 +14,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.columns import plan_columns
 from xlperf.engine.inference import serving_setting
-from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.join import architecture_codes, architecture_of, named_rows, plan_columns
 from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import (
     attention_time,
@@ -31,7 +30,7 @@ from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.rules import Remark, remarks_of_rows
+from xlperf.equations.plan.records import Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.communication import engine_all_reduce_time
 from xlperf.equations.serving.deployment import Deployment

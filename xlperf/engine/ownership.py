@@ -11,9 +11,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.columns import columns_of
 from xlperf.engine.designs import evaluate_designs
-from xlperf.engine.join import prefill_rows
+from xlperf.engine.join import columns_of, prefill_rows
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,

@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import results_of
+from xlperf.catalog.schema import ERROR, MEASURED, results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference
 from xlperf.engine.training import evaluate_training, training_memory
@@ -59,7 +59,8 @@ def evaluate(plans: Table, catalog: Catalog, progress: Progress | None = None) -
     -------
     Table
         ``training_results`` or ``inference_results``, one row per plan, in the units used inside. An illegal plan
-        has NaN and a reason; one that does not fit keeps its numbers, ``fits`` 0 and a reason.
+        has NaN and a reason; one that does not fit keeps its numbers, ``fits`` 0 and a reason. Beside a result that
+        was measured (``measured_step_time`` of the plans) stands the error of its prediction.
 
     Raises
     ------
@@ -75,10 +76,12 @@ def evaluate(plans: Table, catalog: Catalog, progress: Progress | None = None) -
         blocks.append(block_of(block, catalog))
         if progress is not None:
             progress(len(block))
-    columns = {
-        column.name: blocks[0][column.name] if len(blocks) == 1 else np.concatenate([b[column.name] for b in blocks])
-        for column in schema.columns
-    }
+    columns: dict[str, np.ndarray] = {}
+    for column in schema.columns:
+        name = column.name
+        columns[name] = blocks[0][name] if len(blocks) == 1 else np.concatenate([block[name] for block in blocks])
+        if MEASURED + name in plans:
+            columns[ERROR + name] = columns[name] / plans[MEASURED + name] - 1.0
     return Table(schema.name, columns, plans.place)
 
 

@@ -10,14 +10,22 @@ from xlperf.base.arrays import Array, some
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.columns import plan_columns
-from xlperf.engine.join import Joined, Named, architecture_codes, architecture_of, in_batches, join, named_rows
-from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, unpriced_notes
+from xlperf.engine.join import (
+    Joined,
+    Named,
+    architecture_codes,
+    architecture_of,
+    in_batches,
+    join,
+    named_rows,
+    plan_columns,
+)
+from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.plan.rules import Remark, broken_rules, remarks_of_rows
+from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
@@ -241,6 +249,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
     notes = [
+        *name_notes(plans, catalog, illegal),
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),

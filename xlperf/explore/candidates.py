@@ -318,7 +318,7 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     models = catalog.rows("models", plans.text("model"), plans, "model")
     layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
     deepest = np.where(stages > 1.0, np.floor((layers + PLACEHOLDERS) / stages), 0.0)
-    index = np.repeat(np.arange(len(rows)), deepest.astype(np.int64))
+    index = np.repeat(np.arange(len(rows)), deepest.astype(np.intp))
     chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
     uneven = ~equal_chunks(chunks, stages[index], layers[index])
     taken = plans.take(rows[index[uneven]])

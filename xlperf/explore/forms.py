@@ -21,8 +21,9 @@ Answer = dict[str, Any]
 @cache
 def _solvers() -> Mapping[str, Callable[[Table, Catalog], Answer]]:
     from xlperf.explore.serve import serve_answer
+    from xlperf.explore.train import train_answer
 
-    return {"serve": serve_answer}
+    return {"serve": serve_answer, "train": train_answer}
 
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
@@ -108,6 +109,17 @@ def dollars(amount: float) -> str:
         if amount >= factor:
             return f"${amount / factor:,.2f}{word}"
     return f"${amount / 1e3:,.1f} k" if amount >= 1e4 else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
+
+
+def price_words(given: float, basis: str) -> str:
+    """Where the price of an hour is from: given, or the sheet prices.
+
+    >>> price_words(float("nan"), "rent")
+    'rent of the sheet prices'
+    """
+    if given == given:
+        return "as given"
+    return {"rent": "rent of the sheet prices", "own": "owned, by the sheet prices"}.get(basis, "no price known")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,15 @@ def uniforms(sampling: Sampling, column: int, index: np.ndarray) -> Array:
     if sampling.method == RANDOM:
         return share
     return (_permuted(index, sampling.number, key) + share) / sampling.number
+
+
+def normal_scores(share: Array) -> Array:
+    """Standard normal scores of shares: the inverse of the cumulative distribution. [-]
+
+    >>> normal_scores(np.array([0.5, 0.975])).round(3).tolist()
+    [0.0, 1.96]
+    """
+    return np.array(list(map(NormalDist().inv_cdf, share.tolist())))
 
 
 def _permuted(index: np.ndarray, number: int, key: int) -> Array:

@@ -18,13 +18,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.auto_values import load_steps, replicas, server_sizes
 from xlperf.explore.candidates import candidates
-from xlperf.explore.forms import (
-    Answer,
-    dollars,
-    one_plan,
-    short_name,
-    trust,
-)
+from xlperf.explore.forms import Answer, dollars, one_plan, price_words, short_name, trust
 
 COPY_SIZES = tuple(2.0**power for power in range(8))
 """Accelerators of a copy that are tried. [-]"""
@@ -165,11 +159,7 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     found["ttft_used"] = float(np.nan_to_num(found["ttft"] / form.number("ttft_target")[0]))
     found["users_used"] = users / found["users_that_fit"]
     found["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(found[name]))]
-    found["price_basis"] = (
-        "as given" if hour == hour else {"rent": "rent, sheet prices", "own": "owned, sheet prices"}.get(
-            str(results["cost_basis"][0]), "no price known"
-        )
-    )  # fmt: skip
+    found["price_basis"] = price_words(hour, str(results["cost_basis"][0]))
     found["answer"] = _sentence(found, short_name(plan.text("accelerator")[0]))
     found |= trust("inference", plan, catalog)
     found["defaults_used"] = _defaults(plan)

@@ -16,10 +16,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.columns import choice_codes
+from xlperf.engine.join import choice_codes
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.columns import PlanColumns
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.records import PlanColumns, Rule
 
 MOST_PLANS = 1_000_000
 """Rows of a grid at the most: more is a slip rather than a wish, and does not fit in memory."""
@@ -360,7 +359,7 @@ class Space:
         lists: list[Sequence[Any]] = [
             [float("nan")] if one < 0.0 else values(one) if callable(values) else values for one in numbers.tolist()
         ]
-        sizes = np.array([len(listed) for listed in lists], dtype=np.int64)
+        sizes = np.array([len(listed) for listed in lists], dtype=np.intp)
         starts = np.cumsum(sizes) - sizes
         text = self.base.schema.by_name[name].is_text
         flat = np.array([value for listed in lists for value in listed], dtype=object if text else np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -23,7 +23,7 @@ from xlperf.explore.candidates import Bounds
 from xlperf.explore.samples import Sampling, uniforms
 from xlperf.explore.search import stacked
 from xlperf.explore.space import MOST_PLANS
-from xlperf.explore.vary import Varied, row_catalog, unmarked
+from xlperf.explore.vary import Varied, picked, row_catalog, unmarked
 
 BLOCK = 32_768
 """Plans of a block. [-]"""
@@ -94,7 +94,9 @@ class Sweep:
         """Short hash of everything that the rows depend on: two sweeps with the same one have the same blocks."""
         digest = hashlib.sha256(f"{__version__} {BLOCK} {self.catalog.fingerprint} {self.bounds} ".encode())
         digest.update(
-            repr((self.sampling, [(v.sheet, v.name, v.factors, v.values.tolist()) for v in self.varied])).encode()
+            repr(
+                (self.sampling, [(v.sheet, v.name, v.factors, v.shape, v.values.tolist()) for v in self.varied])
+            ).encode()
         )
         columns = {**self.plans.columns, **{f"vary {name}": values for name, values in self.values.items()}}
         for name, values in columns.items():
@@ -105,27 +107,47 @@ class Sweep:
 
     def rows(self, index: np.ndarray) -> tuple[Table, list[tuple[Varied, Array]]]:
         """Some of the plans, by their numbers, and what the catalog has for each of them."""
-        if self.sampling is None:
-            where = np.unravel_index(index, self._shape)
-            points, plan, chosen = where[: len(self.varied)], where[len(self.varied)], where[len(self.varied) + 1 :]
-            numbers = [one.values[place] for one, place in zip(self.varied, points, strict=True)]
-            values = [column[place] for column, place in zip(self.values.values(), chosen, strict=True)]
-        else:
+        if self.sampling is not None:
             plan, draw = np.divmod(index, self.sampling.number)
-            shares = [uniforms(self.sampling, place, draw) for place in range(len(self.values) + len(self.varied))]
-            values = [_picked(column, share) for column, share in zip(self.values.values(), shares, strict=False)]
-            numbers = [one.drawn(share) for one, share in zip(self.varied, shares[len(self.values) :], strict=True)]
+            return self.at(plan, [uniforms(self.sampling, place, draw) for place in range(self.num_inputs)])
+        where = np.unravel_index(index, self._shape)
+        points, plan, chosen = where[: len(self.varied)], where[len(self.varied)], where[len(self.varied) + 1 :]
+        numbers = [one.values[place] for one, place in zip(self.varied, points, strict=True)]
+        values = [column[place] for column, place in zip(self.values.values(), chosen, strict=True)]
+        return self._spread(plan, values, numbers)
+
+    @property
+    def num_inputs(self) -> int:
+        """Columns that vary: those with values, then those with a distribution or of the catalog."""
+        return len(self.values) + len(self.varied)
+
+    def at(self, plan: np.ndarray, shares: Sequence[Array] | Array) -> tuple[Table, list[tuple[Varied, Array]]]:
+        """Plans, by their rows, with the inputs at shares of what is likely, and what the catalog has for them."""
+        values = [picked(column, share) for column, share in zip(self.values.values(), shares, strict=False)]
+        numbers = [one.drawn(share) for one, share in zip(self.varied, shares[len(self.values) :], strict=True)]
+        return self._spread(plan, values, numbers)
+
+    def _spread(
+        self, plan: np.ndarray, values: Sequence[np.ndarray], numbers: Sequence[Array]
+    ) -> tuple[Table, list[tuple[Varied, Array]]]:
         spread = self.plans.take(plan)
         columns = {**spread.columns, **dict(zip(self.values, values, strict=True))}
+        changes = list(zip(self.varied, numbers, strict=True))
+        for one, drawn in changes:
+            if one.sheet == self.plans.kind:
+                columns[one.name] = spread.filled(one.name) * drawn if one.factors else drawn
         order = [column.name for column in table_schema(self.plans.kind).columns if column.name in columns]
         auto = {name: mask for name, mask in spread.auto.items() if name not in self.values}
         table = Table(self.plans.kind, {name: columns[name] for name in order}, spread.place, auto)
-        return table, list(zip(self.varied, numbers, strict=True))
+        return table, [(one, drawn) for one, drawn in changes if one.sheet != self.plans.kind]
 
     def block(self, number: int, progress: Progress | None = None) -> Swept:
         """Plans of a block with their results."""
         start = number * BLOCK
-        table, changes = self.rows(np.arange(start, min(start + BLOCK, len(self))))
+        return self.evaluated(*self.rows(np.arange(start, min(start + BLOCK, len(self)))), progress)
+
+    def evaluated(self, table: Table, changes: list[tuple[Varied, Array]], progress: Progress | None = None) -> Swept:
+        """Plans with their results, each with what the catalog has for it."""
         catalog, marked = row_catalog(self.catalog, table, changes)
         resolved, results = evaluate_resolved(marked, catalog, progress, **self.bounds)
         if changes:
@@ -133,11 +155,6 @@ class Sweep:
             kept = {name: values for name, values in resolved.columns.items() if name in table}
             resolved, results = replace(resolved, columns={**kept, **names}), unmarked(results)
         return Swept(resolved, results, [(one.column, values) for one, values in changes])
-
-
-def _picked(values: np.ndarray, share: Array) -> np.ndarray:
-    """The value at each share of a list."""
-    return np.asarray(values[np.minimum((share * len(values)).astype(np.int64), len(values) - 1)])
 
 
 def sweep(wanted: Sweep, progress: Progress | None = None, most: int = MOST_PLANS) -> Swept:

@@ -14,13 +14,20 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
 from xlperf.catalog.parse import convert
-from xlperf.catalog.schema import Column, is_count, table_schema, unit_of
+from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.explore.samples import normal_scores
 from xlperf.explore.space import MOST_PLANS
 
 SHEETS = ("accelerators", "networks", "models", "prices")
 """Catalog sheets whose numbers can be varied: of the rows that the plans name."""
 RANGE = ".."
+UNIFORM, TRIANGULAR, NORMAL, LOGNORMAL = "uniform", "triangular", "normal", "lognormal"
+
+
+def picked(values: np.ndarray, share: Array) -> np.ndarray:
+    """The value at each share of a list, all equally likely."""
+    return np.asarray(values[np.minimum((share * len(values)).astype(np.int64), len(values) - 1)])
 
 
 @dataclass(frozen=True)
@@ -35,15 +42,22 @@ class Varied:
         In the unit used inside; factors have none.
     factors : bool
         Whether they multiply what the sheet has.
-    ends : bool
-        Whether they are the two ends of a range.
+    shape : str
+        What the values are: "" a list; the ends of a range, ``uniform``; least, likeliest and largest value,
+        ``triangular``; mean and standard deviation, ``normal``; median and standard deviation of the logarithm,
+        ``lognormal``.
     """
 
     sheet: str
     name: str
     values: Array
     factors: bool
-    ends: bool = False
+    shape: str = ""
+
+    @property
+    def ends(self) -> bool:
+        """Whether the values are the two ends of a range."""
+        return self.shape == UNIFORM
 
     @property
     def column(self) -> Column:
@@ -51,17 +65,30 @@ class Varied:
         declared = table_schema(self.sheet).by_name[self.name]
         return replace(
             declared,
-            name=f"{self.sheet}.{self.name}",
+            name=self.name if self.sheet in PLAN_TABLES and not self.factors else f"{self.sheet}.{self.name}",
             kind="number",
             unit="-" if self.factors else declared.unit,
             meaning=f"{declared.meaning}{' (factor)' if self.factors else ''}",
         )
 
     def drawn(self, share: Array) -> Array:
-        """Values at shares of the range between two ends, or of the list of values. [-]"""
-        if self.ends:
-            return np.asarray(self.values[0] + (self.values[1] - self.values[0]) * share)
-        return np.asarray(self.values[np.minimum((share * len(self.values)).astype(np.int64), len(self.values) - 1)])
+        """Values at shares of what is likely: the inverse of the cumulative distribution; a normal one ends above 0."""
+        first, last = float(self.values[0]), float(self.values[-1])
+        if self.shape == NORMAL:
+            found = np.maximum(first + last * normal_scores(share), 0.01 * first)
+        elif self.shape == LOGNORMAL:
+            found = first * np.exp(last * normal_scores(share))
+        elif self.shape == UNIFORM:
+            found = first + (last - first) * share
+        elif self.shape == TRIANGULAR:
+            mode, width = float(self.values[1]), last - first
+            rising = first + np.sqrt(share * width * (mode - first))
+            falling = last - np.sqrt((1.0 - share) * width * (last - mode))
+            found = np.where(share * width < mode - first, rising, falling)
+        else:
+            found = picked(self.values, share)
+        whole = self.sheet in PLAN_TABLES and not self.factors and is_count(table_schema(self.sheet).by_name[self.name])
+        return np.asarray(np.maximum(np.round(found), 1.0) if whole else found)
 
     def words(self, value: float) -> str:
         """A value in words: ``accelerators memory bandwidth 4 TB/s``."""
@@ -167,6 +194,8 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
         try:
             if dot and sheet.strip().casefold() in SHEETS:
                 varied.append(_of_sheet(sheet.strip().casefold(), name, texts, place))
+            elif len(texts) == 1 and _is_continuous(kind, header, texts[0]):
+                varied.append(_of_sheet(kind, header, texts, place))
             elif [text.casefold() for text in texts] == ["auto"]:
                 auto.append(header)
             elif dot and sheet.strip():
@@ -208,28 +237,59 @@ def _whole(kind: str, header: str, ends: tuple[str, str], place: str) -> tuple[s
     return name, np.arange(pair[0], pair[1] + 1.0)
 
 
+def _shape(texts: Sequence[str]) -> tuple[str, list[str]]:
+    """The shape of a distribution and its numbers: ``2..4``, ``2..3..4``, ``normal:3:0.5``; "" for a list."""
+    text = texts[0] if len(texts) == 1 else ""
+    word, colon, rest = text.partition(":")
+    if colon and word.strip().casefold() in (NORMAL, LOGNORMAL):
+        return word.strip().casefold(), [part.strip() for part in rest.split(":")]
+    ends = [part.strip() for part in text.split(RANGE)]
+    return {2: UNIFORM, 3: TRIANGULAR}.get(len(ends), ""), ends if len(ends) in (2, 3) else list(texts)
+
+
+def _is_continuous(kind: str, header: str, text: str) -> bool:
+    """Whether a column of plans has a distribution, or a range of what is no whole number."""
+    shape, _ = _shape([text])
+    field = next(iter(parse_header(kind, [header]).fields), None)
+    if field is None or field.column.kind != "number":
+        return False
+    return shape not in ("", UNIFORM) or (shape == UNIFORM and not is_count(field.column))
+
+
 def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:
-    """A column of a catalog sheet; a range has its two ends."""
-    words = [part for text in texts for part in (_ends(text) or (text,))]
+    """A column of a sheet with a list of values, or a distribution of them."""
+    shown = header.strip() if sheet in PLAN_TABLES else f"{sheet}.{header.strip()}"
+    shape, words = _shape(texts)
+    spread = words.pop() if shape in (NORMAL, LOGNORMAL) and len(words) == 2 else ""
     factors = [word[:1].casefold() == "x" for word in words]
     if any(factors) and not all(factors):
-        raise InputError(Fault(place, f"{sheet}.{header.strip()}: give factors (x2) or values, not both"))
+        raise InputError(Fault(place, f"{shown}: give factors (x2) or values, not both"))
     plain = [word[1:] if any(factors) else word for word in words]
     if any(factors):
         name = next(iter(read_values(sheet, [(header, ["1"])], place, from_text=True)))
         values = np.array([number_of(word) for word in plain])
         if not (np.isfinite(values) & (values > 0.0)).all():
-            raise InputError(Fault(place, f"{sheet}.{header.strip()}: a factor is a number above 0, as x0.5"))
+            raise InputError(Fault(place, f"{shown}: a factor is a number above 0, as x0.5"))
     else:
         name, values = next(iter(read_values(sheet, [(header, plain)], place, from_text=True).items()))
     column = table_schema(sheet).by_name[name]
     if column.kind != "number":
         raise InputError(Fault(place, f"{sheet}.{name.replace('_', ' ')} is no number"))
-    ends = len(words) > len(texts)
-    if ends and (len(texts) > 1 or len(values) < 2 or not 0.0 < values[0] < values[1]):
-        problem = f'{sheet}.{header.strip()}: a range has two ends above 0, the smaller first, got "{",".join(texts)}"'
+    if shape in (UNIFORM, TRIANGULAR) and (
+        len(values) < len(words) or not (values > 0).all() or (np.diff(values) <= 0).any()
+    ):
+        likely = "" if shape == UNIFORM else " and the likeliest value between"
+        problem = f'{shown}: a range has two ends above 0{likely}, the smaller first, got "{",".join(texts)}"'
         raise InputError(Fault(place, problem))
-    return Varied(sheet, name, np.asarray(values, dtype=np.float64), any(factors), ends)
+    if shape in (NORMAL, LOGNORMAL):
+        deviation = number_of(spread) if spread else float("nan")
+        if len(values) != 1 or not deviation > 0.0 or not np.isfinite(deviation):
+            what = "mean" if shape == NORMAL else "median"
+            problem = f'{shown}: write {shape}:{what}:deviation, as {shape}:x1:0.1, got "{texts[0]}"'
+            raise InputError(Fault(place, problem))
+        scale = 1.0 if any(factors) or shape == LOGNORMAL else float(values[0]) / number_of(plain[0])
+        values = np.array([values[0], deviation * scale])
+    return Varied(sheet, name, np.asarray(values, dtype=np.float64), any(factors), shape)
 
 
 def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float]]) -> Catalog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -145,9 +145,6 @@ def _designs_sheet(
     for table, found in plans:
         fields = ("step_time", _TRAINING_COST) if table.kind == "training" else ("tpot", _OUTPUT_COST)
         token += result_columns(found, fields, slice(len(names)))
-    charts = [Chart("bars", "Cost of a unit", "design", ("unit_cost",), y_title="USD")]
-    if token:
-        charts.append(Chart("bars", "Cost of a token", "design", (token[-1][0].name,), y_title="USD/Mtoken"))
     return sheet_of(
         "designs",
         "The same silicon in one die or in many: die-to-die links take area from compute and so from the peak rates.",
@@ -163,7 +160,7 @@ def _designs_sheet(
             ),
             *token,
         ],
-        charts,
+        [],
     )
 
 
@@ -173,16 +170,28 @@ def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> Study
     keys, row = positions(f"{node}, {area:.0f} mm2, {package}" for node, area, package, _ in cases)
     values = np.full((len(keys), len(dies)), np.nan)
     values[row, [dies.index(case[3]) for case in cases]] = cost
+    names = [f"{count:.0f}_dies" for count in dies]
     return pivot_of(
         "map",
         "Cost of a unit per square millimetre of compute, over silicon, package and number of dies.",
         ("silicon", keys),
-        [f"{count:.0f}_dies" for count in dies],
+        names,
         values,
         "USD/mm2",
         "Unit cost over compute",
+        [
+            Chart("bars", f"Cost of compute, {node}", "silicon", names, y_title="USD/mm2", rows=_rows_of(keys, node))
+            for node in inputs.words("nodes")
+            if any(str(key).startswith(f"{node},") for key in keys)
+        ],
         shaded=True,
     )
+
+
+def _rows_of(keys: Sequence[str], node: str) -> tuple[int, int]:
+    """First row and the one after the last of a node on the map."""
+    own = [place for place, key in enumerate(keys) if str(key).startswith(f"{node},")]
+    return own[0], own[-1] + 1
 
 
 def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudySheet:
@@ -209,23 +218,43 @@ def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudyShe
 
 
 def _chiplet_findings(cases: Sequence[_Case], cost: np.ndarray, die_yield: np.ndarray) -> Iterator[Finding]:
+    """Gain of dividing the largest die that can be made whole, and the smallest; the cheapest number of dies."""
+    gains: dict[tuple[str, float], list[tuple[float, float, float]]] = {}
+    counts: dict[tuple[str, float], set[float]] = {}
     for key in dict.fromkeys(case[:3] for case in cases):
         rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
         if not rows:
             continue
         best = min(rows, key=lambda i: float(cost[i]))
+        counts.setdefault(key[:2], set()).add(cases[best][3])
         one = next((i for i in rows if cases[i][3] == 1), None)
-        words = f"{key[0]}, {key[1]:.0f} mm2 on {key[2]}: "
-        if best == one:
-            words += f"one die gives the cheapest compute; its yield is {100 * die_yield[one]:.0f} %"
-        else:
-            words += f"{cases[best][3]:.0f} dies give the cheapest compute"
-            if one is None:
-                words += "; one die would be over the exposure field"
-            else:
-                below, whole = 100 * (1 - cost[best] / cost[one]), 100 * die_yield[one]
-                words += f", {below:.0f} % below one die, whose yield is {whole:.0f} %"
-        yield Finding("Chiplets", f"{words}.", "good")
+        if one is not None:
+            gain = (100 * float(1 - cost[best] / cost[one]), cases[best][3], 100 * float(die_yield[one]))
+            gains.setdefault(key[:2], []).append(gain)
+    if gains:
+        areas = sorted({area for _, area in gains})
+        said = []
+        for node in dict.fromkeys(node for node, area in gains if area == areas[-1]):
+            found = gains[node, areas[-1]]
+            said.append(f"{node} {_span([g for g, _, _ in found])} % with {_span([n for _, n, _ in found])} dies")
+            said[-1] += f" (yield of one die {found[0][2]:.0f} %)"
+        most = max(gain for (_, area), found in gains.items() if area == areas[0] for gain, _, _ in found)
+        words = f"Dividing {areas[-1]:.0f} mm2 makes compute cheaper by {'; '.join(said)}. "
+        yield Finding("In short", f"{words}At {areas[0]:.0f} mm2 it gains {most:.0f} % at the most.", "good")
+    for node in dict.fromkeys(node for node, _ in counts):
+        own = [f"{_span(counts[known])} at {known[1]:.0f} mm2" for known in counts if known[0] == node]
+        yield Finding(node, f"Dies with the cheapest compute: {', '.join(own)}.")
+
+
+def _span(values: Iterable[float]) -> str:
+    """Smallest and largest of some values, as ``4 to 8``.
+
+    >>> _span([8.0, 4.0]), _span([2.0])
+    ('4 to 8', '2')
+    """
+    known = list(values)
+    ends = dict.fromkeys(f"{value:.0f}" for value in (min(known), max(known)))
+    return " to ".join(ends)
 
 
 def frontiers(inputs: Inputs) -> Outcome:
@@ -282,7 +311,7 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
         [Chart("lines", "Cost within a target", "target", names, "ms per token", "USD/Mtoken", log_x=True, log_y=True)],
         shaded=True,
     )
-    speed, throughput = "tokens_per_second_and_user", "tokens_per_second_and_accelerator"
+    speed = "tokens_per_second_and_user"
     edge_sheet = sheet_of(
         "serving frontier",
         "Plans that no other plan of the same machine beats in both time per token and cost.",
@@ -295,7 +324,10 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
                 for i, name in enumerate(names)
             ),
             (own_column(speed, "token/s"), 1 / (time[edge] * UNITS["ms"].factor)),
-            (own_column(throughput, "token/s"), results[_RATE][edge]),
+            *(
+                (own_column(f"{name}_throughput", "token/s"), np.where(machine == i, results[_RATE], np.nan)[edge])
+                for i, name in enumerate(names)
+            ),
         ],
         [
             Chart(
@@ -305,7 +337,7 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
                 "points",
                 "Throughput and interactivity",
                 speed,
-                (throughput,),
+                [f"{name}_throughput" for name in names],
                 "token/s and user",
                 "token/s and accelerator",
                 log_x=True,
@@ -313,22 +345,54 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
             ),
         ],
     )
-    return [targeted, edge_sheet], list(_serving_findings(targets, names, cheapest))
+    return [targeted, edge_sheet], list(_serving_findings(targets, names, cheapest, _extrapolated(plans, results)))
 
 
-def _serving_findings(targets: Sequence[float], names: Sequence[str], cheapest: np.ndarray) -> Iterator[Finding]:
-    for target, costs in zip(targets, cheapest, strict=True):
-        able = sorted((cost, name) for cost, name in zip(costs, names, strict=True) if np.isfinite(cost))
-        if not able:
-            yield Finding(f"{target:g} ms", "No machine keeps this time per token with any plan tried.", "warning")
+def _serving_findings(
+    targets: Sequence[float], names: Sequence[str], cheapest: np.ndarray, extrapolated: Mapping[str, str]
+) -> Iterator[Finding]:
+    """The cheapest machine by target, neighbouring targets of one winner together, and what the winners rest on."""
+    won: list[tuple[str, list[int]]] = []
+    for place, costs in enumerate(cheapest):
+        winner = str(names[int(np.nanargmin(costs))]) if np.isfinite(costs).any() else ""
+        if won and won[-1][0] == winner:
+            won[-1][1].append(place)
+        else:
+            won.append((winner, [place]))
+    winners = dict.fromkeys(name for name, _ in won if name)
+    parts = [f"{name} {_targets(targets, places)}" for name, places in won if name]
+    ends = [float(np.nanmin(cheapest[places[at]])) for (name, places), at in ((won[0], 0), (won[-1], -1)) if name]
+    if len(ends) == 2:
+        words = f"Cheapest by time per token: {', '.join(parts)}; from {ends[0]:.2f} to {ends[1]:.2f} USD per million "
+        doubts = [f"{name} ({extrapolated[name]})" for name in winners if extrapolated.get(name)]
+        rest = f"Extrapolated kernels: {'; '.join(doubts)}." if doubts else "All winners stand on measured kernels."
+        yield Finding("In short", f"{words}output tokens. {rest}", "warning" if doubts else "good")
+    for name, places in won:
+        if not name:
+            said = "No machine keeps this time per token with any plan tried."
+            yield Finding(_targets(targets, places), said, "warning")
             continue
-        words = f"{able[0][1]} is cheapest within {target:g} ms per token, {able[0][0]:.2f} USD a million output tokens"
-        if len(able) > 1:
-            words += f"; next {able[1][1]} at {able[1][0]:.2f}"
-        unable = [name for cost, name in zip(costs, names, strict=True) if not np.isfinite(cost)]
-        if unable:
-            words += f"; not reached by {', '.join(unable)}"
-        yield Finding(f"{target:g} ms", f"{words}.", "good")
+        own = list(names).index(name)
+        first, last = (float(cheapest[places[at], own]) for at in (0, -1))
+        cost = f"{first:.2f}" if len(places) == 1 else f"{first:.2f} down to {last:.2f}"
+        others = sorted((c, n) for c, n in zip(cheapest[places[0]], names, strict=True) if np.isfinite(c) and n != name)
+        words = f"{name}, {cost} USD per million output tokens"
+        words += f"; next {others[0][1]} at {others[0][0]:.2f}" if others else ""
+        yield Finding(_targets(targets, places), f"{words}.", "good")
+
+
+def _targets(targets: Sequence[float], places: Sequence[int]) -> str:
+    ends = dict.fromkeys(f"{targets[place]:g}" for place in (places[0], places[-1]))
+    return f"{' to '.join(ends)} ms"
+
+
+def _extrapolated(plans: Table, results: Table) -> dict[str, str]:
+    """Kernel families that are extrapolated on each machine, by its name."""
+    found: dict[str, str] = {}
+    for name, reason in zip(plans.text("accelerator").tolist(), results.text("reason").tolist(), strict=True):
+        if "extrapolated: " in reason and not found.get(name):
+            found[name] = reason.partition("extrapolated: ")[2].partition(";")[0]
+    return found
 
 
 def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Finding]]:
@@ -360,7 +424,7 @@ def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Find
     if not priced:
         return [sheet], []
     words = (
-        f"Training is cheapest on {priced[0][1]}, {priced[0][0]:.3f} USD a million tokens, and most expensive on "
+        f"Cheapest on {priced[0][1]}, {priced[0][0]:.3f} USD a million tokens, and most expensive on "
         f"{priced[-1][1]}, {priced[-1][0]:.3f}; the fastest for each accelerator is {own[np.argmax(rate[best])]}."
     )
     return [sheet], [Finding("Training", words, "good")]

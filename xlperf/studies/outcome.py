@@ -129,6 +129,12 @@ class Outcome:
     catalog: Catalog
     plans: Sequence[tuple[Table, Table]] = ()
 
+    @property
+    def short(self) -> Sequence[Finding]:
+        """The finding that says it all, where there is one; else the first two."""
+        first = self.findings[:1]
+        return first if first and first[0].tag == "In short" else self.findings[:2]
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -191,6 +197,8 @@ class Study:
         Heads of the report.
     published : str
         Which published figure it reproduces, with its source, or why none could be had.
+    advice : str
+        What an architect would do with the answer.
     analyse : callable
         From inputs to an outcome.
     settings : sequence of Setting
@@ -200,6 +208,7 @@ class Study:
     title: str
     question: str
     published: str
+    advice: str
     analyse: Callable[[Inputs], Outcome] = field(compare=False)
     settings: Sequence[Setting] = ()
 
@@ -286,7 +295,7 @@ def _study(name: str) -> Study:
     module, _, function = line["analysis"].partition(".")
     analyse = getattr(import_module(f"xlperf.studies.{module}"), function)
     settings = tuple(map(_setting, _lines("settings", name)))
-    return Study(name, line["title"], line["question"], line["published"], analyse, settings)
+    return Study(name, line["title"], line["question"], line["published"], line["advice"], analyse, settings)
 
 
 def study(name: str) -> Study:

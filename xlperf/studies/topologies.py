@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.units import UNITS
 from xlperf.engine import evaluate
-from xlperf.engine.networks import network_of
+from xlperf.engine.catalog_arrays import network_of
 from xlperf.equations.network.collectives import collective_time
 from xlperf.studies.outcome import (
     Chart,

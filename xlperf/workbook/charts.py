@@ -7,6 +7,7 @@ that draw change their chart in place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,13 @@ from xlperf.workbook.style import FONT, INK, MUTED, NAVY, RULE
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
+
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
+    "0072B2", "E69F00", "009E73", "D55E00", "CC79A7", "56B4E9", "F0E442",
+)  # fmt: skip
+DARK = "44515E"
+SERIES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, DARK, "B59F00", "7A4B8C", "8D99A6")
+"""Colours of series, told apart by all readers (Okabe and Ito, jfly.uni-koeln.de/color, 2008), then four more."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,8 @@ def _title(words: str, size: float, colour_: str, bold: bool, x: float | None = 
 def frame(chart: Any, words: str, width: float, height: float) -> None:
     """Give a chart its size, its title at the top left, its legend below and a thin frame."""
     chart.width, chart.height = width, height
-    chart.title = _title(words, 12, NAVY, True, 0.012, 0.25 / height)
+    fits = (width - 0.6) / (0.0195 * max(len(words), 1))  # points at which the title is as wide as the chart
+    chart.title = _title(words, min(12.0, max(round(fits), 8.0)), NAVY, True, 0.012, 0.25 / height)
     chart.legend.position = "b"
     chart.legend.overlay = False
     chart.legend.txPr = _text(9)
@@ -133,6 +142,29 @@ def place_plot(chart: Any, left: float, top: float, right: float, bottom: float)
             h=(height - top - bottom) / height,
         )
     )
+
+
+LOG_NUMBER = "[>=1000000]0E+0;[<1]0.0##;#,##0"
+"""Format of numbers along a logarithmic axis."""
+
+
+def log_ends(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of a logarithmic axis: 1, 2 or 5 times a power of ten, close around the values above 0.
+
+    >>> log_ends([23.0, 480.0]), log_ends([0.0, 3.0, 1000.0])
+    ((20.0, 500.0), (2.0, 1000.0))
+    """
+    known = [value for value in values if value > 0.0]
+    low, high = (min(known), max(known)) if known else (1.0, 10.0)
+    steps = [float(f"{each}e{power}") for power in range(-15, 22) for each in (1, 2, 5)]
+    return max(step for step in steps if step <= low), min(step for step in steps if step >= high and step > low)
+
+
+def legend_height(chart: Any) -> float:
+    """Height of the legend below a chart [cm]; its names stand beside each other in as many lines as they take."""
+    names = [series.tx.strRef.strCache.pt[0].v for series in chart.series if series.tx is not None]
+    lines = math.ceil(sum(0.165 * len(name) + 1.1 for name in names) / (0.92 * chart.width)) if names else 0
+    return 0.35 + 0.45 * max(lines, 1)
 
 
 def draw_axis(
@@ -219,32 +251,32 @@ def longest(labels: Cells) -> int:
 
 # One colour per part, the same in every chart of every report.
 COLOURS = {
-    "time_forward": "2F6DB5",
-    "time_backward": "7FB2E5",
-    "time_recompute": "B9A7E0",
-    "time_tensor_parallel": "E08A2E",
-    "time_context_parallel": "C9B037",
-    "time_expert_parallel": "8C6BB1",
-    "time_pipeline_communication": "C98BB9",
-    "time_pipeline_bubble": "C0392B",
-    "time_data_parallel": "2E9E8F",
-    "time_optimizer": "5B8C3A",
-    "time_overhead": "8D99A6",
-    "time_matrix": "2F6DB5",
-    "time_attention": "7FB2E5",
-    "time_vector": "5B8C3A",
-    "time_communication": "E08A2E",
-    "prefill_time": "E08A2E",
-    "decode_time": "2F6DB5",
-    "memory_weights": "2F6DB5",
-    "memory_gradients": "7FB2E5",
-    "memory_optimizer": "5B8C3A",
-    "memory_activations": "E08A2E",
-    "memory_kv_cache": "2E9E8F",
+    "time_forward": BLUE,
+    "time_backward": SKY,
+    "time_recompute": "A9C7DB",
+    "time_tensor_parallel": ORANGE,
+    "time_context_parallel": YELLOW,
+    "time_expert_parallel": PURPLE,
+    "time_pipeline_communication": "7A4B8C",
+    "time_pipeline_bubble": VERMILION,
+    "time_data_parallel": GREEN,
+    "time_optimizer": DARK,
+    "time_overhead": "B8C1CA",
+    "time_matrix": BLUE,
+    "time_attention": SKY,
+    "time_vector": DARK,
+    "time_communication": ORANGE,
+    "prefill_time": ORANGE,
+    "decode_time": BLUE,
+    "memory_weights": BLUE,
+    "memory_gradients": SKY,
+    "memory_optimizer": GREEN,
+    "memory_activations": ORANGE,
+    "memory_kv_cache": GREEN,
     "memory_reserve": "B8C1CA",
-    "memory_capacity": "A61B1B",
-    "mfu": "2F6DB5",
-    "hfu": "B9A7E0",
+    "memory_capacity": VERMILION,
+    "mfu": BLUE,
+    "hfu": SKY,
     "other": "D8DEE4",
 }
 _SPARE = ("6F4E7C", "9DD866", "CA472F", "0B84A5", "F6C85F", "FFA056", "8DDDD0", "5E6B78")
@@ -254,7 +286,7 @@ def colour(part: str, position: int = 0) -> str:
     """Colour of a part: fixed for those that we know, from a spare palette for new ones.
 
     >>> colour("time_forward")
-    '2F6DB5'
+    '0072B2'
     """
     return COLOURS.get(part, _SPARE[position % len(_SPARE)])
 
@@ -291,7 +323,7 @@ def horizontal_bars(
     if most is not None:
         chart.y_axis.scaling.max = most
     left = min(0.14 * longest(labels) + 0.7, 0.5 * size[0]) if show_labels else 0.6
-    place_plot(chart, left, 1.2, 0.6, 2.4)
+    place_plot(chart, left, 1.2, 0.6, 1.7 + legend_height(chart))
     bars: BarChart = chart
     return bars
 
@@ -349,10 +381,14 @@ class Points:
 
 
 def place_beside_legend(chart: Any, points: Sequence[Points]) -> None:
-    """Put the legend to the right of a scatter chart and give its longest name the space that it needs."""
-    chart.legend.position = "r"
+    """Put the legend to the right of a scatter chart; below it where its longest name would take a fifth of it."""
     letters = max((len(str(entry.header.values[0])) for entry in points), default=10)
-    place_plot(chart, 2.4, 1.2, min(0.17 * letters + 2.0, 0.35 * chart.width), 1.9)
+    needed = 0.17 * letters + 2.0
+    if needed <= 0.2 * chart.width:
+        chart.legend.position = "r"
+        place_plot(chart, 2.4, 1.2, needed, 1.9)
+    else:
+        place_plot(chart, 2.4, 1.2, 0.8, 1.7 + legend_height(chart))
 
 
 def log_scatter(
@@ -383,7 +419,7 @@ def log_scatter(
         series.smooth = False
         chart.series.append(series)
     for axis, title, (low, high) in ((chart.x_axis, x_title, x_range), (chart.y_axis, y_title, y_range)):
-        draw_axis(axis, title, "[<1]0.0##;#,##0", lines=True)
+        draw_axis(axis, title, LOG_NUMBER, lines=True)
         axis.scaling.logBase = 10
         axis.scaling.min, axis.scaling.max = low, high
     chart.x_axis.crosses = "min"
@@ -393,7 +429,7 @@ def log_scatter(
     return scatter
 
 
-LOW, HIGH = "2E9E8F", "C0392B"
+LOW, HIGH = GREEN, VERMILION
 
 
 def waterfall(

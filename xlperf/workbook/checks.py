@@ -304,9 +304,9 @@ def _unknown_names(column: Column, rows: Mapping[str, list[dict[str, Any]]]) -> 
     own, known = _reference(column), _reference(key)
     test = f'({own}<>"")*(COUNTIF({known},{own})=0)'
     names = {str(row[key.name]).casefold() for row in rows[column.reference]}
-    if column.reference == "models":
-        test += f'*(COUNTIF(models[aliases],"*"&{own}&"*")=0)'
-        for row in rows["models"]:
+    if "aliases" in table_schema(column.reference).by_name:
+        test += f'*(COUNTIF({column.reference}[aliases],"*"&{own}&"*")=0)'
+        for row in rows[column.reference]:
             names.update(word.strip().casefold() for word in (row["aliases"] or "").split(";"))
     used = [row[column.name] for row in rows[column.table]]
     return Check(

@@ -155,8 +155,8 @@ def column_validation(column: Column, first: str) -> DataValidation | None:
     if column.kind == "reference":
         validation = DataValidation(type="list", formula1=names_of(column.reference), allow_blank=True)
         words = f"Choose a name of the sheet {column.reference}, or add a row there first."
-        if column.reference == "models":
-            words = "Choose a name of the sheet models, or one of its aliases."
+        if "aliases" in table_schema(column.reference).by_name:
+            words = f"Choose a name of the sheet {column.reference}, or one of its aliases."
             validation.errorStyle = "warning"
     elif column.kind == "choice":
         validation = DataValidation(type="list", formula1=choices_of(column), allow_blank=True)

@@ -30,7 +30,7 @@ from openpyxl.utils import column_index_from_string, range_boundaries
 from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.properties import PageSetupProperties
 
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import results_of, table_schema
 from xlperf.workbook.data_sheets import column_validation
 from xlperf.workbook.live import Live
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
@@ -39,7 +39,9 @@ FACE = "Arial"
 """Its widths equal those of Liberation Sans, which stands for it where it is not installed."""
 CARD, TINT = "F4F6F8", "E8F1F8"
 BLUE, SKY, GREEN, AMBER, ORANGE, GREY = "0072B2", "56B4E9", "009E73", "E69F00", "D55E00", "C3CBD3"
-SHEETS = ("Serve",)
+SHEETS = ("Serve", "Train")
+NUMBERS = ("calc serve", "calc train")
+"""Sheets that hold the numbers of the front sheets."""
 DASH = "\N{EN DASH}"
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 2, "B": 29, "C": 22, "D": 17, "E": 3, "L": 3, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 10.6)
@@ -188,6 +190,23 @@ def form(sheet: Any, kind: str, rows: Sequence[Entry | str], live: Live) -> tupl
             validation.add(f"C{row}")
             sheet.add_data_validation(validation)
     return f"{place}$B$5:$C${4 + len(rows)}", cells
+
+
+def given(cell: str) -> str:
+    """What an entry holds; a blank one stays blank."""
+    return f'=IF({cell}="","",{cell})'
+
+
+def results(data: Any, kind: str, area: str, live: Live) -> dict[str, str]:
+    """Every result of a form in columns A and B, from row 3 of the sheet of its numbers; the cell of each."""
+    found = {}
+    data["A1"].value = f"{kind}: every result, and what charts are drawn from"
+    for row, column in enumerate(results_of(kind).columns, start=3):
+        data[f"A{row}"].value = column.header
+        words = column.name.replace("_", " ")
+        live.put(data[f"B{row}"], f'=XLPERF_{kind.upper()}({area},"{words}",catalog)')
+        found[column.name] = f"'{data.title}'!$B${row}"
+    return found
 
 
 def beside(sheet: Any, rows: Sequence[Entry | str], live: Live, results: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The front sheets: three questions, each a form with its answer, and the sheet ``calculation`` behind them."""
+"""The front sheets: three questions, each a form with its answer, and the sheets with their numbers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
-from xlperf.workbook.question_look import FACE, GREY, SHEETS
+from xlperf.workbook.question_look import FACE, GREY, NUMBERS, SHEETS
 from xlperf.workbook.serve_sheet import OTHERS, serve_sheet
+from xlperf.workbook.train_sheet import train_sheet
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
-
-CALCULATION = "calculation"
 
 
 def question_sheets(
     workbook: Workbook, tables: Mapping[str, Table], catalog: Catalog | None, formulas: Formulas
 ) -> None:
-    """Add the front sheets, first in the workbook, and the sheet ``calculation``, last so far.
+    """Add the front sheets, first in the workbook, and the sheets that hold their numbers, last so far.
 
     Parameters
     ----------
@@ -37,15 +36,18 @@ def question_sheets(
         Where the values are kept.
     """
     live = Live(formulas, catalog)
-    data = workbook.create_sheet(CALCULATION)
     known = set(tables["accelerators"].text("accelerator").tolist())
     others = [name for name in OTHERS if name in known]
-    serve_sheet(workbook.create_sheet(SHEETS[0], 0), data, live, others)
-    data.sheet_properties.tabColor = GREY
-    for row in data.iter_rows():
-        for cell in row:
-            cell.font = Font(name=FACE, size=9)
-            if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
-                cell.number_format = "#,##0.####"
-    for letter, width in (("A", 34), ("B", 26), ("D", 20), ("E", 16)):
-        data.column_dimensions[letter].width = width
+    numbers = [workbook.create_sheet(name) for name in NUMBERS]
+    fronts = [workbook.create_sheet(name, place) for place, name in enumerate(SHEETS)]
+    serve_sheet(fronts[0], numbers[0], live, others)
+    train_sheet(fronts[1], numbers[1], live)
+    for data in numbers:
+        data.sheet_properties.tabColor = GREY
+        for row in data.iter_rows():
+            for cell in row:
+                cell.font = Font(name=FACE, size=9)
+                if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
+                    cell.number_format = "#,##0.####"
+        for letter, width in (("A", 34), ("B", 26), ("D", 20), ("E", 16)):
+            data.column_dimensions[letter].width = width

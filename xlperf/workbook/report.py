@@ -32,6 +32,7 @@ from xlperf.workbook.report_cost import (
 )
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, plural
 from xlperf.workbook.report_limits import Explain, Limits, curves, leading_plans, limits_sheet, roofline_sheet
+from xlperf.workbook.report_paper import set_paper
 from xlperf.workbook.report_summary import summary_sheet
 from xlperf.workbook.style import add_styles, page_setup
 from xlperf.workbook.tables import data_rows, write_table
@@ -160,6 +161,7 @@ def report_workbook(
         else:
             fill(workbook[name])
     summary_sheet(workbook["summary"], report)
+    set_paper(workbook)
     workbook.active = 0
     return workbook
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
 MOST_PLANS = 96
-_PER_CHART = 26
+_PER_CHART = 28
 _TOP = 4
 _BETWEEN = 3  # rows from the end of a table to the next chart; the page ends with the table
 _SHARE_WIDTH, _SIDE_WIDTH, _GAP = 20.5, 12.5, 0.3

@@ -14,7 +14,7 @@ from openpyxl.worksheet.pagebreak import Break
 from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import crossover_volume
-from xlperf.workbook.charts import Cells, Points, curves
+from xlperf.workbook.charts import SERIES, Cells, Points, curves
 from xlperf.workbook.report_data import Report, extra_column, number_words
 from xlperf.workbook.style import FONT, INK, chart_rows, even_rows, page_setup, put
 from xlperf.workbook.tables import write_table
@@ -32,7 +32,7 @@ LINK_SHARE = 0.10
 MAP_VOLUME = MILLION
 _TOP = 4
 _SIZE = (30.0, 10.5)
-_COLOURS = ("1B3A57", "2F6DB5", "2E9E8F", "E08A2E", "8C6BB1", "C0392B")
+_COLOURS = ("000000", *SERIES)
 
 
 @dataclass(frozen=True)

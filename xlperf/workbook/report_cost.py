@@ -20,7 +20,21 @@ from xlperf.engine.ownership import (
     first_rows,
 )
 from xlperf.equations.cost.tokens import ALL_IN
-from xlperf.workbook.charts import Cells, Part, horizontal_bars, tornado, waterfall
+from xlperf.workbook.charts import (
+    BLUE,
+    DARK,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    Cells,
+    Part,
+    horizontal_bars,
+    tornado,
+    waterfall,
+)
 from xlperf.workbook.report_data import Plans, Report, extra_column, number_words, plural, short
 from xlperf.workbook.style import NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
 from xlperf.workbook.tables import write_table
@@ -35,19 +49,19 @@ _TOP = 4
 _ACROSS = 33.4
 _HEIGHT = 8.9
 _COLOURS = {
-    "hour_dies": "1B4F8A",
-    "hour_memory": "2E9E8F",
-    "hour_package": "7FB2E5",
-    "hour_board": "B9A7E0",
-    "hour_one_time": "C98BB9",
-    "hour_margin": "C9B037",
-    "hour_accelerator": "1B4F8A",
-    "hour_server": "8C6BB1",
-    "hour_network": "E08A2E",
+    "hour_dies": BLUE,
+    "hour_memory": GREEN,
+    "hour_package": SKY,
+    "hour_board": "A9C7DB",
+    "hour_one_time": PURPLE,
+    "hour_margin": YELLOW,
+    "hour_accelerator": BLUE,
+    "hour_server": "7A4B8C",
+    "hour_network": ORANGE,
     "hour_storage": "F2C48D",
     "hour_facility": "8D99A6",
-    "hour_running": "5B8C3A",
-    "hour_energy": "C0392B",
+    "hour_running": DARK,
+    "hour_energy": VERMILION,
 }
 _WORDS = {
     "hour_dies": "dies",

@@ -51,12 +51,12 @@ class Plans:
     @property
     def inputs(self) -> list[Column]:
         """Plan columns that at least one plan fills."""
-        return [column for column in self.plans.schema.columns if is_filled(self.plans, column)]
+        return [column for column in self.plans.schema.by_name.values() if is_filled(self.plans, column)]
 
     @property
     def outputs(self) -> list[Column]:
         """Result columns, all that were computed."""
-        return [column for column in self.results.schema.columns if column.name in self.results]
+        return [column for column in self.results.schema.by_name.values() if column.name in self.results]
 
     def number(self, name: str) -> np.ndarray:
         """A result in the unit that the reader sees; NaN throughout where it was not computed."""

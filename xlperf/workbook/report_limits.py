@@ -14,7 +14,7 @@ from xlperf.catalog.schema import column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.workbook.charts import Cells, Points, log_scatter
+from xlperf.workbook.charts import SERIES, Cells, Points, log_ends, log_scatter
 from xlperf.workbook.report_data import GOOD, TOO_LARGE, Plans, Report, distinct, extra_column, number_words, short
 from xlperf.workbook.style import chart_rows, even_rows, page_setup, put
 from xlperf.workbook.tables import data_rows, write_table
@@ -30,7 +30,7 @@ Limits = Callable[[Table, "Catalog"], tuple[Table, Table]]
 MOST_CURVES = 8
 _TOP = 4
 _WIDTH, _HEIGHT = 34.0, 17.0
-_COLOURS = ("2F6DB5", "E08A2E", "2E9E8F", "C0392B", "8C6BB1", "5B8C3A", "C98BB9", "44515E")
+_COLOURS = SERIES
 _MARKERS = ("circle", "square", "diamond", "triangle")
 USER, ACCELERATOR = "tokens_per_second_per_user", "tokens_per_second_per_accelerator"
 _LIMITS = ("max_batch_size", "batch_at_targets", "tokens_per_second_at_targets")
@@ -128,7 +128,7 @@ def _chart(sheet: Worksheet, first: int, second: int, spans: list[tuple[int, int
         name = Cells(sheet, 1, first + 1 + place, first + 1 + place)
         colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
         points.append(Points(name, cells[0], cells[1], colour, marker, joined=True))
-    x_range, y_range = ((10.0 ** np.floor(np.log10(min(v))), 10.0 ** np.ceil(np.log10(max(v)))) for v in ends)
+    x_range, y_range = map(log_ends, ends)
     chart = log_scatter(
         "Throughput against interactivity",
         points,
@@ -145,7 +145,7 @@ Explain = Callable[[Table, "Catalog", int], Table]
 
 _ROOFLINE_HEIGHT = 18.0
 _ROOFLINE_WIDTH = 38.0
-_PLAN_COLOURS = ("2F6DB5", "E08A2E", "2E9E8F", "C0392B", "8C6BB1", "5B8C3A")
+_PLAN_COLOURS = SERIES[:7]
 _ROOF_COLOURS = ("44515E", "8A6D3B", "3B6E8A", "7A4B7A", "55703F", "8A3B3B")
 _DASHES = ("solid", "dash", "sysDot", "dashDot", "lgDash", "lgDashDot")
 _PHASE_MARKERS = {"forward": "circle", "backward": "triangle", "prefill": "square", "decode": "diamond"}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from openpyxl.styles import Alignment, Font
+from openpyxl.styles import Font
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base import resources
 from xlperf.catalog.schema import Column
 from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
+from xlperf.workbook.charts import BLUE, LOG_NUMBER, Cells, Part, horizontal_bars, log_ends
 from xlperf.workbook.report_data import (
     GOOD,
     REFUSED,
@@ -28,7 +28,16 @@ from xlperf.workbook.report_data import (
     percent_words,
     plural,
 )
-from xlperf.workbook.style import column_widths, heading, link, page_setup, put
+from xlperf.workbook.style import (
+    chart_rows,
+    column_widths,
+    even_rows,
+    heading,
+    link,
+    page_setup,
+    place_chart,
+    put,
+)
 from xlperf.workbook.tables import write_table
 
 if TYPE_CHECKING:
@@ -41,6 +50,8 @@ _LAST = 10
 _ACROSS = 138
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
 _TOP_ROWS = 20
+_BARS = 14
+_CHART_WIDTH, _CHART_HEIGHT = 17.6, 9.6
 _TABLES = {
     "training": ("tokens_per_second_per_accelerator", "step_time mfu memory_reserved cost_per_million_tokens"),
     "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),
@@ -52,21 +63,27 @@ SHEETS = {row["sheet"]: row["contents"] for row in resources.rows("workbook/repo
 def summary_sheet(sheet: Worksheet, report: Report) -> None:
     """Fill the first sheet."""
     column_widths(sheet, 25, 50, 22, 13, 13, 13, 13, 13, 13, 13)
-    row = _tiles(sheet, report, 4) + 1
-    for words, found in (("Findings of the study", report.found), ("Key findings", findings(report))):
+    row = 4
+    for words, found in (("Findings of the study", report.found), ("Answers", findings(report))):
         if not found:
             continue
         row = heading(sheet, row, words)
         row = finding_rows(sheet, found, row, _LAST, _ACROSS) + 1
-    row -= 1
+    charts = row
+    shown = [group for group in report.groups if len(group.where(GOOD))]
+    drawn = bool(shown) and not report.found  # a study has charts of its own
+    row += chart_rows(_CHART_HEIGHT) if drawn else -1
+    even_rows(sheet, charts, row)
     sheet.row_breaks.append(Break(id=row - 1))
-    for group in report.groups:
-        if len(group.where(GOOD)):
-            row = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
-            row = _top(sheet, group, row)
+    for place, group in enumerate(shown):
+        row = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
+        below = _top(sheet, group, row)
+        if drawn:
+            _chart(sheet, group, charts, place, (row, below))
+        row = below
     _links(sheet, heading(sheet, row + 1, "Sheets of this report"))
     sheet.freeze_panes = "A4"
-    page_setup(sheet)
+    page_setup(sheet, pages_high=2)
     sheet.print_title_rows = "1:3"
 
 
@@ -98,32 +115,6 @@ def _links(sheet: Worksheet, row: int) -> None:
         put(sheet.cell(line, column + 1), SHEETS[name], "xlperf text")
         if column == 3:
             sheet.merge_cells(start_row=line, start_column=4, end_row=line, end_column=_LAST)
-
-
-def _tiles(sheet: Worksheet, report: Report, row: int) -> int:
-    """Four large numbers."""
-    counts = {state: sum(group.states.count(state) for group in report.groups) for state in (GOOD, TOO_LARGE, REFUSED)}
-    total = sum(counts.values())
-    tiles = [
-        ("plans computed", total, style.NAVY, 1, 1),
-        ("fit in memory", counts[GOOD], style.GOOD_INK, 2, 2),
-        ("do not fit", counts[TOO_LARGE], style.WARN_INK if counts[TOO_LARGE] else style.MUTED, 3, 4),
-        ("refused", counts[REFUSED], style.BAD_INK if counts[REFUSED] else style.MUTED, 5, 6),
-        ("models", len(report.used("models")), style.NAVY, 7, 8),
-        ("accelerators", len(report.used("accelerators")), style.NAVY, 9, 10),
-    ]
-    sheet.row_dimensions[row].height = 34
-    sheet.row_dimensions[row + 1].height = 17
-    for words, count, ink, first, last in tiles:
-        for line, value, size, bold, shade in ((row, count, 24, True, ink), (row + 1, words, 10, False, style.MUTED)):
-            for column in range(first, last + 1):
-                put(sheet.cell(line, column), None, "xlperf key")
-            cell: Any = put(sheet.cell(line, first), value, "xlperf key", "#,##0")
-            cell.font = Font(name=style.FONT, size=size, bold=bold, color=shade)
-            cell.alignment = Alignment(horizontal="center", vertical="center")
-            if last > first:
-                sheet.merge_cells(start_row=line, start_column=first, end_row=line, end_column=last)
-    return row + 2
 
 
 def _top(sheet: Worksheet, group: Plans, row: int) -> int:
@@ -162,7 +153,30 @@ def _top(sheet: Worksheet, group: Plans, row: int) -> int:
     return row
 
 
-_MOST_MODELS = 4
+def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[int, int]) -> None:
+    """Cost of the best plans, cheapest model by model, drawn from their table; throughput where there is no cost."""
+    header, below = table
+    names = {str(sheet.cell(header, column).value).split(" (")[0]: column for column in range(1, _LAST + 1)}
+    cost = _TABLES[group.kind][1].split()[-1].replace("_", " ")
+    column = names.get(cost, 0)
+    count = next((r for r in range(header + 1, below + 1) if sheet.cell(r, 2).value is None), below) - header - 1
+    if not column or not any(sheet.cell(r, column).value for r in range(header + 1, header + 1 + count)):
+        cost, column = "tokens per second per accelerator", 5
+    unit = "USD per million tokens" if "cost" in cost else "token/s"
+    bars = min(count, _BARS)
+    labels = Cells(sheet, 2, header + 1, header + bars)
+    part = Part(Cells(sheet, column, header, header), Cells(sheet, column, header + 1, header + bars), BLUE)
+    words = f"{_WORK[group.kind].capitalize()}: {'cost of a million tokens' if 'cost' in cost else cost}, best plans"
+    chart: Any = horizontal_bars(
+        words, labels, [part], axis_title=unit, number=LOG_NUMBER, stacked=False,
+        size=(_CHART_WIDTH, _CHART_HEIGHT),
+    )  # fmt: skip
+    chart.legend = None
+    values = [float(value) for value in part.values.values if isinstance(value, int | float)]
+    if values and min(values) > 0.0 and max(values) > 30.0 * min(values):
+        chart.y_axis.scaling.logBase = 10
+        chart.y_axis.scaling.min, chart.y_axis.scaling.max = log_ends(values)
+    place_chart(sheet, chart, row, place * (_CHART_WIDTH + 0.4))
 
 
 def findings(report: Report) -> list[Finding]:
@@ -173,7 +187,6 @@ def findings(report: Report) -> list[Finding]:
         found.extend(_training(training))
     if inference is not None:
         found.extend(_inference(inference))
-    found.extend(_extrapolated(report))
     for group in report.groups:
         found.extend(_too_large(group))
         found.extend(_refused(group))
@@ -209,29 +222,24 @@ def _tokens(text: str) -> set[str]:
 
 def _training(group: Plans) -> Iterator[Finding]:
     rows = group.where(GOOD)
-    fastest = best(group, "tokens_per_second", rows)
+    fastest = best(group, "tokens_per_second_per_accelerator", rows)
     if fastest is not None:
         words = (
-            f"{_plan(group, fastest)} trains {_say(group, 'tokens_per_second', fastest)} tokens per second: "
-            f"a step takes {_say(group, 'step_time', fastest)} s."
+            f"{_plan(group, fastest)}: {_say(group, 'tokens_per_second_per_accelerator', fastest)} tokens per second "
+            f"and accelerator, {percent_words(group.number('mfu')[fastest])} of the dense peak; a step takes "
+            f"{_say(group, 'step_time', fastest)} s."
         )
         yield Finding("Fastest training", words, "good")
-    efficient = best(group, "mfu", rows)
-    if efficient is not None:
-        mfu = group.number("mfu")
-        middle = percent_words(float(np.nanmedian(mfu[rows])))
-        words = f"{_plan(group, efficient)} reaches {percent_words(mfu[efficient])} of the dense peak; "
-        yield Finding("Best MFU", f"{words}the median of all that fit is {middle}.", "good")
     cheapest = best(group, "cost_per_million_tokens", rows, lowest=True)
     if cheapest is not None:
         words = (
-            f"{_plan(group, cheapest)} trains a million tokens for "
-            f"{_say(group, 'cost_per_million_tokens', cheapest)} USD{_basis(group, cheapest)}."
+            f"{_plan(group, cheapest)}: {_say(group, 'cost_per_million_tokens', cheapest)} USD per million tokens"
+            f"{_basis(group, cheapest)}."
         )
         yield Finding("Cheapest training", words, "good")
-    yield from _against(group, "tokens_per_second_per_accelerator", "cost_per_million_tokens", "trains")
+    yield from _tightest(group, rows)
+    yield from _doubtful(group, rows, "step_time")
     yield from _losses(group)
-    yield from _band(group, "step_time", "step time")
 
 
 def _inference(group: Plans) -> Iterator[Finding]:
@@ -239,89 +247,82 @@ def _inference(group: Plans) -> Iterator[Finding]:
     quickest = best(group, "tpot", rows, lowest=True)
     if quickest is not None:
         words = (
-            f"{_plan(group, quickest)} gives a token every {_say(group, 'tpot', quickest)} ms, "
+            f"{_plan(group, quickest)}: a token every {_say(group, 'tpot', quickest)} ms, "
             f"the first after {_say(group, 'ttft', quickest)} ms."
         )
         yield Finding("Fastest answers", words, "good")
     busiest = best(group, "tokens_per_second_per_accelerator", rows)
     if busiest is not None:
         words = (
-            f"{_plan(group, busiest)} gives {_say(group, 'tokens_per_second_per_accelerator', busiest)} tokens per "
+            f"{_plan(group, busiest)}: {_say(group, 'tokens_per_second_per_accelerator', busiest)} tokens per "
             f"second and accelerator at {_say(group, 'tpot', busiest)} ms per token."
         )
         yield Finding("Highest throughput", words, "good")
     cheapest = best(group, "cost_per_million_output_tokens_all_in", rows, lowest=True)
     if cheapest is not None:
         words = (
-            f"{_plan(group, cheapest)} serves a million output tokens, prompts included, for "
-            f"{_say(group, 'cost_per_million_output_tokens_all_in', cheapest)} USD{_basis(group, cheapest)}."
+            f"{_plan(group, cheapest)}: {_say(group, 'cost_per_million_output_tokens_all_in', cheapest)} USD per "
+            f"million output tokens, prompts included{_basis(group, cheapest)}."
         )
         yield Finding("Cheapest serving", words, "good")
-    yield from _against(group, "tokens_per_second_per_accelerator", "cost_per_million_output_tokens_all_in", "serves")
+    yield from _tightest(group, rows)
+    yield from _doubtful(group, rows, "tpot")
     bounds = [str(bound) for bound in group.results.text("bound")[group.where(GOOD, TOO_LARGE)] if bound]
     if bounds:
         counts = sorted(((bounds.count(bound), bound) for bound in distinct(bounds)), key=lambda pair: -pair[0])
         words = listed([f"{bound} in {plural(count, 'plan')}" for count, bound in counts])
         yield Finding("Decode limit", f"A decode step is limited by {words}.")
-    yield from _band(group, "tpot", "time per output token")
+
+
+_WORK = {"training": "training", "inference": "serving"}
+
+
+def _tightest(group: Plans, rows: np.ndarray) -> Iterator[Finding]:
+    """The plan that fits with the least memory to spare."""
+    need, have = needs(group)
+    spare = (have - need)[rows]
+    if np.isfinite(spare).any():
+        row = int(rows[int(np.nanargmin(spare))])
+        words = (
+            f"{_plan(group, row)}: {number_words(need[row])} of {number_words(have[row])} GiB, "
+            f"{percent_words(float(1.0 - need[row] / have[row]))} to spare."
+        )
+        yield Finding(f"Tightest {_WORK[group.kind]}", words, "warning")
+
+
+def _doubtful(group: Plans, rows: np.ndarray, name: str) -> Iterator[Finding]:
+    """The plan with the widest band, and what of it is extrapolated."""
+    if not {f"{name}_low", f"{name}_high"} <= set(group.results.columns):
+        return
+    low, middle, high = (group.number(column)[rows] for column in (f"{name}_low", name, f"{name}_high"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        width = (high - low) / middle
+    if not np.isfinite(width).any():
+        return
+    at = int(np.nanargmax(width))
+    row = int(rows[at])
+    families = listed(distinct([f.strip() for f in ",".join(_FAMILIES.findall(_reason(group, row))).split(",") if f]))
+    unit = group.results.schema.by_name[name].unit
+    words = (
+        f"{_plan(group, row)}: {name.replace('_', ' ').replace('tpot', 'time per output token')} of "
+        f"{number_words(middle[at])} {unit} may be {number_words(low[at])} to {number_words(high[at])} (80 % band)"
+    )
+    yield Finding(
+        f"Doubtful {_WORK[group.kind]}", f"{words}{f'; extrapolated: {families}' if families else ''}.", "warning"
+    )
+
+
+_FAMILIES = re.compile(r"extrapolated: ([^;]*)")
+
+
+def _reason(group: Plans, row: int) -> str:
+    return str(group.results.text("reason")[row])
 
 
 def _basis(group: Plans, row: int) -> str:
     """How the plan is priced: `` (rent)``."""
     words = str(group.results.text("cost_basis")[row])
     return f" ({words})" if words else ""
-
-
-def _against(group: Plans, rate: str, cost: str, verb: str) -> Iterator[Finding]:
-    """For each model: the best plan on one accelerator against the best on the accelerator it is most planned for."""
-    rows = group.where(GOOD)
-    models, accelerators = group.models, group.accelerators
-    precisions = group.plans.text("precision", group.plans.schema.by_name["precision"].default)
-    values = group.number(rate)
-    made = 0
-    for model in distinct([models[row] for row in rows]):
-        tops: list[int] = []
-        for accelerator in distinct([accelerators[row] for row in rows if models[row] == model]):
-            members = np.array([r for r in rows if models[r] == model and accelerators[r] == accelerator])
-            top = best(group, rate, members)
-            if top is not None:
-                tops.append(top)
-        if len(tops) < 2 or made == _MOST_MODELS:
-            continue
-        tops.sort(key=lambda row: -values[row])
-        first, last = tops[0], tops[-1]
-        if not values[last] > 0:
-            continue
-        words = (
-            f"{model}: one {accelerators[first]} {verb} {number_words(values[first] / values[last])} times as fast as "
-            f"one {accelerators[last]}"
-        )
-        kinds = [str(precisions[row]) for row in (first, last)]
-        if kinds[0] != kinds[1]:
-            words += f" ({kinds[0]} against {kinds[1]})"
-        price = group.number(cost)[first] / group.number(cost)[last]
-        if np.isfinite(price):
-            words += f"; a token costs {percent_words(abs(price - 1))} {'less' if price < 1 else 'more'}"
-        made += 1
-        yield Finding("Best against best", f"{words}.")
-
-
-def _extrapolated(report: Report) -> Iterator[Finding]:
-    total = sum(len(group) for group in report.groups)
-    reasons = [str(reason) for group in report.groups for reason in group.results.text("reason")]
-    found = [reason for reason in reasons if "extrapolated" in reason]
-    if not found:
-        return
-    counts: Counter[str] = Counter()
-    for reason in found:
-        for families in re.findall(r"extrapolated: ([^;]*)", reason):
-            counts.update(family.strip() for family in families.split(","))
-    said = [f"{family} ({count:,})" for family, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
-    verb = "rests" if len(found) == 1 else "rest"
-    words = (
-        f"{len(found):,} of {plural(total, 'plan')} {verb} in part on efficiencies of other generations or on defaults"
-    )
-    yield Finding("Extrapolated", f"{words}{': ' if said else ''}{listed(said, 6)}.", "warning")
 
 
 def _losses(group: Plans) -> Iterator[Finding]:
@@ -347,20 +348,6 @@ def _losses(group: Plans) -> Iterator[Finding]:
 def _part_words(name: str) -> str:
     words = name.removeprefix("time_").replace("_", " ")
     return f"{words} communication" if words.endswith("parallel") else words
-
-
-def _band(group: Plans, name: str, words: str) -> Iterator[Finding]:
-    rows = group.where(GOOD, TOO_LARGE)
-    middle = group.number(name)[rows]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        low = group.number(f"{name}_low")[rows] / middle - 1
-        high = group.number(f"{name}_high")[rows] / middle - 1
-    if np.isfinite(low).any() and np.isfinite(high).any():
-        below, above = percent_words(abs(float(np.nanmedian(low)))), percent_words(float(np.nanmedian(high)))
-        text = (
-            f"In the median plan the 80 % band of the {words} reaches {below} below and {above} above the number shown."
-        )
-        yield Finding("How sure", text)
 
 
 def _too_large(group: Plans) -> Iterator[Finding]:

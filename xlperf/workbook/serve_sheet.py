@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xlperf.catalog.schema import results_of, table_schema
+from xlperf.catalog.schema import table_schema
 from xlperf.workbook.live import Live
 from xlperf.workbook.question_look import (
     BLUE,
@@ -18,6 +18,7 @@ from xlperf.workbook.question_look import (
     beside,
     border,
     form,
+    given,
     heading,
     how_sure,
     in_colour,
@@ -25,6 +26,7 @@ from xlperf.workbook.question_look import (
     page,
     place,
     put,
+    results,
     scatter,
     texts,
     tiles,
@@ -65,12 +67,12 @@ ROWS: tuple[Entry | str, ...] = (
 
 
 def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
-    """Fill the sheet and its rows of the sheet ``calculation``.
+    """Fill the sheet, and the sheet that holds its numbers, from row 1 and column A on.
 
     Parameters
     ----------
     sheet, data : Worksheet
-        The front sheet and the sheet that holds its numbers, from row 1 and column A on.
+        Changed in place.
     live : Live
         Writes formulas with their values.
     others : list of str
@@ -78,28 +80,15 @@ def serve_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
     """
     page(sheet, "What does it take to serve this model?", live)
     area, cells = form(sheet, "serve", ROWS, live)
-    r = results(data, "serve", area, "A", live)
+    r = results(data, "serve", area, live)
     limits(data, r, live)
     curve(data, cells, r, live)
     compared(data, cells, r, others, live)
     beside(sheet, ROWS, live, r)
     _answers(sheet, r, live)
     _charts(sheet, data, r, live)
-    _others(sheet, r, live)
+    _others(sheet, data, r, live)
     _notes(sheet, r, live)
-
-
-def results(data: Any, kind: str, area: str, letter: str, live: Live) -> dict[str, str]:
-    """Every result of a form, name beside value, from row 3 of the sheet; the cell of each."""
-    found = {}
-    value = chr(ord(letter) + 1)
-    data[f"{letter}1"].value = f"{kind}: every result"
-    for row, column in enumerate(results_of(kind).columns, start=3):
-        data[f"{letter}{row}"].value = column.header
-        words = column.name.replace("_", " ")
-        live.put(data[f"{value}{row}"], f'=XLPERF_{kind.upper()}({area},"{words}",catalog)')
-        found[column.name] = f"'{data.title}'!${value}${row}"
-    return found
 
 
 def limits(data: Any, r: dict[str, str], live: Live) -> None:
@@ -124,15 +113,15 @@ def limits(data: Any, r: dict[str, str], live: Live) -> None:
 def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> None:
     """Throughput against speed per user of copies of the chosen size, any mapping and load; columns D to I."""
     card = (
-        ("model", _given(cells["model"])),
-        ("accelerator", _given(cells["accelerator"])),
+        ("model", given(cells["model"])),
+        ("accelerator", given(cells["accelerator"])),
         ("num accelerators", f"={r['copy_size']}"),
-        ("tensor parallel", _given(cells["tensor_parallel"])),
-        ("expert parallel", _given(cells["expert_parallel"])),
-        ("data parallel attention", _given(cells["data_parallel_attention"])),
-        ("prompt length", _given(cells["prompt_length"])),
-        ("output length", _given(cells["output_length"])),
-        ("precision", _given(cells["precision"])),
+        ("tensor parallel", given(cells["tensor_parallel"])),
+        ("expert parallel", given(cells["expert_parallel"])),
+        ("data parallel attention", given(cells["data_parallel_attention"])),
+        ("prompt length", given(cells["prompt_length"])),
+        ("output length", given(cells["output_length"])),
+        ("precision", given(cells["precision"])),
         ("kv precision", f'=IF({cells["kv_precision"]}="auto","",{cells["kv_precision"]})'),
         ("mode", "continuous"),
     )
@@ -162,11 +151,6 @@ def curve(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> No
     data["H25"].number_format = "#,##0"
 
 
-def _given(cell: str) -> str:
-    """What an entry holds; a blank one stays blank."""
-    return f'=IF({cell}="","",{cell})'
-
-
 def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[str], live: Live) -> None:
     """The same question on other accelerators, each mapped anew; from row 68, the answers in columns from S on."""
     names = [column.name for column in table_schema("serve").columns]
@@ -182,7 +166,7 @@ def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[s
     live.put(data["T68"], "rank")
     for row, accelerator in enumerate(others, start=69):
         for letter, name in zip(letters, names, strict=True):
-            value = accelerator if name == "accelerator" else "auto" if name in mapping else _given(cells[name])
+            value = accelerator if name == "accelerator" else "auto" if name in mapping else given(cells[name])
             live.put(data[f"{letter}{row}"], value)
         live.put(data[f"S{row}"], accelerator.split("-")[0])
         for letter, words in zip("UVW", wanted, strict=True):
@@ -238,17 +222,18 @@ def _charts(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     place(chart, sheet, "M14:R19", live, (0.26, 0.02, 0.72, 0.94))
 
 
-def _others(sheet: Any, r: dict[str, str], live: Live) -> None:
+def _others(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     heading(sheet, "M21", "Other accelerators, cheapest first", "R", live)
     for letter, words in zip("OPQR", ("number", "$/M out", "vs this", "MW"), strict=True):
         put(sheet, f"{letter}22", words, "head")
     for row in range(23, 28):
-        ranks = "calculation!$T$69:$T$74"
+        source = f"'{data.title}'!"
+        ranks = f"{source}$T$69:$T$74"
         at = f"MATCH(SMALL({ranks},{row - 22}),{ranks},0)"
         shown = f"SMALL({ranks},{row - 22})<999999"
         for letter, column, look, number in (("M", "S", "cell left", ""), ("O", "U", "cell", "#,##0"),
                                              ("P", "V", "cell", "0.00"), ("R", "W", "cell", "0.00")):  # fmt: skip
-            value = f'=IFERROR(IF({shown},INDEX(calculation!${column}$69:${column}$74,{at}),""),"")'
+            value = f'=IFERROR(IF({shown},INDEX({source}${column}$69:${column}$74,{at}),""),"")'
             put(sheet, f"{letter}{row}", value, look, number, live=live)
         change = f'=IFERROR(P{row}/{r["cost_per_million_output_tokens"]}-1,"")'
         put(sheet, f"Q{row}", change, "cell", "+0%;-0%;0%", live=live)

@@ -16,10 +16,12 @@ from openpyxl.utils import get_column_letter
 
 from xlperf.studies import NAMES, study
 from xlperf.studies.inputs import SHEET, study_workbook
-from xlperf.studies.outcome import Study, setting_text
+from xlperf.studies.outcome import Finding, Study, setting_text
 from xlperf.workbook import style
 from xlperf.workbook.build import table_of
 from xlperf.workbook.charts import (
+    LOG_NUMBER,
+    SERIES,
     Cells,
     bar_chart,
     bar_series,
@@ -28,6 +30,8 @@ from xlperf.workbook.charts import (
     draw_horizontal_axes,
     frame,
     label_series,
+    legend_height,
+    log_ends,
     longest,
     place_plot,
     point_series,
@@ -129,8 +133,12 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     title(sheet, study.title, study.question)
     link(sheet["A3"], "summary", "to the summary")
     column_widths(sheet, 30, 52, 12, 90)
-    row = heading(sheet, _TOP, "Findings")
-    row = finding_rows(sheet, outcome.findings, row, 4, 150)
+    row = heading(sheet, _TOP, "In short")
+    row = finding_rows(sheet, outcome.short, row, 4, 150)
+    row = finding_rows(sheet, [Finding("What to do", study.advice)], row, 4, 150)
+    if rest := outcome.findings[len(outcome.short) :]:
+        row = heading(sheet, row + 1, "Findings")
+        row = finding_rows(sheet, rest, row, 4, 150)
     row = heading(sheet, row + 1, "Published")
     row = wide_text(sheet, row, 1, 4, study.published, 160) + 1
     if study.settings:
@@ -166,6 +174,8 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
     top = _TOP + deep * each
     rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in source.rows]
     area = write_table(sheet, source.columns, rows, f"A{top}", table_name(f"study {source.name}"), fitted=True)
+    key = sheet.column_dimensions["A"]
+    key.width = max(key.width, 14.0)
     sheet.freeze_panes = f"B{_TOP}" if deep else f"B{top + 1}"
     if source.shaded:
         _shade(sheet, source, source.shaded, top)
@@ -174,7 +184,8 @@ def _table_sheet(sheet: Worksheet, source: StudySheet) -> None:
         down, across = divmod(place, 2)
         drawn = study_chart(chart, source, sheet, top)
         sheet.add_chart(drawn, f"{'A' if across == 0 else left}{_TOP + down * each}")
-    page_setup(sheet, None if deep else top, area=None if deep else area)
+    short = bool(deep) and len(rows) <= _ONE_PAGE
+    page_setup(sheet, None if deep else top, area=None if deep else area, pages_high=int(short))
 
 
 def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int) -> None:
@@ -189,7 +200,7 @@ def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int)
         mid_value=50,
         mid_color="FFB9D3EE",
         end_type="max",
-        end_color="FF2F6DB5",
+        end_color="FF7FB2E5",
     )
     sheet.conditional_formatting.add(f"{first}{top + 1}:{last}{top + len(source.rows)}", rule)
 
@@ -203,9 +214,10 @@ def _anchor(sheet: Worksheet, width: float) -> str:
     return get_column_letter(column)
 
 
-_PALETTE = ("2F6DB5", "E08A2E", "2E9E8F", "C0392B", "8C6BB1", "5B8C3A", "C9B037", "6F4E7C", "7FB2E5", "8D99A6")
+_PALETTE = SERIES
 _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
 SIZE = (22.0, 11.0)
+_ONE_PAGE = 40  # rows below charts that go onto their page
 
 
 def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) -> Any:
@@ -229,11 +241,12 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
             drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shade))
         if chart.kind == "bars":
             draw_horizontal_axes(drawn, chart.y_title, number)
-            place_plot(drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * SIZE[0]), 1.2, 0.6, 2.6)
+            place_plot(
+                drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * SIZE[0]), 1.2, 0.6, 1.7 + legend_height(drawn)
+            )
         else:
             _draw_labelled_axes(drawn, chart, cells(chart.x), number)
-        if chart.log_y:
-            drawn.y_axis.scaling.logBase = 10
+        _log_labels(drawn, chart, drawn_values)
         return drawn
     values = cells(chart.x).values
     if chart.kind == "lines" and any(isinstance(value, str) for value in values):
@@ -244,15 +257,14 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
             _drawn(series, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], True)
             drawn.series.append(series)
         _draw_labelled_axes(drawn, chart, cells(chart.x), number)
-        if chart.log_y:
-            drawn.y_axis.scaling.logBase = 10
+        _log_labels(drawn, chart, drawn_values)
         return drawn
     drawn = scatter_chart(chart.title, SIZE)
     for place, name in enumerate(chart.y):
         points = point_series(header(name), cells(chart.x), cells(name))
         _drawn(points, _PALETTE[place % len(_PALETTE)], _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
         drawn.series.append(points)
-    draw_axis(drawn.x_axis, chart.x_title, "General" if chart.log_x else None, lines=True)
+    draw_axis(drawn.x_axis, chart.x_title, LOG_NUMBER if chart.log_x else None, lines=True)
     draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
     for axis, log, shown in (
         (drawn.x_axis, chart.log_x, values),
@@ -261,12 +273,20 @@ def study_chart(chart: Chart, source: StudySheet, sheet: Worksheet, top: int) ->
         numbers = [float(v) for v in shown if isinstance(v, int | float) and v > 0]
         if log and numbers:
             axis.scaling.logBase = 10
-            axis.scaling.min = 10.0 ** math.floor(math.log10(min(numbers)))
-            axis.scaling.max = 10.0 ** math.ceil(math.log10(max(numbers)) + 1e-9)
+            axis.scaling.min, axis.scaling.max = log_ends(numbers)
     drawn.x_axis.crosses = "min"
     drawn.y_axis.crosses = "min"
-    place_plot(drawn, 2.2, 1.2, 0.6, 3.0)
+    place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + legend_height(drawn))
     return drawn
+
+
+def _log_labels(drawn: Any, chart: Chart, values: Sequence[Any]) -> None:
+    """A logarithmic value axis over labels, close around the values."""
+    if chart.log_y:
+        drawn.y_axis.scaling.logBase = 10
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        drawn.y_axis.scaling.min, drawn.y_axis.scaling.max = log_ends(known)
+        drawn.y_axis.number_format = LOG_NUMBER
 
 
 def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) -> None:
@@ -275,7 +295,7 @@ def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) ->
     steep = letters * len(labels.values) > 90
     draw_axis(drawn.x_axis, chart.x_title, degrees=-45 if steep else 0, size=8)
     draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
-    place_plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * letters, 4.0) if steep else 0.4) + 2.6)
+    place_plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * letters, 4.0) if steep else 0.4) + 1.4 + legend_height(drawn))
 
 
 def _drawn(series: Any, shade: str, symbol: str, line: bool) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from xlperf.base.arrays import Array, array
-from xlperf.equations.plan.choices import ContextMethod, ExpertDispatch
-from xlperf.equations.plan.columns import PlanColumns
 from xlperf.equations.plan.precisions import PRECISION_CODES, PRECISIONS
+from xlperf.equations.plan.records import ContextMethod, ExpertDispatch, PlanColumns, derived
 
 SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
 """Precisions of weights and of the key-value cache, in the order of the sheet's choices."""
@@ -54,24 +51,24 @@ class InferencePlan(PlanColumns):
         Prompts that a prefill takes while others are decoded; 0 where the whole batch is prefilled. [-]
     """
 
-    @cached_property
+    @derived
     def weight_codes(self) -> np.ndarray:
         """Precision of the weights, a position in SERVED_PRECISIONS. [-]"""
         return np.asarray(self.precision.astype(np.int64))
 
-    @cached_property
+    @derived
     def product_codes(self) -> np.ndarray:
         """Precision of the matrix products: that of the activations where it is given, else that of the weights. [-]"""
         given = self.activation_precision
         return np.where(np.isnan(given), self.precision, given).astype(np.int64)
 
-    @cached_property
+    @derived
     def cache_codes(self) -> np.ndarray:
         """Precision of the key-value cache: as given, else FP8 with products in FP8 and FP4, else 16 bits. [-]"""
         given = self.kv_precision
         return np.where(np.isnan(given), _CACHES[self.product_codes], given).astype(np.int64)
 
-    @cached_property
+    @derived
     def attention_codes(self) -> np.ndarray:
         """Precision of attention: FP8 where both products and cache are narrow floats, else 16 bits. [-]"""
         narrow = _NARROW_FLOAT[self.cache_codes] & _NARROW_FLOAT[self.product_codes]
@@ -97,7 +94,7 @@ class InferencePlan(PlanColumns):
         """Where weights can be multiplied in the precision of the products: widened to it, never narrowed. [-]"""
         return np.asarray(_PRODUCTS[self.weight_codes, self.product_codes])
 
-    @cached_property
+    @derived
     def four_bits(self) -> np.ndarray:
         """Where weights are stored in 4 bits. [-]"""
         return np.asarray(_FOUR_BITS[self.weight_codes])
@@ -112,32 +109,32 @@ class InferencePlan(PlanColumns):
         """Precision of attention, a position in the table of precisions. [-]"""
         return np.asarray(_IN_TABLE[self.attention_codes])
 
-    @cached_property
+    @derived
     def ring(self) -> Array:
         """1 where keys and values go round a ring behind the attention, 0 where they are gathered first. [-]"""
         return np.where(self.context_method == ContextMethod.RING, 1.0, 0.0)
 
-    @cached_property
+    @derived
     def sent_to_nodes(self) -> np.ndarray:
         """Where a token is sent once to each node of its experts, and inside it to their ranks. [-]"""
         return np.asarray(self.expert_dispatch == ExpertDispatch.NODES)
 
-    @cached_property
+    @derived
     def tokens_after_first(self) -> Array:
         """Output tokens after the first one. [-]"""
         return np.asarray(np.maximum(self.output_length - 1.0, 0.0))
 
-    @cached_property
+    @derived
     def context_length(self) -> Array:
         """Tokens of prompt and output. [-]"""
         return np.asarray(self.prompt_length + self.output_length)
 
-    @cached_property
+    @derived
     def requests_of_fullest(self) -> Array:
         """Requests in flight on the replica that has most of them. [-]"""
         return np.asarray(np.ceil(self.concurrency / np.maximum(self.num_replicas, 1.0)))
 
-    @cached_property
+    @derived
     def attention_parallel(self) -> Array:
         """Ranks that share the heads of one attention replica. [-]"""
         return np.asarray(self.tensor_parallel / self.data_parallel_attention)
@@ -147,32 +144,32 @@ class InferencePlan(PlanColumns):
         """Ranks that share each routed expert. [-]"""
         return np.asarray(self.tensor_parallel / self.expert_parallel)
 
-    @cached_property
+    @derived
     def new_tokens(self) -> Array:
         """Tokens of a prompt that are not in the cache: the last one has to be computed. [-]"""
         return np.asarray(np.maximum(self.prompt_length * (1.0 - self.prefix_hit_rate), 1.0))
 
-    @cached_property
+    @derived
     def prefix_tokens(self) -> Array:
         """Tokens of a prompt that are in the cache already: a prefix that all requests have in common. [-]"""
         return np.asarray(self.prompt_length - self.new_tokens)
 
-    @cached_property
+    @derived
     def tokens_per_step(self) -> Array:
         """Tokens that a sequence gains in a decode step, expected: the step's own and those accepted. [-]"""
         return accepted_tokens(self.draft_tokens, self.acceptance_rate)
 
-    @cached_property
+    @derived
     def own_tokens(self) -> Array:
         """New tokens of a prompt on each of the ranks that share it. [-]"""
         return np.asarray(self.new_tokens / self.context_parallel)
 
-    @cached_property
+    @derived
     def chunks(self) -> Array:
         """Chunks that a prompt is prefilled in, mean: full passes, whose rest the next prompt fills. [-]"""
         return np.asarray(np.maximum(self.own_tokens / self.prefill_tokens, 1.0))
 
-    @cached_property
+    @derived
     def chunk_context(self) -> Array:
         r"""Keys that a chunk attends to at its end, the cache and those so far: mean over k equal chunks of a prompt.
 
@@ -180,7 +177,7 @@ class InferencePlan(PlanColumns):
         """
         return np.asarray(self.prompt_length - 0.5 * self.new_tokens * (1.0 - 1.0 / self.chunks))
 
-    @cached_property
+    @derived
     def running_output(self) -> Array:
         r"""Mean output of the requests in flight at a moment: long ones run longer, so that more of them are in flight.
 
@@ -198,22 +195,22 @@ class InferencePlan(PlanColumns):
         """Ranks of one stage. [-]"""
         return np.asarray(self.tensor_parallel * self.context_parallel)
 
-    @cached_property
+    @derived
     def replica_ranks(self) -> Array:
         """Ranks of a replica of the model. [-]"""
         return np.asarray(self.stage_ranks * self.pipeline_parallel)
 
-    @cached_property
+    @derived
     def num_replicas(self) -> Array:
         """Replicas of the model that serve side by side. [-]"""
         return np.asarray(self.num_accelerators / self.replica_ranks)
 
-    @cached_property
+    @derived
     def num_micro_batches(self) -> Array:
         """Parts of the batch that follow each other through the stages. [-]"""
         return np.asarray(np.minimum(self.pipeline_parallel, self.batch_size))
 
-    @cached_property
+    @derived
     def micro_batch_size(self) -> Array:
         """Sequences of the largest part. [-]"""
         return np.asarray(np.ceil(self.batch_size / self.num_micro_batches))

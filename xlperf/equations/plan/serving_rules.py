@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.equations.plan.choices import Mode
-from xlperf.equations.plan.rules import Rule
+from xlperf.equations.plan.records import Mode, Rule
 from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
 
 

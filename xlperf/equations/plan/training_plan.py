@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
 from xlperf.base.arrays import Array, some
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.choices import (
+from xlperf.equations.plan.records import (
     ActivationStorage,
     Attention,
     DispatchPrecision,
@@ -18,11 +18,12 @@ from xlperf.equations.plan.choices import (
     MomentPrecision,
     Optimizer,
     PipelineSchedule,
+    PlanColumns,
     QuantizedCopies,
     Recompute,
     StageDealing,
+    derived,
 )
-from xlperf.equations.plan.columns import PlanColumns
 
 FP32_SIZE, BF16_SIZE, FP8_SIZE = 4.0, 2.0, 1.0
 """Bytes of an element of a gradient, a moment or a master weight, and of a token sent to experts. [B]"""
@@ -61,86 +62,86 @@ class TrainingPlan(PlanColumns):
         1 where a quantized tensor can be transposed. [-]
     """
 
-    @cached_property
+    @derived
     def adam(self) -> Array:
         """1 for Adam (two moments), 0 for SGD with momentum (one). [-]"""
         return np.where(self.optimizer == Optimizer.ADAM, 1.0, 0.0)
 
-    @cached_property
+    @derived
     def moment_size(self) -> Array:
         """Bytes of an element of the optimizer's moments. [B]"""
         narrow = np.where(self.moment_precision == MomentPrecision.FP8, FP8_SIZE, BF16_SIZE)
         return np.where(self.moment_precision == MomentPrecision.FP32, FP32_SIZE, narrow)
 
-    @cached_property
+    @derived
     def master_size(self) -> Array:
         """Bytes per weight that the optimizer keeps beside 16-bit weights; the remainder is the other 16 bits. [B]"""
         less = np.where(self.master_weights == MasterWeights.REMAINDER, FP32_SIZE - BF16_SIZE, 0.0)
         return np.where(self.master_weights == MasterWeights.FP32, FP32_SIZE, less)
 
-    @cached_property
+    @derived
     def dispatch_size(self) -> Array:
         """Bytes of an element sent to experts. [B]"""
         return np.where(self.dispatch_precision == DispatchPrecision.FP8, FP8_SIZE, self.element_size)
 
-    @cached_property
+    @derived
     def flash_attention(self) -> Array:
         """1 for a fused attention kernel, 0 for standard attention. [-]"""
         return np.where(self.attention == Attention.STANDARD, 0.0, 1.0)
 
-    @cached_property
+    @derived
     def stores_fp8(self) -> np.ndarray:
         """Where activations wait for the backward pass in FP8 that no product keeps so anyway. [-]"""
         return np.asarray(self.activation_storage == ActivationStorage.FP8)
 
-    @cached_property
+    @derived
     def split_by_cost(self) -> np.ndarray:
         """Where stages take layers in order until they exceed their share of the work. [-]"""
         return np.asarray(self.stage_dealing == StageDealing.COST)
 
-    @cached_property
+    @derived
     def dualpipe(self) -> np.ndarray:
         """Where mirrored ranks hold the same two stages and micro-batches enter at both ends. [-]"""
         return np.asarray(self.pipeline_schedule == PipelineSchedule.DUALPIPE)
 
-    @cached_property
+    @derived
     def frozen(self) -> np.ndarray:
         """Where weights are frozen and low-rank adapters are trained beside them. [-]"""
         return np.asarray(self.adapter_rank > 0)
 
-    @cached_property
+    @derived
     def ends_given(self) -> np.ndarray:
         """Where the plan says how many layers the first or the last stage has. [-]"""
         return np.asarray(~np.isnan(self.first_stage_layers) | ~np.isnan(self.last_stage_layers))
 
-    @cached_property
+    @derived
     def given_layers(self) -> Array:
         """Layers of the stages whose layers are given. [-]"""
         return np.asarray(np.nan_to_num(self.first_stage_layers) + np.nan_to_num(self.last_stage_layers))
 
-    @cached_property
+    @derived
     def open_stages(self) -> Array:
         """Stages whose layers are not given. [-]"""
         given = ~np.isnan(self.first_stage_layers), ~np.isnan(self.last_stage_layers)
         return np.asarray(self.pipeline_parallel - given[0] - given[1])
 
-    @cached_property
+    @derived
     def ranks(self) -> Array:
         """Accelerators that the degrees need. [-]"""
         ranks = self.tensor_parallel * self.pipeline_parallel * self.data_parallel * self.context_parallel
         return np.asarray(ranks)
 
-    @cached_property
+    @derived
     def stage_ranks(self) -> Array:
         """Ranks of a pipeline stage. [-]"""
         return np.asarray(self.tensor_parallel * self.context_parallel * self.data_parallel)
 
-    @cached_property
+    @derived
     def num_micro_batches(self) -> Array:
         """Micro-batches that one replica runs per step. [-]"""
         return np.asarray(self.global_batch_size / (self.data_parallel * self.micro_batch_size))
 
-    @cached_property
+    @derived
     def tokens(self) -> Array:
         """Tokens of one micro-batch on one rank of the context. [-]"""
         return np.asarray(self.micro_batch_size * self.sequence_length / self.context_parallel)
@@ -150,32 +151,32 @@ class TrainingPlan(PlanColumns):
         """1 where all forward passes run before the first backward pass. [-]"""
         return np.asarray(self.pipeline_schedule == PipelineSchedule.GPIPE, dtype=np.float64)
 
-    @cached_property
+    @derived
     def weight_copies(self) -> Array:
         """Copies of the weights in one pipeline: 2 with DualPipe, where mirrored ranks hold the same two stages. [-]"""
         return np.where(self.dualpipe, 2.0, 1.0)
 
-    @cached_property
+    @derived
     def shards(self) -> Array:
         """Ranks that hold the same weights outside the experts: replicas x context x copies in a pipeline. [-]"""
         return np.asarray(self.data_parallel * self.context_parallel * self.weight_copies)
 
-    @cached_property
+    @derived
     def expert_replicas(self) -> Array:
         """Ranks of a pipeline stage that hold the same experts. [-]"""
         return np.asarray(self.stage_ranks / (self.expert_parallel * self.expert_tensor_parallel))
 
-    @cached_property
+    @derived
     def expert_shards(self) -> Array:
         """Ranks that hold the same experts. [-]"""
         return np.asarray(self.expert_replicas * self.weight_copies)
 
-    @cached_property
+    @derived
     def zero_shards(self) -> Array:
         """Ranks over which what ZeRO shards is split, outside the experts. [-]"""
         return np.asarray(np.minimum(self.zero_group_size, self.shards))
 
-    @cached_property
+    @derived
     def expert_zero_shards(self) -> Array:
         """Ranks over which what ZeRO shards of the experts is split. [-]"""
         return np.asarray(np.minimum(self.zero_group_size, self.expert_shards))
@@ -190,12 +191,12 @@ class TrainingPlan(PlanColumns):
         """Where quantized copies stay in memory after the product that they were made for. [-]"""
         return np.asarray(self.quantized & (self.quantized_copies != QuantizedCopies.NONE))
 
-    @cached_property
+    @derived
     def regathers(self) -> np.ndarray:
         """Where sharded weights are gathered for every micro-batch; a pipeline keeps them for the whole step. [-]"""
         return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel < 2))
 
-    @cached_property
+    @derived
     def gathers_once(self) -> np.ndarray:
         """Where sharded weights are gathered once a step and whole gradients stay until its end: in a pipeline. [-]"""
         return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel > 1))
@@ -209,37 +210,37 @@ class TrainingPlan(PlanColumns):
             found = self._recomputed[module] = asked * (self.recompute == Recompute.SELECTIVE)
         return found
 
-    @cached_property
+    @derived
     def _recomputed(self) -> dict[str, Array]:
         """What :meth:`again` has found."""
         return {}
 
-    @cached_property
+    @derived
     def _modules(self) -> tuple[np.ndarray, list[frozenset[str]]]:
         """Which of the distinct choices of modules to recompute each plan has, and the modules of those."""
         codes, words = _distinct(self, "recompute_modules")
         return codes, [_names(text) for text in words]
 
-    @cached_property
+    @derived
     def unknown_modules(self) -> np.ndarray:
         """Where a module to recompute is none of RECOMPUTE_MODULES. [-]"""
         codes, modules = self._modules
         return np.asarray(np.array([not names <= set(RECOMPUTE_MODULES) for names in modules], dtype=bool)[codes])
 
-    @cached_property
+    @derived
     def more_modules(self) -> np.ndarray:
         """Where selective recomputation covers more than the core of the attention. [-]"""
         codes, modules = self._modules
         more = np.array([names != {"core_attention"} for names in modules], dtype=bool)[codes]
         return np.asarray((self.recompute == Recompute.SELECTIVE) & more)
 
-    @cached_property
+    @derived
     def misnamed_order(self) -> np.ndarray:
         """Where the dimension order does not name each of DIMENSIONS once. [-]"""
         codes, orders = _distinct(self, "dimension_order")
         return np.asarray(np.array([sorted(order.split("-")) != sorted(DIMENSIONS) for order in orders])[codes])
 
-    @cached_property
+    @derived
     def strides(self) -> dict[str, Array]:
         """Distance of neighbouring ranks of the groups of each dimension, outside the experts. [-]"""
         sizes = {
@@ -250,7 +251,7 @@ class TrainingPlan(PlanColumns):
         }
         return self._strides(sizes)
 
-    @cached_property
+    @derived
     def expert_strides(self) -> dict[str, Array]:
         """The same of the groups of the experts. [-]"""
         sizes = {

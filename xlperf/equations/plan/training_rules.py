@@ -6,13 +6,13 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.choices import (
+from xlperf.equations.plan.records import (
     ContextMethod,
     PipelineSchedule,
     QuantizedCopies,
     Recompute,
+    Rule,
 )
-from xlperf.equations.plan.rules import Rule
 from xlperf.equations.plan.training_plan import (
     DIMENSIONS,
     FP32_SIZE,
@@ -35,6 +35,9 @@ _WHOLE = (
     "sequence_length",
 )
 
+_WHOLE_DEFAULT = {"virtual_pipeline", "context_parallel", "expert_parallel", "expert_tensor_parallel"}
+"""Those whose default is 1 whatever the rest of the plan says."""
+
 
 def _fraction(values: Array) -> np.ndarray:
     return np.asarray(values != np.floor(values))
@@ -46,7 +49,8 @@ def _experts(model: Model) -> np.ndarray:
 
 def _whole_number(name: str) -> Rule[TrainingPlan]:
     words = name.replace("_", " ")
-    return Rule(lambda plan, _: _fraction(getattr(plan, name)), f"{words} must be a whole number, is {{{name}}}")
+    reason = f"{words} must be a whole number, is {{{name}}}"
+    return Rule(lambda plan, _: _fraction(getattr(plan, name)), reason, name if name in _WHOLE_DEFAULT else "")
 
 
 def _uneven_ends(plan: TrainingPlan, model: Model) -> np.ndarray:
@@ -73,6 +77,7 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
     Rule(
         lambda plan, _: (plan.pipeline_schedule == PipelineSchedule.INTERLEAVED) & (plan.virtual_pipeline < 2),
         "an interleaved schedule needs virtual pipeline of 2 or more, is {virtual_pipeline}",
+        "pipeline_schedule",
     ),
     *map(_whole_number, _WHOLE),
     Rule(
@@ -97,10 +102,12 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
     Rule(
         lambda plan, model: ~_experts(model) & ~np.isnan(plan.expert_capacity),
         "the model has no experts to give a capacity of {expert_capacity}",
+        "expert_capacity",
     ),
     Rule(
         lambda plan, _: ~np.isnan(plan.expert_capacity) & (plan.expert_imbalance > 1),
         "experts with a capacity ({expert_capacity}) are filled alike: leave expert imbalance ({expert_imbalance}) out",
+        "expert_capacity",
     ),
     Rule(
         lambda plan, _: (plan.expert_parallel > 1) & (plan.tensor_parallel > 1) & (plan.sequence_parallel < 1),
@@ -115,6 +122,7 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         lambda plan, _: (plan.context_parallel > 1) & _fraction(plan.sequence_length / (2.0 * plan.context_parallel)),
         "context parallel {context_parallel} needs a sequence length ({sequence_length}) that is a multiple of twice"
         " as much",
+        "context_parallel",
     ),
     Rule(
         lambda plan, model: (
@@ -124,19 +132,23 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         ),
         "ulysses context parallel {context_parallel} x tensor parallel {tensor_parallel} does not divide the"
         " {model.num_query_groups} key and value heads",
+        "context_method",
     ),
     Rule(
         lambda plan, _: (plan.pipeline_schedule == PipelineSchedule.ZERO_BUBBLE) & (plan.virtual_pipeline > 1),
         "the zero-bubble schedule has no virtual pipeline, plan asks for {virtual_pipeline}",
+        "pipeline_schedule",
     ),
     Rule(
         lambda plan, _: plan.dualpipe & (_fraction(plan.pipeline_parallel / 2.0) | (plan.virtual_pipeline > 1)),
         "dualpipe needs an even number of stages and no virtual pipeline, plan has {pipeline_parallel} and"
         " {virtual_pipeline}",
+        "pipeline_schedule",
     ),
     Rule(
         lambda plan, _: plan.dualpipe & (plan.num_micro_batches < 2.0 * plan.pipeline_parallel),
         "dualpipe needs at least twice as many micro-batches ({num_micro_batches}) as stages ({pipeline_parallel})",
+        "pipeline_schedule",
     ),
     Rule(
         lambda plan, _: (
@@ -144,6 +156,7 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         ),
         "standard attention needs whole rows of scores, a ring brings them in pieces: use flash, or context method"
         " all-gather or ulysses",
+        "attention",
     ),
     Rule(
         lambda plan, model: _fraction(model.num_attention_heads / plan.tensor_parallel),
@@ -161,6 +174,7 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
     Rule(
         lambda plan, _: (plan.virtual_pipeline > 1) & (plan.pipeline_parallel < 2),
         "virtual pipeline {virtual_pipeline} needs pipeline parallel of 2 or more",
+        "virtual_pipeline",
     ),
     Rule(
         lambda plan, _: (
@@ -170,10 +184,12 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         ),
         "interleaving needs a number of micro-batches ({num_micro_batches}) that pipeline parallel"
         " {pipeline_parallel} divides",
+        "virtual_pipeline",
     ),
     Rule(
         lambda plan, _: (plan.virtual_pipeline > 1) & (plan.pipeline_schedule == PipelineSchedule.GPIPE),
         "the gpipe schedule has no virtual pipeline, plan asks for {virtual_pipeline}",
+        "pipeline_schedule",
     ),
     Rule(
         lambda plan, _: _fraction(plan.num_micro_batches) | (plan.num_micro_batches < 1),
@@ -201,6 +217,7 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         lambda plan, _: (plan.zero_stage == 2) & (plan.pipeline_parallel > 1),
         "ZeRO stage {zero_stage} with pipeline parallel {pipeline_parallel}: gradients of all micro-batches must stay,"
         " use stage 0, 1 or 3",
+        "zero_stage",
     ),
     Rule(
         lambda plan, model: (plan.train_mtp > 0) & ~(model.num_mtp_layers > 0),

@@ -29,7 +29,7 @@ from xlperf.equations.serving.queueing import (
     run_state,
     staying_together,
 )
-from xlperf.equations.serving.results import batch_results, streamed
+from xlperf.equations.serving.results import batch_results, streamed, with_request_latency
 
 _MOST_TRIES = 60
 _GRID = np.array([1.0, 8.0])
@@ -339,4 +339,5 @@ def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Ar
     # With fewer requests than replicas the others are idle.
     busy = np.where(arriving, replicas, np.minimum(replicas, plan.concurrency))
     one = np.ones_like(replicas)
-    return streamed(plan, service, steady, operation.results, best, rate * busy, one, one)
+    results = streamed(plan, service, steady, operation.results, best, rate * busy, one, one)
+    return with_request_latency(results, plan, deployment.request_latency, np.maximum(plan.concurrency / replicas, 1.0))

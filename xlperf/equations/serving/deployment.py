@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -16,6 +15,7 @@ from xlperf.equations.hardware.kernels import Device, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import ServingShape
 from xlperf.equations.network.topologies import Network
+from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
@@ -23,6 +23,7 @@ Rows = np.ndarray | slice
 _NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Device, Network)}
 _READ = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 _OF_ENGINE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention")
+_LATENCY = ("request_latency_time", "token_latency_time", "crowd_latency_time")
 _MANY = 256
 """Rows from which on arrays are packed to take some of them. [-]"""
 
@@ -60,6 +61,27 @@ class _Packed:
 def _some(values: Array, rows: Rows) -> Array:
     """Rows of an array that has one for each plan; others as they are."""
     return values[rows] if values.ndim else values
+
+
+class RequestLatency(NamedTuple):
+    """Time from the sending of a request to its first token in which the engine does other work, (rows,).
+
+    HTTP, text to tokens and queues between processes: it delays the request and no other (heuristic, this work).
+
+    Attributes
+    ----------
+    alone : Array
+        Of a request that is alone. [s]
+    crowd : Array
+        What each further request in flight on a replica adds. [s]
+    """
+
+    alone: Array
+    crowd: Array
+
+    def time(self, requests: Array) -> Array:
+        """Latency with some requests in flight on a replica, that one included. [s]"""
+        return np.asarray(self.alone + self.crowd * np.maximum(requests - 1.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -108,6 +130,12 @@ class Deployment:
         """Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]"""
         return self.software["waiting_share"][:, 0]
 
+    @property
+    def request_latency(self) -> RequestLatency:
+        """Time that requests spend outside the loop of the engine, (rows,)."""
+        each, token, crowd = (self.software[name][:, 0] for name in _LATENCY)
+        return RequestLatency(each + token * self.plan.new_tokens, crowd)
+
     def with_batch(self, batch: Array, prompts: Array) -> Deployment:
         """The same with other numbers of requests per decode step and of prompts per prefill."""
         return replace(self, plan=self.plan.replaced(batch_size=batch, prompts_together=prompts))
@@ -118,7 +146,7 @@ class Deployment:
             return self._with_arrays([_some(values, rows) for values in self._arrays])
         return self._with_arrays(self._packed.take(rows))
 
-    @cached_property
+    @derived
     def _arrays(self) -> list[Array]:
         """Every array, in an order of its own."""
         bundles = self.model, self.device, self.attention_device, self.wide_device, self.network
@@ -128,7 +156,7 @@ class Deployment:
             found += constants.values()
         return [*found, self.reserved_memory]
 
-    @cached_property
+    @derived
     def _packed(self) -> _Packed:
         return _Packed(self._arrays)
 

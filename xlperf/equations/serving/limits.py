@@ -7,10 +7,9 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.batch_times import BatchTimes
 from xlperf.equations.serving.continuous import Replicas
-from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.load import RequestLoad, half_of, request_load
 from xlperf.equations.serving.pools import PoolLoad, Pools, pool_state
 from xlperf.equations.serving.queueing import Steady, closed_state, largest_within
@@ -29,21 +28,29 @@ class _Trial(NamedTuple):
 
 
 class _Targets(NamedTuple):
-    """Targets of plans, (rows,), infinite where there is none, and the tokens after the first. [s, s, -]"""
+    """Targets of plans, (rows,), infinite where there is none. [s, s]
+
+    ``tokens`` are those after the first, ``latency`` that of requests outside the loop of the engine.
+    """
 
     first: Array
     token: Array
     tokens: Array
+    latency: RequestLatency
 
     def take(self, rows: np.ndarray) -> _Targets:
         """The same of some of the plans."""
-        return _Targets(*(values[rows] for values in self))
+        latency = RequestLatency(*(values[rows] for values in self.latency))
+        return _Targets(self.first[rows], self.token[rows], self.tokens[rows], latency)
 
-    def kept(self, steady: Steady) -> np.ndarray:
-        """Whether mean times are within them."""
-        first = steady.first_token + steady.queue_time
+    def kept(self, steady: Steady, requests: Array) -> tuple[np.ndarray, Array]:
+        """Whether mean times with some requests in flight on a replica are within them, and the rate. [request/s]"""
+        spent = np.maximum(self.latency.time(requests), steady.queue_time)
+        first = steady.first_token + spent
         each = np.where(self.tokens > 0.0, steady.decode_time / np.maximum(self.tokens, 1.0), 0.0)
-        return np.asarray((first <= self.first) & (each <= self.token))
+        within = steady.first_token + steady.queue_time + steady.decode_time
+        rate = steady.rate * (within / (first + steady.decode_time))
+        return np.asarray((first <= self.first) & (each <= self.token)), np.asarray(rate)
 
 
 class _Search(Protocol):
@@ -72,9 +79,9 @@ class _Replicas(NamedTuple):
         found = Replicas(self.times, workload, self.places).cycles(requests, list(half_of(requests)))
         service = workload.service(requests, found.cycle, found.steps)
         steady = closed_state(service, requests, requests)
-        first, token, tokens = self.targets
-        guess = largest_within(service, self.places, tokens, first, token)
-        return _Trial(self.targets.kept(steady), steady.rate, requests, guess)
+        first, token, tokens, latency = self.targets
+        guess = largest_within(service, self.places, tokens, first - latency.time(requests), token)
+        return _Trial(*self.targets.kept(steady, requests), requests, guess)
 
 
 class _Pools(NamedTuple):
@@ -88,7 +95,8 @@ class _Pools(NamedTuple):
 
     def attempt(self, requests: Array) -> _Trial:
         steady = pool_state(self.load, requests).steady
-        return _Trial(self.targets.kept(steady), steady.rate, np.ceil(steady.running), np.nan * requests)
+        kept = self.targets.kept(steady, requests / self.load.decoders)
+        return _Trial(*kept, np.ceil(steady.running), np.nan * requests)
 
 
 def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
@@ -125,11 +133,13 @@ def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
     return low, rate, running
 
 
-def _targets_of(plan: InferencePlan) -> tuple[np.ndarray, _Targets]:
+def _targets_of(deployment: Deployment) -> tuple[np.ndarray, _Targets]:
     """Which plans have targets, and those."""
+    plan = deployment.plan
     first, token, tokens = plan.ttft_target, plan.tpot_target, plan.tokens_after_first
     asked = ~(np.isnan(first) & np.isnan(token))
-    return asked, _Targets(np.where(np.isnan(first), np.inf, first), np.where(np.isnan(token), np.inf, token), tokens)
+    first, token = (np.where(np.isnan(each), np.inf, each) for each in (first, token))
+    return asked, _Targets(first, token, tokens, deployment.request_latency)
 
 
 def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> dict[str, Array]:
@@ -151,7 +161,7 @@ def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> 
         (rows,); NaN without a target.
     """
     plan = deployment.plan
-    asked, targets = _targets_of(plan)
+    asked, targets = _targets_of(deployment)
     search = _Replicas(times, request_load(plan, plan, deployment.burst_fraction), targets, places)
     batch, rate, _ = _largest_good(np.where(asked, places, 0.0), search)
     known = places + targets.tokens + plan.prompt_length
@@ -176,7 +186,7 @@ def pooled_target_results(pools: Pools) -> dict[str, Array]:
         (rows,); NaN without a target.
     """
     plan, other = pools.decoding.plan, pools.prefilling.plan
-    asked, targets = _targets_of(plan)
+    asked, targets = _targets_of(pools.decoding)
     most = np.maximum(pools.memory.max_batch_size, 0.0) * plan.num_replicas
     # Requests that are being prefilled stand beside those that are decoded.
     most = most + np.where(

@@ -133,6 +133,8 @@ def _host(
         mixed = (model.num_moe_layers / model.num_layers)[:, None]
         layer_overhead = layer_overhead + mixed * kernels["serving_experts"]["layer_overhead_time"]
     more = launched
+    if architecture.experts:
+        more = more + mixed * kernels["serving_experts"]["prefill_kernels"]
     if architecture.latent_attention:
         more = more + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:

@@ -14,7 +14,7 @@ from xlperf.equations.serving.load import UNBOUNDED, RequestLoad, bounded_rise, 
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_state
 from xlperf.equations.serving.queueing import Service, Steady, first_of_run, step_line
-from xlperf.equations.serving.results import batch_results, streamed
+from xlperf.equations.serving.results import batch_results, streamed, with_request_latency
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
@@ -313,4 +313,6 @@ def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
     whole = plan.replaced(num_accelerators=plan.num_accelerators + other.num_accelerators)
     prefillers = pools.load.prefillers
     found = streamed(whole, service, steady, results, best, steady.rate, prefillers, np.zeros_like(prefillers))
+    in_flight = np.maximum(requests / pools.load.decoders, 1.0)
+    found = with_request_latency(found, plan, pools.decoding.request_latency, in_flight)
     return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}

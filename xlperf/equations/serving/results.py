@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, total
+from xlperf.base.arrays import Array, divide, total
 from xlperf.equations.model.serving import DECODING, PREFILL
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.phases import (
     ATTENTION,
@@ -48,7 +48,10 @@ def serving_results(deployment: Deployment) -> dict[str, Array]:
     """
     work = serving_work(deployment)
     parts, bound = phase_times(work), serving_bound(deployment, work)
-    return batch_results(deployment.plan, memory_of(deployment), total(parts[:, PREFILL]), parts[:, DECODING], bound)
+    plan, prefill = deployment.plan, total(parts[:, PREFILL])
+    results = batch_results(plan, memory_of(deployment), prefill, parts[:, DECODING], bound)
+    # A static batch is handed over as one request.
+    return with_request_latency(results, plan, deployment.request_latency, np.ones_like(prefill))
 
 
 def batch_results(
@@ -182,6 +185,46 @@ def streamed(
         values = values if name == "ttft" else np.where(tokens[:, None] > 0.0, values, np.nan)
         found |= {f"{name}_{quantile}": values[:, index] for index, quantile in enumerate(QUANTILE_NAMES)}
     return found
+
+
+def with_request_latency(
+    results: dict[str, Array], plan: InferencePlan, latency: RequestLatency, requests: Array
+) -> dict[str, Array]:
+    r"""Results with the time that requests spend outside the loop of the engine: the first token comes later.
+
+    With a constant number of requests in flight it shortens the wait for a place before it adds to the latency, and
+    the throughput falls as the latency L grows (Little's law). Steps and the time per token stay.
+
+    .. math:: L' = L + \max(\tau - q, 0)
+
+    Parameters
+    ----------
+    results : dict of str to Array
+        Columns of inference_results, (rows,).
+    plan : InferencePlan
+        Arrivals and lengths, (rows,).
+    latency : RequestLatency
+        Time outside the loop of the engine, (rows,).
+    requests : Array
+        Requests in flight on a replica where that number is constant, (rows,). [-]
+
+    Returns
+    -------
+    dict of str to Array
+        The same columns.
+    """
+    arriving, whole = ~np.isnan(plan.request_rate), results["latency"]
+    running = results["running_batch"]
+    in_flight = np.where(arriving, np.where(np.isfinite(running), running, 1.0), requests)
+    spent = latency.time(in_flight)
+    waited = np.where(arriving, 0.0, np.minimum(spent, results["queue_time"]))
+    later = whole + spent - waited
+    slower = np.where(arriving, 1.0, divide(whole, later, 1.0))
+    found = {name: results[name] * slower for name in ("tokens_per_second", "tokens_per_second_per_accelerator")}
+    for name in ("ttft", *(f"ttft_{quantile}" for quantile in QUANTILE_NAMES)):
+        found[name] = results[name] + spent - waited
+    itl = later / plan.output_length
+    return {**results, **found, "latency": later, "tpot_itl": itl, "queue_time": results["queue_time"] - waited}
 
 
 def full_cache(running_batch: np.ndarray, max_batch_size: np.ndarray) -> np.ndarray:

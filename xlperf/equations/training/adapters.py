@@ -9,7 +9,7 @@ import numpy as np
 from xlperf.base.arrays import Array, some, total
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import Gemms, Vectors, attention_projections, mlp_gemms
-from xlperf.equations.plan.choices import AdapterModules
+from xlperf.equations.plan.records import AdapterModules
 from xlperf.equations.plan.training_plan import TrainingPlan
 
 PLACES = ("attention", "mlp")
@@ -101,8 +101,6 @@ def adapter_parameters(model: Model, plan: TrainingPlan, tensor_parallel: Array)
     AdapterParameters
         0 where all weights are trained. [-]
     """
-    if not some(plan.frozen):
-        return AdapterParameters(0.0 * plan.adapter_rank, 0.0 * plan.adapter_rank)
     tokens = np.ones_like(plan.adapter_rank)
 
     def size(place: str, gemms: Gemms) -> Array:

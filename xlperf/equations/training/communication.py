@@ -9,10 +9,9 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, side_by_side, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.collectives import collective_time
-from xlperf.equations.plan.choices import ContextMethod, QuantizedCopies, TensorOverlap, TokenDispatch
+from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, TensorOverlap, TokenDispatch
 from xlperf.equations.plan.training_plan import TrainingPlan
-from xlperf.equations.training.setting import Setting
-from xlperf.equations.training.stages import StageParameters, quantized_weights
+from xlperf.equations.training.setting import Setting, StageParameters, quantized_weights
 
 
 class Collective(NamedTuple):
@@ -74,7 +73,7 @@ def _timed(setting: Setting, messages: dict[str, _Message]) -> Communication:
         size, group, stride = map(side_by_side, *((each.size, each.group, each.stride) for each in same))
         time = collective_time(operation, size, group, stride, setting.network, setting.constants[operation])
         for column, name in enumerate(names):
-            found[name] = found[name]._replace(time=time[:, column])
+            found[name] = Collective(operation, time[:, column], messages[name].size)
     for name, message in messages.items():
         if message.calls is not None:
             found[name] = Collective(message.operation, message.calls * found[name].time, message.calls * message.size)
@@ -185,6 +184,8 @@ def _expert_messages(setting: Setting) -> dict[str, _Message]:
 def _saved_size(setting: Setting) -> Array:
     """Bytes per GEMM weight that a gathering in low precision saves, (rows,). [B]"""
     plan = setting.plan
+    if not some(plan.quantized):
+        return np.zeros(len(plan))
     primary = plan.quantized & (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
     share = np.where(primary, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)
     return np.asarray(share * (plan.element_size - plan.product_size))

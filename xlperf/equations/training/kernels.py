@@ -32,7 +32,7 @@ from xlperf.equations.model.operators import (
     mtp_vectors,
     router_gemm,
 )
-from xlperf.equations.plan.choices import ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
+from xlperf.equations.plan.records import ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products

@@ -8,8 +8,7 @@ from xlperf.base.arrays import Array, Numeric, array, ceil_div
 from xlperf.equations.model.model import Model, mtp_parameters, parameter_count
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
-from xlperf.equations.training.memory import optimizer_element_size
-from xlperf.equations.training.setting import WORD
+from xlperf.equations.training.setting import WORD, optimizer_element_size
 
 
 def num_steps(training_tokens: Numeric, global_batch_size: Numeric, sequence_length: Numeric) -> Array:

@@ -14,20 +14,27 @@ from xlperf.base.arrays import Array, side_by_side, some, total
 from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.model.model import Model, layer_matrices, matrix_parameters
 from xlperf.equations.model.transformer import attention_flop, expert_parameters, training_flop_per_token
-from xlperf.equations.plan.choices import Graphs, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.pipeline import (
     dualpipe_bubble_time,
     exposed_transfer_time,
     pipeline_bubble_time,
     zero_bubble_time,
 )
+from xlperf.equations.plan.records import Graphs, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.communication import Communication, communication_of, context_time, tensor_times
 from xlperf.equations.training.kernels import kernel_parts, selected_share
-from xlperf.equations.training.memory import memory_of, optimizer_element_size
-from xlperf.equations.training.setting import WORD, Part, Setting
-from xlperf.equations.training.stages import StageContents, pacing_contents, quantized_weights
+from xlperf.equations.training.memory import memory_of
+from xlperf.equations.training.setting import (
+    WORD,
+    Part,
+    Setting,
+    StageContents,
+    optimizer_element_size,
+    pacing_contents,
+    quantized_weights,
+)
 
 PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
 _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)

@@ -1,0 +1,90 @@
+"""The parity table: calls of worksheet functions that every host must answer alike, to the last bit.
+
+A call is a function and its arguments: rows of cells, one cell, or None where it is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xlperf.addin.cells import CellError
+from xlperf.addin.session import Session
+
+Rows = list[list[Any]]
+CARD: Rows = [
+    ["model", "Llama3-70B"],
+    ["accelerator", "H100-SXM-80GB"],
+    ["num accelerators", 64.0],
+    ["tensor parallel", 8.0],
+    ["pipeline parallel", 4.0],
+]
+SERVING: Rows = [
+    ["model", "Llama3-70B"],
+    ["accelerator", "H100-SXM-80GB"],
+    ["num accelerators", 8.0],
+    ["tensor parallel", 8.0],
+    ["concurrency", 16.0],
+    ["prompt length", 1024.0],
+    ["output length", 1024.0],
+]
+NETWORK: Rows = [["network", "tier", "size", "link bandwidth (GB/s)", "latency (us)"], ["N", 1.0, 8.0, 100.0, 1.0]]
+
+
+def changed(card: Rows, name: str, value: Any) -> Rows:
+    """A card with another value."""
+    return [[row[0], value if row[0] == name else row[1]] for row in card]
+
+
+def calls() -> dict[str, tuple[str, list[Any]]]:
+    """The calls by what they show."""
+    tensor = [
+        [row[0] for row in CARD],
+        *[[*(row[1] for row in CARD[:3]), degree, 2.0] for degree in (1.0, 2.0, 3.0, 8.0)],
+    ]
+    return {
+        "card": ("XLPERF_STEP_TIME", [CARD]),
+        "table with an illegal row": ("XLPERF_MFU", [tensor]),
+        "header apart": ("XLPERF_MEMORY", [tensor[1:], None, tensor[:1]]),
+        "flag": ("XLPERF_FITS", [tensor]),
+        "text": ("XLPERF_REASON", [tensor]),
+        "serving": ("XLPERF_TPOT", [SERVING]),
+        "capacity": ("XLPERF_MAX_BATCH_SIZE", [SERVING]),
+        "all of training": ("XLPERF_TRAINING", [tensor]),
+        "some of training": ("XLPERF_TRAINING", [tensor, "step time, mfu"]),
+        "all of inference": ("XLPERF_INFERENCE", [SERVING]),
+        "operators": ("XLPERF_EXPLAIN", [CARD]),
+        "search": ("XLPERF_SEARCH", [changed(CARD, "tensor parallel", "auto"), 3.0]),
+        "collective": ("XLPERF_TIME", [[["operation", "all-reduce"], ["accelerator", "H100-SXM-80GB"],
+                                        ["group", 8.0], ["size", 67108864.0]]]),
+        "yield": ("XLPERF_DIE_YIELD", [814.0, 0.1]),
+        "yields": ("XLPERF_DIE_YIELD", [[[100.0], [400.0], [814.0]], [[0.05, 0.1]], "murphy"]),
+        "row of dies": ("XLPERF_DIES_PER_WAFER", [[[10.0, 20.0, 30.0]], 26.0]),
+        "words": ("XLPERF_CHECK", [changed(CARD, "tensor parallel", 3.0)]),
+        "unknown model": ("XLPERF_STEP_TIME", [changed(CARD, "model", "Lama9")]),
+        "text number": ("XLPERF_STEP_TIME", [changed(CARD, "tensor parallel", "8")]),
+        "empty cells": ("XLPERF_STEP_TIME", [[*CARD, [None, None]]]),
+        "no table": ("XLPERF_CATALOG", [[[1.0, 2.0], [3.0, 4.0]]]),
+        "negative area": ("XLPERF_DIE_YIELD", [-1.0, 0.1]),
+        "catalog": ("XLPERF_CATALOG", [NETWORK]),
+    }  # fmt: skip
+
+
+def expected() -> dict[str, Rows]:
+    """What the engine answers to each call."""
+    session = Session()
+    return {call: plain(session.call(name, arguments)) for call, (name, arguments) in calls().items()}
+
+
+def plain(answer: Any) -> Rows:
+    """An answer of any host as rows of numbers and texts: errors are their code, TRUE is 1, blank is ""."""
+    rows = answer if isinstance(answer, list) else [[answer]]
+    rows = rows if isinstance(rows[0], list) else [rows]
+    return [[_plain(cell) for cell in row] for row in rows]
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, CellError):
+        return cell.code
+    if cell is None:
+        return ""
+    return float(cell) if isinstance(cell, (bool, int)) else cell

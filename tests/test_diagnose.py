@@ -1,0 +1,339 @@
+"""Diagnoses: known faults are found again, published changes named, measurements inside the band left alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import openpyxl
+import pytest
+from conftest import Outcome, csv_rows
+
+from xlperf.addin.session import Session
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
+from xlperf.calibrate.comparison import RATES, STEP_TIME, compare, predicted
+from xlperf.calibrate.published import PublishedPlans, read_published
+from xlperf.calibrate.published_errors import plans_of
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.read import read_plans
+from xlperf.catalog.schema import results_of, table_schema
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.explore.causes import NONE, Variants, changes
+from xlperf.explore.diagnose import BANDED, Diagnosis, Measured, diagnose, read_measured
+from xlperf.explore.objectives import objective_of
+
+Command = Callable[..., Outcome]
+NAME = "Llama-3 70B, 64 H100, bf16"
+TIMERS = ("step_time", "memory", "time_forward", "time_backward", "time_data_parallel", "time_optimizer")
+"""What a training log and its timers have."""
+COUNTERS = ("tpot", "ttft", "memory_kv_cache", "memory_weights", "time_communication", "time_attention", "time_matrix")
+"""What a serving benchmark with a profile has."""
+
+
+def shipped(kind: str) -> Table:
+    table = next(table for table in read_plans(workbook()) if table.kind == kind)
+    stated = [row for row in range(len(table)) if not any(mask[row] for mask in table.auto.values())]
+    return replace(table.take(stated), auto={})
+
+
+def named(name: str = NAME) -> Table:
+    table = shipped("training")
+    return table.take([table["name"].tolist().index(name)])
+
+
+def causes_of(found: Diagnosis) -> list[frozenset[str]]:
+    return [frozenset(words.split(" + ")) for words in found.explanations["cause"].tolist()]
+
+
+NOT_SHIPPED = {"gradients in FP32", "context not balanced", "prefix cache not hit", "two-batch overlap off"}
+NOT_SHIPPED |= {"drafted tokens rejected", "CUDA graphs off"}
+"""Causes of which no shipped plan uses what they take away."""
+
+
+# --- the data --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_every_change_is_of_columns_that_there_are(kind: str) -> None:
+    sheets = {"plan": kind, "accelerators": "accelerators", "innermost tier": "networks", "outer tiers": "networks"}
+    for change in changes(kind):
+        if change.sheet == "results":
+            assert change.columns == ("time",)
+            continue
+        known = table_schema(sheets[change.sheet]).by_name
+        assert set(change.columns) <= set(known)
+        assert 0.0 < change.prior < 0.2 and len(change.advice) > 10
+        if change.sheet == "accelerators":
+            assert 0.0 < change.factor < 1.0
+
+
+def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:
+    """Each change alone moves a result of some shipped plan: no row of the sheet of causes is dead."""
+    catalog = load_catalog()
+    for kind in ("training", "inference"):
+        alive: set[str] = set()
+        plans = shipped(kind)
+        for row in range(len(plans)):
+            variants = Variants.of(plans.take([row]))
+            table, changed = variants.evaluated_on(catalog)
+            few = np.arange(1 + len(variants.tried))
+            results = evaluate(table.take(few), changed)
+            names = (BANDED[kind], "memory", "max_batch_size")
+            shown = np.stack([results.number(name) for name in names if name in results])
+            moved = (np.abs(shown / shown[:, :1] - 1.0) > 1e-3).any(axis=0)
+            for number, change in enumerate(variants.tried, 1):
+                if change.sheet == "results" or moved[number]:
+                    alive.add(change.cause)
+        assert {change.cause for change in changes(kind)} - alive <= NOT_SHIPPED
+
+
+# --- faults that are known -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Score:
+    """Of synthetic runs: first cause right, all causes among the first three, remainder under 5 %."""
+
+    first: int = 0
+    three: int = 0
+    close: int = 0
+    count: int = 0
+
+
+def synthetic(kind: str, names: tuple[str, ...], count: int, seed: int) -> Score:
+    """Runs of shipped plans with one or two faults drawn by their priors, measured with 1 % of noise.
+
+    Faults move the step outside the band. Three of four runs have one. The first cause is right if all that the first
+    explanation names is at fault.
+    """
+    rng, catalog, plans, score = np.random.default_rng(seed), load_catalog(), shipped(kind), Score()
+    main = BANDED[kind]
+    while score.count < count:
+        plan = plans.take([int(rng.integers(len(plans)))])
+        variants = Variants.of(plan)
+        results = evaluate(*variants.evaluated_on(catalog))
+        values = {name: results.number(name).copy() for name in names}
+        for name in names:
+            if results.schema.by_name[name].unit in ("s", "ms") and not name.startswith("time_"):
+                values[name] *= variants.time_factors
+        ratio = values[main] / values[main][0]
+        band = [float(results.number(f"{main}_{end}")[0] / results.number(main)[0]) for end in ("low", "high")]
+        outside = np.isfinite(ratio) & ((ratio < band[0]) | (ratio > band[1]))
+        seen = np.append(np.abs(ratio[1 : len(variants.tried) + 1] - 1.0) > 0.04, True)
+        two = score.count % 4 == 3
+        prior = np.array([change.prior for change in variants.tried] + [1.0])
+        chance = prior[variants.first] * prior[variants.second] * outside * ((variants.second != NONE) == two)
+        chance *= seen[variants.first] & seen[variants.second]
+        if not chance.sum() > 0.0:
+            continue
+        row = int(rng.choice(len(chance), p=chance / chance.sum()))
+        noise = rng.normal(0.0, 0.01, (len(names), 2))
+        measured = [
+            Measured(objective_of(kind, name), values[name][row] * np.exp(after), values[name][0] * np.exp(before))
+            for name, (before, after) in zip(names, noise, strict=True)
+            if values[name][0] > 0.0 and values[name][row] > 0.0
+        ]
+        found = diagnose(plan, catalog, measured, top=3, ranked=True)
+        fault = {variants.tried[n].cause for n in (variants.first[row], variants.second[row]) if n != NONE}
+        score.count += 1
+        score.first += causes_of(found)[0] <= fault
+        score.three += frozenset(fault) in causes_of(found)
+        score.close += abs(found.explanations["remainder"][0]) < 0.05
+    return score
+
+
+@pytest.mark.parametrize(("kind", "names", "count"), [("training", TIMERS, 40), ("inference", COUNTERS, 20)])
+def test_known_faults_are_found_again(kind: str, names: tuple[str, ...], count: int) -> None:
+    score = synthetic(kind, names, count, seed=1)
+    assert score.first >= 0.85 * count
+    assert score.three >= 0.95 * count
+    assert score.close >= 0.85 * count
+
+
+# --- changes that were published -------------------------------------------------------------------------------------
+
+OF_COLUMN = {
+    ("recompute", "full"): "full recomputation",
+    ("recompute", "none"): "no recomputation",
+    ("recompute", "selective"): "selective recomputation",
+    ("sequence_parallel", "0.0"): "sequence parallelism off",
+    ("sequence_parallel", "1.0"): "sequence parallelism on",
+    ("precision", "bf16"): "precision falls back to bf16",
+    ("precision", "fp4"): "products in FP4",
+}
+
+
+def measured_values(plans: PublishedPlans) -> dict[int, dict[str, float]]:
+    """What was measured of published plans, by result."""
+    results = predicted(plans)
+    at = {name: row for row, name in enumerate(plans.published.text["row_id"])}
+    where = {int(row): number for number, row in reversed(list(enumerate(plans.index.tolist())))}
+    found: dict[int, dict[str, float]] = {}
+    for record in compare(plans, results):
+        plan = where.get(at[record.row_id])
+        if plan is None or not record.covered or not record.predicted > 0.0:
+            continue
+        ratio = record.measured / record.predicted
+        if record.quantity in (STEP_TIME, "layer time") and record.primary:
+            name = "step_time" if record.quantity == STEP_TIME else "layer_time"
+            ratio = 1.0 / ratio if record.metric in RATES else ratio
+        elif record.quantity == "memory":
+            shares = plans.published.text["mem_kind"][at[record.row_id]].startswith("percent")
+            name = "memory_layer_activations" if shares else "memory"
+        else:
+            continue
+        found.setdefault(plan, {})[name] = float(results.number(name)[plan]) * ratio
+    return found
+
+
+def published_pairs() -> list[tuple[PublishedPlans, int, int, str, dict[int, dict[str, float]]]]:
+    """Published plans of one source that differ in one thing, in both directions, each configuration once."""
+    pairs, seen = [], set()
+    follows = {"quantized_copies", "wide_layers", "activation_storage", "pipeline_schedule", "name"}
+    own = ("recompute", "sequence_parallel", "virtual_pipeline", "precision")
+    for published in read_published(workbook("validation.xlsx")):
+        if published.kind != "training":
+            continue
+        plans = plans_of(published, load_catalog())
+        values = measured_values(plans)
+        table = plans.plans
+        filled = {name: table.filled(name).astype(str) for name in table.columns if name not in follows}
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for plan in values:
+            key = tuple(str(words[plan]) for name, words in filled.items() if name not in own)
+            groups.setdefault((published.text["source_id"][int(plans.index[plan])], *key), []).append(plan)
+        for key, group in groups.items():
+            for one, other in itertools.permutations(group, 2):
+                differ = [name for name in own if name in filled and filled[name][one] != filled[name][other]]
+                common = set(values[one]) & set(values[other])
+                state = (key, tuple(filled[name][one] for name in own), tuple(filled[name][other] for name in own))
+                if len(differ) != 1 or not common or state in seen:
+                    continue
+                seen.add(state)
+                name, value = differ[0], str(filled[differ[0]][other])
+                cause = OF_COLUMN.get((name, value), "products in FP8" if "fp8" in value else "")
+                if name == "virtual_pipeline":
+                    cause = "interleaving not used" if value == "1.0" else "interleaving used"
+                if cause:
+                    pairs.append((plans, one, other, cause, values))
+    return pairs
+
+
+def test_changes_between_published_runs_are_named() -> None:
+    """Of pairs of runs whose measurements differ by more than the band, the change is named first in 80 %."""
+    right = outside = 0
+    for plans, one, other, cause, values in published_pairs():
+        measured = [
+            Measured(objective_of("training", name), values[other][name], values[one][name])
+            for name in values[one]
+            if name in values[other]
+        ]
+        found = diagnose(plans.plans.take([one]), plans.catalog, measured, top=1)
+        if not found.inside:
+            outside += 1
+            right += causes_of(found)[0] == {cause}
+    assert outside >= 60
+    assert right >= 0.8 * outside
+
+
+# --- laws ------------------------------------------------------------------------------------------------------------
+
+
+def test_inside_the_band_is_said_to_be_inside() -> None:
+    plan = named()
+    step = float(evaluate(plan, load_catalog())["step_time"][0])
+    found = diagnose(plan, load_catalog(), read_measured("training", [f"step time={step * 1.02} s"]))
+    assert found.inside and not len(found.explanations)
+    assert found.readings[0].words.endswith("inside the band")
+
+
+def test_a_fault_is_the_difference_of_two_plans() -> None:
+    """The prediction of an explanation is that of the changed plan, evaluated by itself."""
+    catalog, plan = load_catalog(), named()
+    found = diagnose(plan, catalog, read_measured("training", ["step time=20.6 s", "memory=25 GiB"]))
+    full = evaluate(replace(plan, columns={**plan.columns, "recompute": np.array(["full"], dtype=object)}), catalog)
+    assert found.explanations["cause"][0] == "full recomputation"
+    assert found.explanations["predicted"][0].startswith(f"step time {full['step_time'][0]:.4g} s")
+    assert abs(found.steps["difference"][1:-1].sum() - (20.6 - found.steps["value"][0])) < 1e-9
+    assert 0.0 < found.explanations["probability"].sum() <= 1.0
+    assert (np.diff(found.explanations["probability"]) <= 0.0).all()
+
+
+def test_slow_links_change_the_tiers_that_they_are_of() -> None:
+    catalog, plan = load_catalog(), named()
+    variants = Variants.of(plan)
+    table, changed = variants.evaluated_on(catalog)
+    for sheet, places in (("innermost tier", [0]), ("outer tiers", [1])):
+        number = next(n for n, change in enumerate(variants.tried) if change.sheet == sheet)
+        row = 1 + number
+        before = catalog.tables["networks"].number("link_bandwidth")
+        default = catalog.tables["accelerators"].text("default_network")
+        own = default[catalog.tables["accelerators"]["accelerator"].tolist().index(plan["accelerator"][0])]
+        first = before[catalog.network_tiers(str(own))]
+        after = changed.tables["networks"].number("link_bandwidth")[changed.network_tiers(str(table["network"][row]))]
+        factor = np.ones(len(first))
+        factor[places] = variants.tried[number].factor
+        assert after.tolist() == pytest.approx((first * factor).tolist())
+
+
+@pytest.mark.parametrize(
+    ("texts", "before", "words"),
+    [
+        (["step tme=3"], [], "step time"),
+        (["step time 3"], [], 'must be as "step time=38 s"'),
+        (["step time=3 GiB"], [], "cannot be in GiB"),
+        (["step time=-3"], [], "must be above 0"),
+        (["step time=3", "step time=4"], [], "given twice"),
+        (["step time=3"], ["memory=3"], "not among --measured"),
+    ],
+)
+def test_what_is_no_measurement_is_refused_in_a_line(texts: list[str], before: list[str], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_measured("training", texts, before)
+    assert words in "\n".join(caught.value.lines())
+
+
+# --- the command and the function ------------------------------------------------------------------------------------
+
+
+def test_command(command: Command, tmp_path: Path) -> None:
+    asked = ("diagnose", workbook(), "--name", NAME, "--measured", "step time=20.6 s", "--measured", "memory=25")
+    outcome = command(*asked)
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0].startswith("measured step time 20.6 s; predicted step time 15.6")
+    assert "full recomputation" in next(line for line in lines if line.startswith("   1"))
+    assert any(line.startswith("1: activation checkpointing") for line in lines)
+    rows = csv_rows(command(*asked, "-o", "-").out)
+    assert rows[0]["cause"] == "full recomputation" and rows[0]["change"] == "recompute full"
+    book = tmp_path / "why.xlsx"
+    assert command(*asked, "-o", book).code == 0
+    read = openpyxl.load_workbook(book)
+    assert read.sheetnames == ["diagnosis", "waterfall"]
+    assert len(read["waterfall"]._charts) == 1
+    assert [read["waterfall"].cell(row, 2).value for row in (2, 3)] == ["predicted", "full recomputation"]
+
+
+def test_command_inside_the_band_and_illegal_plans(command: Command, tmp_path: Path) -> None:
+    outcome = command("diagnose", workbook(), "--name", NAME, "--measured", "step time=15.7")
+    assert outcome.code == 0 and outcome.out.count("\n") == 1 and "inside the band" in outcome.out
+    plans = tmp_path / "plans.csv"
+    plans.write_text("model,accelerator,num accelerators,tensor parallel\nLlama3-70B,H100-SXM-80GB,64,3\n")
+    outcome = command("diagnose", plans, "--measured", "step time=15.7")
+    assert outcome.code == 2 and "the plan has no step time: " in outcome.err and "tensor parallel" in outcome.err
+
+
+def test_function() -> None:
+    plan = [["model", "accelerator", "num accelerators", "tensor parallel"], ["Llama3-70B", "H100-SXM-80GB", 64.0, 8.0]]
+    session = Session()
+    header, first, *_ = session.call("XLPERF_DIAGNOSE", [plan, [["step time", 60.0]]])
+    assert header[:2] == ["rank", "cause"] and first[0] == 1.0
+    assert session.call("XLPERF_DIAGNOSE", [plan, [["step time=60 s"]]])[1] == first
+    step = session.call("XLPERF_STEP_TIME", [plan])[0][0]
+    assert "inside the band" in session.call("XLPERF_DIAGNOSE", [plan, [["step time", step]]])[0][0]
+    assert len(header) == len(results_of("training").columns[:7])

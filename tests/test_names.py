@@ -1,0 +1,97 @@
+"""Names as people write them: one match is taken and said, several are an error that lists them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import xlperf
+from xlperf.addin.session import Session
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.names import Spellings
+from xlperf.catalog.table import Table
+
+PLAN = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 8}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "name"),
+    [
+        ("accelerators", "H100", "H100-SXM-80GB"),
+        ("accelerators", "h200", "H200-SXM-141GB"),
+        ("accelerators", "B200", "B200-SXM-180GB"),
+        ("accelerators", "mi300x", "MI300X"),
+        ("accelerators", "NVIDIA H100 80GB HBM3", "H100-SXM-80GB"),
+        ("accelerators", "a100 sxm4 80 GB", "A100-SXM4-80GB"),
+        ("models", "meta-llama/Llama-3.1-70B", "Meta-Llama-3.1-70B"),
+        ("models", "llama3 70b", "Meta-Llama-3.1-70B"),
+        ("models", "mistralai/Mixtral-8x7B-v0.1", "Mixtral-8x7B-v0.1"),
+        ("models", "DeepSeek-V3/R1", "DeepSeek-V3"),
+        ("networks", "dgx h100", "DGX-H100"),
+        ("process_nodes", "3nm", "3 nm"),
+        ("process_nodes", "N3", "3 nm"),
+    ],
+)
+def test_one_match_is_taken(catalog: Catalog, kind: str, written: str, name: str) -> None:
+    assert Spellings(catalog.tables[kind]).names(written) == [name]
+
+
+def test_every_name_and_alias_of_the_shipped_sheets_means_its_own_row(catalog: Catalog) -> None:
+    for kind in ("accelerators", "models", "networks", "process_nodes", "technology"):
+        spellings, table = Spellings(catalog.tables[kind]), catalog.tables[kind]
+        for name in set(table[table.schema.key.name].tolist()):
+            assert spellings.names(name) == [name]
+
+
+@pytest.mark.parametrize("written", ["Llama-31-70B", "3", "H10", "/", "-", "A100-"])
+def test_what_is_not_a_name_is_not_guessed(catalog: Catalog, written: str) -> None:
+    assert len(Spellings(catalog.tables["models"]).names(written)) == 0
+    assert len(Spellings(catalog.tables["accelerators"]).names(written)) != 1
+
+
+def test_what_was_taken_is_said_and_exact_names_are_not() -> None:
+    spelled = {**PLAN, "model": "meta-llama/Llama-3.1-70B", "accelerator": "H100", "network": "dgx h100"}
+    serving = {**spelled, "prompt length": 100, "output length": 10}
+    exact, taken = xlperf.evaluate([PLAN, spelled])["reason"].tolist()
+    served = xlperf.evaluate([serving])["reason"].tolist()[0]
+    words = "model meta-llama/Llama-3.1-70B taken as Meta-Llama-3.1-70B; accelerator H100 taken as H100-SXM-80GB; "
+    words += "network dgx h100 taken as DGX-H100"
+    assert "taken" not in exact
+    assert taken.startswith(words)
+    assert served.startswith(words)
+    (cell,) = Session().call("XLPERF_CHECK", [[list(row) for row in spelled.items()]])
+    assert cell == [taken]
+
+
+def test_several_matches_are_listed() -> None:
+    with pytest.raises(InputError) as caught:
+        xlperf.evaluate([{**PLAN, "accelerator": "A100", "model": "Llama-3.1"}])
+    assert [re.sub(r"^.*?: ", "", line) for line in str(caught.value).splitlines()] == [
+        'model "Llama-3.1" may be one of several; '
+        "write one of Meta-Llama-3.1-8B, Meta-Llama-3.1-70B, Meta-Llama-3.1-405B",
+        'accelerator "A100" may be one of several; write one of A100-SXM4-40GB, A100-SXM4-80GB, A100-PCIe-80GB',
+    ]
+
+
+def test_references_between_sheets_may_be_spelled_so_too(catalog: Catalog) -> None:
+    technology, prices = catalog.tables["technology"], catalog.tables["prices"]
+    nodes = np.array([name.replace(" ", "") for name in technology["process_node"].tolist()], dtype=object)
+    priced = np.where(prices["price"] == "H100-SXM-80GB", "h100", prices["price"])
+    spelled = catalog.with_tables(
+        [
+            Table("technology", {**technology.columns, "process_node": nodes}),
+            Table("prices", {**prices.columns, "price": priced}),
+        ]
+    )
+    assert spelled.tables["technology"]["process_node"].tolist() == technology["process_node"].tolist()
+    assert spelled.price_rows.tolist() == catalog.price_rows.tolist()
+    with pytest.raises(InputError, match='accelerator "a100" may be one of several; write one of A100-SXM4-40GB'):
+        catalog.with_tables([Table("prices", {**prices.columns, "price": np.where(priced == "h100", "a100", priced)})])

@@ -1,0 +1,123 @@
+"""``xlperf diagnose``: why a run is slower or faster than its plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from xlperf.cli.options import (
+    RESULTS,
+    Chosen,
+    Command,
+    InputFile,
+    bounds_options,
+    catalog_for,
+    catalog_option,
+    chosen_options,
+    examples,
+    read_one,
+    without_auto,
+)
+from xlperf.cli.output import deliver, parts, progress, say, wrote
+
+if TYPE_CHECKING:
+    from xlperf.explore.candidates import Bounds
+
+
+@click.command(
+    cls=Command,
+    short_help="Rank what would explain that a run is slower or faster than its plan.",
+    epilog=examples(
+        "xlperf diagnose study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --measured 'step time=20 s'",
+        "xlperf diagnose plans.csv --measured 'step time=38' --measured 'memory=61 GiB'",
+        "xlperf diagnose plans.csv --measured 'step time=38' --before 'step time=31'",
+        "xlperf diagnose plans.csv --measured 'tpot=25 ms' --measured 'ttft=900 ms' -o why.xlsx",
+    ),
+)
+@click.argument("plans", type=InputFile())
+@click.option(
+    "--measured",
+    "measured",
+    multiple=True,
+    metavar="'RESULT=NUMBER'",
+    help="What was measured, in the unit of the result or with one: step time, ttft, tpot, tokens per second, memory, "
+    "time optimizer ... May be repeated: each narrows the causes down. The waterfall is of the first. Without it: the "
+    "columns of the plan that are so named, measured step time (s) ...",
+)
+@click.option(
+    "--before",
+    "before",
+    multiple=True,
+    metavar="'RESULT=NUMBER'",
+    help="The same of a run before something changed: predictions are scaled to it, and their band is narrower.",
+)
+@click.option(
+    "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Number of explanations at the most."
+)
+@click.option("--all", "every", is_flag=True, help="Rank causes even where all that was measured is inside the band.")
+@chosen_options("the first")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=RESULTS,
+    help="Write .xlsx (with a waterfall), .csv or .parquet, or - for CSV on standard output, instead of a table.",
+)
+@bounds_options
+@catalog_option
+def diagnose(
+    plans: str,
+    measured: tuple[str, ...],
+    before: tuple[str, ...],
+    top: int,
+    every: bool,
+    chosen: Chosen,
+    output: str | None,
+    bounds: Bounds,
+    catalog: str | None,
+) -> None:
+    """Rank the changes of one plan of PLANS, one or two at a time, that would explain what was measured.
+
+    Tried are, among others, recomputation, sequence parallelism, interleaving, overlap, precision, graphs, attention
+    kernels, slow links and accelerators, power caps, host and data loading, imbalance of experts; of serving engines
+    also batch, prefix cache, KV cache and speculative decoding. Each has its predicted value, its probability (how
+    common it is, times how well it fits within the 80 % band of predictions) and what to look at or set. A
+    measurement inside the band needs no explanation.
+
+    Exit code 1 where nothing that is tried comes near the measurement.
+    """
+    from xlperf.explore.diagnose import diagnose as diagnosed
+    from xlperf.explore.diagnose import measured_of, read_measured
+
+    plan = read_one(plans, chosen)
+    readings = read_measured(plan.kind, measured, before) or measured_of(plan)
+    if not readings:
+        raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")
+    known = catalog_for(catalog, plans, [plan])
+    plan = without_auto(plan, known, bounds)
+    with progress(0, "variants of the plan") as done:
+        found = diagnosed(plan, known, readings, top, done, every)
+    for reading in found.readings:
+        say(reading.words, err=output is not None)
+    if not len(found.explanations):
+        if not found.inside:
+            say("no change that is tried comes near what was measured", err=True)
+            raise click.exceptions.Exit(1)
+        if output is None:
+            return
+    if output is not None and Path(output).suffix.lower() == ".xlsx":
+        from xlperf.workbook.diagnosis import write_diagnosis
+
+        write_diagnosis(output, found)
+        wrote(output, len(found.explanations), "explanation")
+        return
+    whole = parts(found.explanations)
+    deliver(output, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
+    if output is None:
+        for rank, advice in enumerate(found.explanations["advice"].tolist(), 1):
+            say(f"{rank}: {advice}")
+
+
+_AT_LENGTH = ("advice", "change")

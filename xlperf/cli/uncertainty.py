@@ -1,0 +1,108 @@
+"""Commands on what is not known for sure: ``uncertainty``."""
+
+from __future__ import annotations
+
+import click
+
+from xlperf.base.errors import Fault, InputError
+from xlperf.cli.options import (
+    Chosen,
+    Command,
+    InputFile,
+    catalog_for,
+    catalog_option,
+    chosen_options,
+    examples,
+    output_option,
+    read_chosen,
+    vary_line,
+    without_auto,
+)
+from xlperf.cli.output import is_workbook, parts, say, text_table, write_sheets, wrote
+
+
+@click.command(
+    cls=Command,
+    short_help="Say how sure a result is, which plan is likely better, and which input decides.",
+    epilog=examples(
+        "xlperf uncertainty plans.csv --result cost --vary 'prices.rental price=x0.7..x1..x1.5'",
+        "xlperf uncertainty plans.csv --result 'step time' --vary 'networks.link bandwidth=normal:x1:0.1' --sobol 1024",
+        "xlperf uncertainty plans.csv --result tpot --no-band --vary 'accelerators.memory bandwidth=3..3.5' -o u.xlsx",
+    ),
+)
+@click.argument("plans", type=InputFile())
+@click.option("--result", required=True, metavar="RESULT", help="Any in numbers, or cost, energy or throughput.")
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="COLUMN=RANGE",
+    help="An uncertain number of the plans, or of a catalog sheet for the rows that they name: 2..4 even, 2..3..4 "
+    "least, likeliest and largest, normal:3:0.2 mean and standard deviation, lognormal:3:0.1 median and standard "
+    "deviation of the logarithm; x before numbers makes them factors: x0.8..x1..x1.3, normal:x1:0.1. Values with "
+    "commas between are equally likely. May be repeated.",
+)
+@click.option(
+    "--band/--no-band", default=True, show_default=True, help="Draw times within the calibration's 80 % band."
+)
+@click.option("--draws", type=click.IntRange(min=1), default=10_000, show_default=True, help="Draws of each plan.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+@click.option(
+    "--sobol",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Base samples, a power of two, of the Sobol indices of each input (needs scipy); 0: none.",
+)
+@chosen_options("all")
+@output_option
+@catalog_option
+def uncertainty(
+    plans: str,
+    result: str,
+    vary: tuple[str, ...],
+    band: bool,
+    draws: int,
+    seed: int,
+    sobol: int,
+    chosen: Chosen,
+    output: str | None,
+    catalog: str | None,
+) -> None:
+    """Draw the uncertain inputs of PLANS and show the 5th, 50th and 95th percentile of a result.
+
+    All plans are drawn with the same inputs: the table says in which share of the draws each fits in memory, is the
+    best of all, and is better than the first. Times vary within the band of the calibration as well, together for
+    plans of one software and machine. A second table says what each input does by itself, from its
+    5th to its 95th percentile.
+
+    The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. Cells that say
+    auto are chosen once, for the inputs as they are in the sheets.
+    """
+    from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
+    from xlperf.explore.sweep import Sweep
+    from xlperf.explore.uncertainty import Uncertainty
+    from xlperf.explore.vary import read_variation
+
+    tables = read_chosen(plans, chosen)
+    if len(tables) > 1:
+        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
+    table = tables[0]
+    asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
+    if asked.auto:
+        raise InputError(Fault("--vary", f"{asked.auto[0]} is auto: write a range, or auto in the plans"))
+    if not vary and not band:
+        raise click.UsageError("nothing is uncertain: give --vary, as --vary 'prices.rental price=x0.7..x1.5'")
+    if sobol & (sobol - 1):
+        raise click.UsageError(f"--sobol takes a power of two, as 1024, got {sobol}")
+    known = catalog_for(catalog, plans, [table])
+    table = without_auto(table, known, {})
+    sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
+    study = Uncertainty(Sweep(table, known, asked.values, asked.varied, sampling), result, band)
+    summary, effects = parts(study.summary()), parts(study.effects(sobol))
+    if output is None:
+        say(*text_table(summary), "", *text_table(effects))
+    elif is_workbook(output):
+        write_sheets(output, [("uncertainty", summary), ("inputs", effects)])
+    else:
+        write_sheets(output, [("uncertainty", summary)])
+    if output is not None:
+        wrote(output, len(table), "plan")

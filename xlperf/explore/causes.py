@@ -1,0 +1,204 @@
+"""What may differ between a plan and the run that was measured: ``causes.csv``, and the plans that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.resources import rows
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import is_count, table_schema
+from xlperf.catalog.table import Table
+from xlperf.explore.vary import read_values
+
+NONE = -1
+PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermost tier", "outer tiers", "results"
+"""Where a change is made: the plan, rows of the catalog that it names, or the measured times themselves."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a plan or of what it runs on: a row of ``causes.csv`` with one of its values.
+
+    Attributes
+    ----------
+    cause, advice : str
+        What it is called, and what to look at or set.
+    sheet : str
+        ``plan``, ``accelerators``, ``innermost tier``, ``outer tiers`` or ``results``.
+    columns : tuple of str
+        Columns that change.
+    value : str
+        A value for each column with ``/`` between, ``-`` for blank; or a factor for all of them, as ``x0.9``.
+    prior : float
+        Probability before anything is measured; the values of a cause share its own.
+    """
+
+    cause: str
+    sheet: str
+    columns: tuple[str, ...]
+    value: str
+    prior: float
+    advice: str
+
+    @property
+    def factor(self) -> float:
+        """What numbers are multiplied by; NaN where values are set."""
+        return float(self.value[1:]) if self.value.startswith("x") else float("nan")
+
+    @property
+    def words(self) -> str:
+        """``recompute full``; ``outer tiers link bandwidth x0.5``."""
+        if self.value.startswith("x"):
+            named = "peak FLOP rates and clock rate" if len(self.columns) > 1 else self.columns[0].replace("_", " ")
+            place = "" if self.sheet in (PLAN, RESULTS) else f"{self.sheet} "
+            return f"{place}{named} {self.value}"
+        pairs = zip(self.columns, self.value.split("/"), strict=True)
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs if value != "-")
+
+
+@cache
+def changes(kind: str) -> tuple[Change, ...]:
+    """Every change that is tried for plans of a kind.
+
+    >>> next(change.words for change in changes("training") if change.cause == "full recomputation")
+    'recompute full'
+    """
+    found = []
+    for row in rows("explore/causes.csv"):
+        if row["plans"] in (kind, "both"):
+            values = row["values"].split()
+            columns, prior = tuple(row["columns"].split()), float(row["prior"]) / len(values)
+            found += [Change(row["cause"], row["sheet"], columns, value, prior, row["advice"]) for value in values]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Variants:
+    """All plans that differ from one by one or two changes.
+
+    Attributes
+    ----------
+    plan : Table
+        The plan as it is; one row.
+    tried : tuple of Change
+        What may change.
+    first, second : array of int
+        Positions in ``tried`` of the changes of each variant; -1 for none. The first variant has none at all.
+    """
+
+    plan: Table
+    tried: tuple[Change, ...]
+    first: np.ndarray
+    second: np.ndarray
+
+    @classmethod
+    def of(cls, plan: Table) -> Variants:
+        """Every change of the kind, and every pair of changes of two causes and of different columns."""
+        tried = changes(plan.kind)
+        singles = np.arange(len(tried))
+        one, other = np.triu_indices(len(tried), 1)
+        groups = {change: (change.cause, {(change.sheet, name) for name in change.columns}) for change in tried}
+        apart = np.array(
+            [
+                [groups[a][0] != groups[b][0] and not groups[a][1] & groups[b][1] for b in dict.fromkeys(tried)]
+                for a in dict.fromkeys(tried)
+            ]
+        )
+        kept = apart[one, other]
+        first = np.concatenate([[NONE], singles, one[kept]])
+        second = np.concatenate([[NONE], np.full(len(tried), NONE), other[kept]])
+        return cls(plan, tried, first, second)
+
+    def having(self, change: int) -> np.ndarray:
+        """Variants with a change."""
+        return np.asarray((self.first == change) | (self.second == change))
+
+    @cached_property
+    def time_factors(self) -> Array:
+        """What measured times are longer by, without any change of the plan."""
+        factors = np.ones(len(self.first))
+        for number, change in enumerate(self.tried):
+            if change.sheet == RESULTS:
+                factors[self.having(number)] *= change.factor
+        return factors
+
+    def evaluated_on(self, catalog: Catalog) -> tuple[Table, Catalog]:
+        """The variants as plans, and the catalog with the rows of changed accelerators and networks."""
+        columns = {name: np.repeat(values, len(self.first)) for name, values in self.plan.columns.items()}
+        for number, change in enumerate(self.tried):
+            if change.sheet == PLAN:
+                self._set(columns, change, self.having(number))
+        table = Table(self.plan.kind, columns, lambda _, column: self.plan.place(0, column))
+        accelerator = int(catalog.rows("accelerators", self.plan.text("accelerator"), self.plan, "accelerator")[0])
+        machines = catalog.tables["accelerators"]
+        network = str(self.plan.text("network")[0]) or str(machines.text("default_network")[accelerator])
+        tiers = catalog.network_tiers(network)
+        added = [machines, catalog.tables["networks"]]
+        linked = not np.isnan(machines.number("link_bandwidth")[accelerator])
+        own = (ACCELERATORS, INNERMOST) if linked else (ACCELERATORS,)
+        for place, column, rows_of, sheets in (
+            (0, "accelerator", np.array([accelerator]), own),
+            (1, "network", tiers, (INNERMOST, OUTER)),
+        ):
+            if not len(rows_of):
+                continue
+            words, tables = self._renamed(added[place], column, rows_of, sheets)
+            added[place] = tables
+            columns[column] = np.where(words == "", columns.get(column, np.full(len(words), "")), words).astype(object)
+        return table, catalog.with_tables(added)
+
+    def _set(self, columns: dict[str, np.ndarray], change: Change, rows_: np.ndarray) -> None:
+        schema = table_schema(self.plan.kind).by_name
+        if change.value.startswith("x"):
+            for name in change.columns:
+                if name in columns:
+                    changed = columns[name] * change.factor
+                    changed = np.maximum(np.round(changed), 1.0) if is_count(schema[name]) else changed
+                    columns[name] = np.where(rows_, changed, columns[name])
+            return
+        for name, text in zip(change.columns, change.value.split("/"), strict=True):
+            blank: float | str = "" if schema[name].is_text else float("nan")
+            value = blank if text == "-" else _plan_value(self.plan.kind, name, text)
+            before = columns.get(name, np.full(len(rows_), blank, dtype=object if schema[name].is_text else float))
+            columns[name] = np.where(rows_, value, before).astype(before.dtype)
+
+    def _renamed(
+        self, table: Table, column: str, rows_of: np.ndarray, sheets: Sequence[str]
+    ) -> tuple[np.ndarray, Table]:
+        """Name of the changed row that each variant uses, "" where it uses the row as it is; and the longer table."""
+        concerned = np.array([change.sheet in sheets for change in self.tried])
+        pairs = [
+            tuple(number for number in pair if number != NONE and concerned[number])
+            for pair in zip(self.first.tolist(), self.second.tolist(), strict=True)
+        ]
+        names = {pair: f"{table.text(column)[rows_of[0]]} #{pair}" for pair in dict.fromkeys(pairs) if pair}
+        repeated = table.take(np.concatenate([np.arange(len(table)), np.tile(rows_of, len(names))]))
+        columns, first = dict(repeated.columns), len(table)
+        for pair, name in names.items():
+            own = np.arange(first, first + len(rows_of))
+            columns[column] = columns[column].copy()
+            columns[column][own] = name
+            for change in (self.tried[number] for number in pair):
+                if change.sheet != ACCELERATORS:
+                    own_rows = own if column == "accelerator" else own[:1] if change.sheet == INNERMOST else own[1:]
+                else:
+                    own_rows = own
+                for changed in change.columns:
+                    if changed in columns:
+                        columns[changed] = columns[changed].copy()
+                        columns[changed][own_rows] *= change.factor
+            first += len(rows_of)
+        words = np.array([names.get(pair, "") for pair in pairs], dtype=object)
+        return words, replace(repeated, columns=columns)
+
+
+@cache
+def _plan_value(kind: str, name: str, text: str) -> float | str:
+    """A value of a plan column as ``causes.csv`` has it, in the unit used inside."""
+    value: float | str = read_values(kind, [(name, [text])], "causes.csv", from_text=True)[name][0]
+    return value

@@ -1,0 +1,326 @@
+"""Why a run is slower or faster than its plan: changes, one or two at a time, that would explain what was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import MEASURED, Column, table_schema, unit_of
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.tables import Progress
+from xlperf.explore.causes import NONE, Variants
+from xlperf.explore.objectives import LARGER, Objective, limit_of, objective_of
+
+BANDED = {"training": "step_time", "inference": "tpot"}
+"""Result with a band of its own, by kind of plan; rates and other whole times share it."""
+SPREADS = (
+    ("ttft|queue_time|prefill_time", 1.5),
+    ("memory", 1.12),
+    ("time_|decode_time", 1.25),
+)
+"""80 % of measurements of results without a band lie within this factor of predictions (sheet of validation; time_:
+heuristic, this work): pattern of the name, factor. [-]"""
+LEAST_SPREAD = 1.02
+"""Factor within which 80 % of repeated measurements lie: no band is narrower. [-]"""
+CANCELLED = 0.7
+"""Share of the error of a prediction (its logarithm) that stays in the ratio of two runs: heuristic, this work. [-]"""
+SMALL_PART = 0.01
+"""Share of the whole time below which the size of a part says nothing. [-]"""
+LARGE = 0.25
+"""Likelihood of a change that makes a plan too large for the memory it fitted in, over that of others. [-]"""
+_MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
+
+
+class Measured(NamedTuple):
+    """A result that was measured, in the unit used inside; ``before``: that of the run before the change, or NaN."""
+
+    objective: Objective
+    value: float
+    before: float = float("nan")
+
+    @property
+    def column(self) -> Column:
+        """Which result."""
+        return self.objective.column
+
+    def words(self, value: float) -> str:
+        """``step time 38.2 s``."""
+        unit = self.column.unit if self.column.unit not in ("", "-") else ""
+        shown = f"{value / unit_of(self.column).factor:.4g}"
+        return f"{self.column.name.replace('_', ' ')} {shown} {unit}".rstrip()
+
+
+def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -> list[Measured]:
+    """What was measured, from texts like ``step time=38 s``.
+
+    Parameters
+    ----------
+    kind : str
+        ``training`` or ``inference``.
+    texts : sequence of str
+        A result, ``=``, and a number with or without a unit.
+    before : sequence of str
+        The same of a run before the change.
+
+    Raises
+    ------
+    InputError
+        With every text that is none; where a result is given twice, or only before the change.
+    """
+    faults: list[Fault] = []
+    found: dict[str, dict[str, tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
+    for place, own in (("--measured", texts), ("--before", before)):
+        for text in own:
+            stated = _MEASURED.fullmatch(text)
+            try:
+                if stated is None:
+                    raise InputError(Fault(place, f'must be as "step time=38 s" or "memory=61 GiB", got "{text}"'))
+                limit = limit_of(kind, "{} <= {} {}".format(*stated.groups()), place)
+                if not limit.bound > 0.0:
+                    raise InputError(Fault(place, f'must be above 0, got "{text}"'))
+                if limit.column.name in found[place]:
+                    raise InputError(Fault(place, f"{limit.column.name.replace('_', ' ')} is given twice"))
+                found[place][limit.column.name] = objective_of(kind, limit.column.name), limit.bound
+            except InputError as error:
+                faults += error.faults
+    unmatched = [name for name in found["--before"] if name not in found["--measured"]]
+    faults += [Fault("--before", f"{name.replace('_', ' ')} is not among --measured") for name in unmatched]
+    if faults:
+        raise InputError(faults)
+    earlier = {name: value for name, (_, value) in found["--before"].items()}
+    nothing = float("nan")
+    return [Measured(own, value, earlier.get(name, nothing)) for name, (own, value) in found["--measured"].items()]
+
+
+def measured_of(plan: Table) -> list[Measured]:
+    """What the columns ``measured_step_time`` ... of one plan say."""
+    found = [(name.removeprefix(MEASURED), float(plan[name][0])) for name in plan.columns if name.startswith(MEASURED)]
+    return [Measured(objective_of(plan.kind, name), value) for name, value in found if value == value]
+
+
+class Reading(NamedTuple):
+    """One measured result beside what the plan predicts and the 80 % band, all in the unit used inside."""
+
+    measured: Measured
+    predicted: float
+    low: float
+    high: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measurement is in the band."""
+        return self.low <= self.measured.value <= self.high
+
+    @property
+    def words(self) -> str:
+        """The line that says how far the measurement is from the prediction."""
+        unit = unit_of(self.measured.column).factor
+        low, high = (f"{end / unit:.4g}" for end in (self.low, self.high))
+        gap = self.measured.value / self.predicted - 1.0
+        scaled = ", scaled to the run before" if self.measured.before == self.measured.before else ""
+        where = "inside the band" if self.inside else f"{gap:+.1%}, outside the band"
+        said = self.measured.words(self.measured.value), self.measured.words(self.predicted)
+        return f"measured {said[0]}; predicted {said[1]} (80 % band {low} to {high}{scaled}): {where}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Readings and ranked explanations.
+
+    Attributes
+    ----------
+    readings : tuple of Reading
+        What was measured, in the order given.
+    explanations : Table
+        ``diagnosis``: the most probable first; no rows where all readings are inside the band.
+    steps : Table
+        ``diagnosis_steps``: from the prediction to the measurement of the first reading, change by change.
+    """
+
+    readings: tuple[Reading, ...]
+    explanations: Table
+    steps: Table
+
+    @property
+    def inside(self) -> bool:
+        """Whether every measurement is in the band of its prediction."""
+        return all(reading.inside for reading in self.readings)
+
+
+def diagnose(
+    plan: Table,
+    catalog: Catalog,
+    measured: Sequence[Measured],
+    top: int = 10,
+    progress: Progress | None = None,
+    ranked: bool = False,
+) -> Diagnosis:
+    """Rank the changes that would explain what was measured.
+
+    Every change of ``causes.csv`` and every pair is evaluated in one call. The probability of an explanation is its
+    prior times the likelihood of the measurements: errors of predictions have a Laplace distribution whose 80 % are
+    the band. Values of one cause add up.
+
+    Parameters
+    ----------
+    plan : Table
+        One plan without ``auto``.
+    catalog : Catalog
+        What it refers to.
+    measured : sequence of Measured
+        At least one.
+    top : int
+        Explanations at the most.
+    progress : callable, optional
+        Called with the number of plans of each block that is done.
+    ranked : bool, default False
+        Whether changes are ranked although all measurements are inside the band.
+
+    Returns
+    -------
+    Diagnosis
+        Readings, explanations and steps.
+
+    Raises
+    ------
+    InputError
+        Where the plan is illegal, or lacks a result that was measured.
+    """
+    variants = Variants.of(plan)
+    table, changed = variants.evaluated_on(catalog)
+    results = evaluate(table, changed, progress)
+    predicted = np.stack([_predicted(variants, results, one) for one in measured])
+    for number, one in enumerate(measured):
+        if not predicted[number, 0] > 0.0:
+            why = str(results.text("reason")[0])
+            problem = f"the plan has no {one.column.name.replace('_', ' ')}{f': {why}' if why else ''}"
+            raise InputError(Fault(plan.place(0, "name"), problem))
+    spreads = np.stack([_spreads(plan.kind, results, one) for one in measured])
+    before = np.array([one.before for one in measured])[:, None]
+    scale = np.where(np.isnan(before), 1.0, before / predicted[:, :1])
+    widths = np.log(spreads) * np.where(np.isnan(before), 1.0, CANCELLED)[:, :, None]
+    widths = np.maximum(widths, np.log(LEAST_SPREAD))
+    predicted = predicted * scale
+    readings = tuple(
+        Reading(one, *(float(predicted[n, 0] * np.exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
+        for n, one in enumerate(measured)
+    )
+    if not ranked and all(reading.inside for reading in readings):
+        return Diagnosis(readings, _table("diagnosis", []), _table("diagnosis_steps", []))
+    weights = _weights(variants, results, predicted, widths, measured)
+    found = _ranked(variants, weights)[:top]
+    lines = [_line(variants, rank, one, predicted, measured) for rank, one in enumerate(found, 1)]
+    steps = _steps(variants, found[0][0], predicted[0], measured[0]) if found else []
+    return Diagnosis(readings, _table("diagnosis", lines), _table("diagnosis_steps", steps))
+
+
+def _predicted(variants: Variants, results: Table, one: Measured) -> Array:
+    """A result of the variants, longer by what their changes add to measured times."""
+    values = results.number(one.column.name)
+    name = one.column.name
+    if name in LARGER and name not in ("max_batch_size", "batch_at_targets", "running_batch"):
+        return values / variants.time_factors
+    whole = unit_of(one.column).dimension == "s" and not name.startswith("time_")
+    return values * variants.time_factors if whole else values
+
+
+def _spreads(kind: str, results: Table, one: Measured) -> Array:
+    """Factors from predictions down and up to the ends of the 80 % band, (variants, 2)."""
+    name = one.column.name
+    for pattern, factor in SPREADS:
+        if re.match(pattern, name):
+            return np.full((len(results), 2), factor)
+    base = BANDED[kind]
+    value = results.number(base)
+    down, up = value / results.number(f"{base}_low"), results.number(f"{base}_high") / value
+    ends = (up, down) if one.objective.larger else (down, up)
+    return np.asarray(np.nan_to_num(np.stack(ends, axis=-1), nan=SPREADS[1][1]))
+
+
+def _weights(
+    variants: Variants, results: Table, predicted: Array, widths: Array, measured: Sequence[Measured]
+) -> Array:
+    """Prior times likelihood of each variant; 0 where it is illegal, or one of its changes alters nothing."""
+    whole = SMALL_PART * results.number(BANDED[results.kind.removesuffix("_results")])[0]
+    weights = np.array([change.prior for change in variants.tried] + [1.0])
+    found = weights[variants.first] * weights[variants.second]
+    for number, one in enumerate(measured):
+        floor = whole if one.column.name.startswith("time_") else 0.0
+        gap = np.log((one.value + floor) / (predicted[number] + floor))
+        width = np.where(gap < 0.0, widths[number, :, 0], widths[number, :, 1])
+        found = found * np.exp(-np.log(5.0) * np.abs(gap) / width)
+    fits = results.number("fits") == 1.0
+    found = np.where(fits | ~fits[0], found, LARGE * found)
+    single = np.searchsorted(variants.first[1 : len(variants.tried) + 1], np.arange(len(variants.tried))) + 1
+    for member in (variants.first, variants.second):
+        other = np.where(member == variants.first, variants.second, variants.first)
+        without = np.where(other == NONE, 0, single[other])
+        alike = np.abs(predicted - predicted[:, without]) <= 1e-3 * np.abs(predicted[:, without])
+        same = np.all(alike, axis=0) & (member != NONE)
+        found = np.where(same, 0.0, found)
+    found[0] = 0.0
+    return np.asarray(np.nan_to_num(found))
+
+
+def _ranked(variants: Variants, weights: Array) -> list[tuple[int, float]]:
+    """The likeliest variant of each cause or pair of causes, and the probability of all its values together."""
+    sums: dict[tuple[str, ...], float] = {}
+    best: dict[tuple[str, ...], int] = {}
+    for row in np.flatnonzero(weights > 0.0).tolist():
+        key = tuple(sorted(variants.tried[n].cause for n in (variants.first[row], variants.second[row]) if n != NONE))
+        sums[key] = sums.get(key, 0.0) + float(weights[row])
+        if key not in best or weights[row] > weights[best[key]]:
+            best[key] = row
+    total = sum(sums.values())
+    order = sorted(sums, key=lambda key: -sums[key])
+    return [(best[key], sums[key] / total) for key in order]
+
+
+def _line(
+    variants: Variants, rank: int, found: tuple[int, float], predicted: Array, measured: Sequence[Measured]
+) -> dict[str, object]:
+    row, probability = found
+    made = [variants.tried[number] for number in (variants.first[row], variants.second[row]) if number != NONE]
+    return {
+        "rank": float(rank),
+        "cause": " + ".join(change.cause for change in made),
+        "change": "; ".join(change.words for change in made),
+        "predicted": ", ".join(one.words(float(predicted[n, row])) for n, one in enumerate(measured)),
+        "remainder": measured[0].value / float(predicted[0, row]) - 1.0,
+        "probability": probability,
+        "advice": "; ".join(change.advice for change in made),
+    }
+
+
+def _steps(variants: Variants, row: int, predicted: Array, one: Measured) -> list[dict[str, object]]:
+    """From the prediction of the plan to the measurement: the larger change first, then what remains."""
+    unit = unit_of(one.column).factor
+    made = [number for number in (variants.first[row], variants.second[row]) if number != NONE]
+    made.sort(key=lambda number: -abs(float(predicted[1 + number] - predicted[0])))
+    at = [float(predicted[0]), *([float(predicted[1 + made[0]])] if len(made) > 1 else []), float(predicted[row])]
+    points = [value / unit for value in [*at, one.value]]
+    words = [*(variants.tried[number].cause for number in made), "not explained"]
+    lines: list[dict[str, object]] = [{"step": "predicted", "value": points[0], "difference": points[0]}]
+    for name, start, end in zip(words, points[:-1], points[1:], strict=True):
+        lines.append({"step": name, "value": end, "difference": end - start})
+    lines.append({"step": "measured", "value": points[-1], "difference": points[-1]})
+    return [{**line, "result": one.column.header} for line in lines]
+
+
+def _table(kind: str, lines: Sequence[dict[str, object]]) -> Table:
+    columns = table_schema(kind).columns
+    return Table(
+        kind,
+        {
+            one.name: np.array([line[one.name] for line in lines], dtype=object if one.is_text else np.float64)
+            for one in columns
+        },
+    )
