@@ -17,6 +17,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, results_of, table_schema
 from xlperf.engine import evaluate
+from xlperf.engine.devices import evaluate_devices
 from xlperf.explore.forms import evaluate_forms
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.live import Live
@@ -163,18 +164,53 @@ def test_a_run_that_does_not_fit_says_so(catalog: Catalog) -> None:
     assert np.isnan(found["run_time"]) and "on 4 accelerators: needs" in found["answer"]
 
 
+# --- Build a chip
+
+CHIP = {"technology": "3 nm", "core": "Blackwell SM", "num dies": 2.0, "die area": 800.0, "power budget": 1400.0,
+        "memory": "HBM4", "link": "NVLink 5", "package": "CoWoS-L", "model": "Meta-Llama-3.1-70B",
+        "prompt length": 2000.0, "output length": 500.0}  # fmt: skip
+
+
+def test_a_chip_is_the_device_of_its_budgets(catalog: Catalog) -> None:
+    found = answered(catalog, "chip", **CHIP)
+    own = ("technology", "core", "num dies", "die area", "power budget", "memory", "link", "package")
+    row = {"device": "d", **{name: CHIP[name] for name in own}}
+    device = evaluate_devices(table_from_rows("devices", list(row), [list(row.values())]), catalog)
+    for name in ("unit_cost", "capex", "memory_capacity", "memory_bandwidth", "peak_flop_rate_fp8", "memory_stacks"):
+        assert device.number(name)[0] == pytest.approx(found[name], rel=1e-12)
+    parts = [value for name, value in found.items() if name.startswith("cost_")]
+    assert len(parts) == 8 and sum(parts) == pytest.approx(found["unit_cost"])
+
+
+def test_stacks_asked_for_are_what_it_has_where_they_have_room(catalog: Catalog) -> None:
+    for stacks in (4.0, 6.0):
+        assert answered(catalog, "chip", **CHIP, **{"memory stacks": stacks})["memory_stacks"] == stacks
+    many = answered(catalog, "chip", **CHIP, **{"memory stacks": 40.0})
+    assert many["memory_stacks"] < 40.0 and "40 stacks asked for" in many["limited_by"]
+
+
+def test_an_accelerator_in_the_place_of_the_chip_is_that_of_the_catalog(catalog: Catalog) -> None:
+    found = answered(catalog, "chip", **CHIP, accelerator="H200-SXM-141GB")
+    sold = answered(catalog, "serve", **{**ASKED, "ttft target": None})
+    each = "tokens_per_second_per_accelerator"
+    assert found[each] == pytest.approx(sold[each])
+    assert found[each] * 1000.0 / found["capex"] == pytest.approx(found["tokens_per_thousand_dollars"])
+
+
 # --- cells
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_a_wrong_name_is_one_line_on_top(session: Session, kind: str) -> None:
+    forms = {"train": RUN, "chip": CHIP}
     card = [["MODEL", None], ["model", "DeepSek-V3"], ["accelerator", "H200-SXM-141GB"], ["users", 10.0],
             ["prompt length", 10.0], ["output length", 10.0]] if kind == "serve" else [
-        ["model", "DeepSek-V3"], *([name, value] for name, value in RUN.items() if name != "model")]  # fmt: skip
+        ["model", "DeepSek-V3"], *([name, value] for name, value in forms[kind].items() if name != "model"),
+    ]  # fmt: skip
     (line,), *_ = session.call(f"XLPERF_{kind.upper()}", [card])
     assert line.startswith("No answer: ")
     assert "\n" not in line and "DeepSeek-V3" in line and len(line) < 220
-    ((number,),) = session.call(f"XLPERF_{kind.upper()}", [card, "accelerators"])
+    ((number,),) = session.call(f"XLPERF_{kind.upper()}", [card, "unit cost" if kind == "chip" else "accelerators"])
     assert isinstance(number, CellError)
 
 

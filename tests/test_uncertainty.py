@@ -13,6 +13,7 @@ from conftest import csv_rows
 from openpyxl import load_workbook
 from test_solve import TRAIN, table, varied
 
+from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column, unit_of
@@ -148,3 +149,17 @@ def test_the_command_shows_and_writes_both_tables(tmp_path: Path, command: Calla
     assert (nothing.code, "nothing is uncertain: give --vary" in nothing.err) == (2, True)
     odd = command(*ask, "--sobol", 100)
     assert (odd.code, "--sobol takes a power of two" in odd.err) == (2, True)
+
+
+def test_the_worksheet_function_spills_percentiles_of_each_plan(catalog: Catalog) -> None:
+    plans = [list(TRAIN), list(TRAIN.values()), list(OTHER.values())]
+    ranges = [["prices.rental price", "x0.7..x1..x1.5"], ["global batch size", 96.0]]
+    block = Session().call("XLPERF_MONTE_CARLO", [plans, "cost", ranges])
+    assert list(block[0])[:4] == ["plan", "result", "median inputs", "mean"]
+    assert [row[0] for row in block[1:]] == ["a", "b"]
+    own = study(catalog, ("prices.rental price=x0.7..x1..x1.5", "global batch size=96"), band=True, number=10_000)
+    assert block[1][4:7] == [float(own.summary()[name][0]) for name in ("p5", "p50", "p95")]
+    alone = Session().call("XLPERF_MONTE_CARLO", [plans[:2]])
+    assert alone[1][4] < alone[1][5] < alone[1][6]
+    wrong = Session().call("XLPERF_MONTE_CARLO", [plans[:2], "cost", [["prices.rental price", "normal:2"]]])
+    assert "normal:mean:deviation" in str(wrong[0][0])

@@ -499,6 +499,24 @@ def _frontier(session: Session, _: Function, given: Given) -> Block:
     return _side_by_side(columns, cells)
 
 
+def _uncertainty(session: Session, _: Function, given: Given) -> Block:
+    from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
+    from xlperf.explore.sweep import Sweep
+    from xlperf.explore.uncertainty import DRAWS, Uncertainty
+    from xlperf.explore.vary import read_variation
+
+    catalog = given["catalog"][1]
+    plans = session.engine.resolve(read_plans_of(given["rows"]), catalog)
+    lines = [(str(name), [str(cell) for cell in cells]) for name, cells in given["vary"]]
+    asked = read_variation(plans.kind, lines, "vary")
+    if asked.auto:
+        raise FunctionError("#VALUE!", f"{asked.auto[0]} is auto: write a range, or auto in the plans")
+    sampling = Sampling(DRAWS, LATIN_HYPERCUBE)
+    found = Uncertainty(Sweep(plans, catalog, asked.values, asked.varied, sampling), given["text"] or "cost").summary()
+    columns = [column for column in found.schema.columns if column.name in found]
+    return _side_by_side(columns, [shown_column(found, column.name) for column in columns])
+
+
 def _check(session: Session, function: Function, given: Given) -> Block:
     found = given["plan or table"]
     if isinstance(found, Plans):
@@ -554,6 +572,7 @@ ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
     "search": _search,
     "frontier": _frontier,
     "diagnosis": _diagnosis,
+    "uncertainty": _uncertainty,
     "check": _check,
 }
 """What answers a function, by its answer in the registry; an equation is computed from its arguments in order."""

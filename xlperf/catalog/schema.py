@@ -26,7 +26,7 @@ EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
 MEASURED, ERROR = "measured_", "error_"
 """What the names of columns start with that plans have for measured results, and results for their errors."""
-FORMS = ("serve", "train")
+FORMS = ("serve", "train", "chip")
 """Forms of the front sheets: a question, answered by a search over plans or devices."""
 AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
     "training": (
@@ -68,6 +68,7 @@ AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
         "prefill_expert_parallel",
         "prefill_data_parallel_attention",
     ),
+    "chip": ("power_budget", "memory_stacks"),
     "train": (
         "num_accelerators",
         "deadline",

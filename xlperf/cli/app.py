@@ -19,13 +19,14 @@ from xlperf.base.errors import HostError, InputError
 from xlperf.cli.cost import cost
 from xlperf.cli.diagnose import diagnose
 from xlperf.cli.hardware import device, optimise, time
+from xlperf.cli.launch import launch, plan
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.rows import accelerator, model
 from xlperf.cli.search import search, solve, sweep
 from xlperf.cli.sheets import check, install, new, show, uninstall
-from xlperf.cli.uncertainty import uncertainty
+from xlperf.cli.uncertainty import uncertainty, worth
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -67,12 +68,15 @@ for _command in (
     optimise,
     explain,
     diagnose,
+    launch,
+    plan,
     time,
     frontier,
     search,
     sweep,
     solve,
     uncertainty,
+    worth,
     new,
     model,
     accelerator,

@@ -87,7 +87,7 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
         return
     if length:
         start = time.monotonic()
-        with click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True) as bar:
+        with click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True, show_percent=True) as bar:
 
             def advanced(done: int) -> None:
                 rate = (bar.pos + done) / max(time.monotonic() - start, 1e-3)

@@ -1,6 +1,8 @@
-"""Commands on what is not known for sure: ``uncertainty``."""
+"""Commands on what decides: ``uncertainty`` of results, and what a change is ``worth``."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +11,7 @@ from xlperf.cli.options import (
     Chosen,
     Command,
     InputFile,
+    bounds_options,
     catalog_for,
     catalog_option,
     chosen_options,
@@ -18,7 +21,11 @@ from xlperf.cli.options import (
     vary_line,
     without_auto,
 )
-from xlperf.cli.output import is_workbook, parts, say, text_table, write_sheets, wrote
+from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
+
+if TYPE_CHECKING:
+    from xlperf.catalog.table import Table
+    from xlperf.explore.candidates import Bounds
 
 
 @click.command(
@@ -82,10 +89,7 @@ def uncertainty(
     from xlperf.explore.uncertainty import Uncertainty
     from xlperf.explore.vary import read_variation
 
-    tables = read_chosen(plans, chosen)
-    if len(tables) > 1:
-        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
-    table = tables[0]
+    table = _of_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
     if asked.auto:
         raise InputError(Fault("--vary", f"{asked.auto[0]} is auto: write a range, or auto in the plans"))
@@ -106,3 +110,76 @@ def uncertainty(
         write_sheets(output, [("uncertainty", summary)])
     if output is not None:
         wrote(output, len(table), "plan")
+
+
+@click.command(
+    cls=Command,
+    short_help="Say what one more TB/s, GiB, TFLOP/s, GB/s or ms of target is worth per accelerator and month.",
+    epilog=examples(
+        "xlperf worth plans.csv                                 one per cent more of each, one plan after the other",
+        "xlperf worth plans.csv --mapping --name 'my plan'      with the mapping chosen anew",
+        "xlperf worth plans.csv --vary 'accelerators.memory capacity=x1.25,x1.5,x2' --limit 'ttft<=500'",
+    ),
+)
+@click.argument("plans", type=InputFile())
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="COLUMN=VALUES",
+    help="A number of the plans or of a catalog sheet and what it changes to, as 'accelerators.memory bandwidth=x1.1'. "
+    "May be repeated. Default: 1 % more memory bandwidth, memory, peak rate, link bandwidth and targets.",
+)
+@click.option("--limit", "limits", multiple=True, metavar="'RESULT<=NUMBER'", help="As of xlperf search.")
+@click.option("--mapping", is_flag=True, help="Choose the whole mapping anew, as xlperf search does.")
+@chosen_options("all")
+@output_option
+@bounds_options
+@catalog_option
+def worth(
+    plans: str,
+    vary: tuple[str, ...],
+    limits: tuple[str, ...],
+    mapping: bool,
+    chosen: Chosen,
+    output: str | None,
+    bounds: Bounds,
+    catalog: str | None,
+) -> None:
+    """Show what more of a number is worth for each of PLANS, in USD per unit, accelerator and month.
+
+    With more of it a token costs less; the accelerator may then cost so much more that a token costs as before. Cells
+    that say auto are chosen anew before and after, for the least cost per token. 0 is exact: the best plan does not use
+    more of it. Blank: no plan fits and keeps the limits.
+    """
+    from xlperf.explore.candidates import with_mapping
+    from xlperf.explore.objectives import limits_of
+    from xlperf.explore.search import stacked
+    from xlperf.explore.vary import Varied, read_variation
+    from xlperf.explore.worth import usual_changes
+    from xlperf.explore.worth import worth as worth_of
+
+    table = _of_one_kind(plans, chosen)
+    asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
+    texts = [name for name in (*asked.auto, *asked.values) if table.schema.by_name[name].kind != "number"]
+    if asked.auto or texts or any(one.shape for one in asked.varied):
+        raise InputError(
+            Fault("--vary", "what a change is worth takes numbers, as 'accelerators.memory bandwidth=x1.1'")
+        )
+    kept = limits_of(table.kind, limits, "--limit")
+    known = catalog_for(catalog, plans, [table])
+    changes = [Varied(table.kind, name, values, False) for name, values in asked.values.items()]
+    changes += asked.varied
+    found = []
+    with progress(0, "plans tried") as done:
+        for index in range(len(table)):
+            one = table.take([index])
+            one = with_mapping(one) if mapping else one
+            found.append(worth_of(one, known, changes or usual_changes(one, known), kept, done, **bounds))
+    deliver(output, "worth", parts(stacked(found)), "change")
+
+
+def _of_one_kind(plans: str, chosen: Chosen) -> Table:
+    tables = read_chosen(plans, chosen)
+    if len(tables) > 1:
+        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
+    return tables[0]

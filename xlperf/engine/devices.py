@@ -140,15 +140,9 @@ def _costs(
     from xlperf.equations.cost.designs import fits_reticle
     from xlperf.equations.cost.tco import system_price
 
-    made, packages = derived.chiplet, devices.text("package")
+    designs = _designs(devices, technologies, derived)
+    made, packages, node, base_node = derived.chiplet, *(designs.text(n) for n in ("package", "node", "base_node"))
     based = made["num_base_dies"] > 0.0
-    node = technologies.compute.process_node
-    base_node = np.where(based, technologies.base.process_node, "").astype(object)
-    designs = Table(
-        "chiplets",
-        {"chiplet": devices.text("device"), "package": packages, "node": node, "base_node": base_node, **made},
-        devices.place,
-    )
     node_rows, base_rows = (catalog.known_rows("process_nodes", names) for names in (node, base_node))
     priced = (packages != "") & (catalog.known_rows("packages", packages) >= 0) & ~np.isnan(made["memory_price"])
     priced &= (node_rows >= 0) & (~based | (base_rows >= 0))
@@ -167,6 +161,37 @@ def _costs(
         Remark((packages != "") & ~priced, "its package, process node or memory has no price: no cost"),
     ]
     return unit_cost, capex, unpriced
+
+
+def _designs(devices: Table, technologies: Technologies, derived: DerivedDevice) -> Table:
+    """Rows of the sheet ``chiplets`` that devices are, with their package."""
+    made, node = derived.chiplet, technologies.compute.process_node
+    base_node = np.where(made["num_base_dies"] > 0.0, technologies.base.process_node, "").astype(object)
+    names = {"chiplet": devices.text("device"), "package": devices.text("package"), "node": node}
+    return Table("chiplets", {**names, "base_node": base_node, **made}, devices.place)
+
+
+def device_cost_parts(devices: Table, catalog: Catalog) -> Table | None:
+    """Parts of the cost of devices, as of rows of the sheet ``chiplets``.
+
+    Parameters
+    ----------
+    devices : Table
+        Rows of kind ``devices`` that can be built.
+    catalog : Catalog
+        As for :func:`evaluate_devices`.
+
+    Returns
+    -------
+    Table or None
+        ``chiplets_results``; none where :func:`evaluate_devices` knows no cost of one of them.
+    """
+    from xlperf.engine.designs import evaluate_designs
+
+    if np.isnan(evaluate_devices(devices, catalog).number("unit_cost")).any():
+        return None
+    technologies, _ = _technologies(devices, catalog, strict=True)
+    return evaluate_designs(_designs(devices, technologies, derived_device(columns_of(devices), technologies)), catalog)
 
 
 def accelerators_of(catalog: Catalog) -> Accelerators:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, divide, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -31,7 +31,16 @@ from xlperf.engine.notes import (
     rounded_down,
     unpriced_notes,
 )
-from xlperf.equations.cost.tokens import ALL_IN, Terms, mean_terms, split_costs, token_costs
+from xlperf.equations.cost.tokens import (
+    ALL_IN,
+    Terms,
+    energy_per_token,
+    mean_terms,
+    pool_mean,
+    power_of_states,
+    split_costs,
+    token_costs,
+)
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
@@ -73,10 +82,18 @@ _BESIDE_OTHERS = (
     "serving_experts",
     "attention_latent",
     "linear_attention",
+    "power",
 )
 _MODES = ("static", "continuous", "disaggregated")
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 _BANDS = ("serving_band", "capacity_band")
+_POWER = "power"
+_STATES = {
+    "decode": ("time_matrix", "time_attention", "time_vector"),
+    "message": ("time_communication",),
+    "host": ("time_overhead",),
+}
+"""States of an accelerator and the parts of a decode step in which it is in them."""
 _SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
 
 
@@ -86,6 +103,7 @@ class ServingSetting:
 
     deployment: Deployment
     bands: Mapping[str, Mapping[str, Array]]
+    power: Mapping[str, Array]
     extrapolated: list[tuple[str, np.ndarray]]
     remarks: list[Remark]
     max_sequence_length: Array
@@ -103,6 +121,7 @@ class ServingSetting:
         return ServingSetting(
             self.deployment.take(rows),
             {family: {name: v[rows] for name, v in constants.items()} for family, constants in self.bands.items()},
+            {name: values[rows] for name, values in self.power.items()},
             [(family, far[rows]) for family, far in self.extrapolated],
             [remark.take(rows) for remark in self.remarks],
             self.max_sequence_length[rows],
@@ -134,7 +153,7 @@ def _constants(
         (("serving_experts",) if architecture.experts else (), joined.keys_named(plan.stored_in_table)),
         (_ATTENTION[architecture.latent_attention], joined.keys_for(plan.attention_in_table)),
         (_LINEAR if architecture.linear_attention else (), joined.keys),
-        (_SOFTWARE, joined.keys),
+        ((*_SOFTWARE, _POWER), joined.keys),
     ):
         for family in families:
             found[family], far = calibration.constants_of(family, keys)
@@ -173,6 +192,7 @@ def serving_setting(
     joined = join(plans, catalog, named)
     constants, extrapolated = _constants(catalog.calibration, joined, plan, architecture)
     bands = {family: constants.pop(family) for family in _BANDS}
+    power = constants.pop(_POWER)
     kernels, software = engine_constants(constants, architecture)
     peak = joined.peak_for(plan.attention_in_table)
     deployment = Deployment(
@@ -188,7 +208,7 @@ def serving_setting(
         architecture,
     )
     facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented
-    return ServingSetting(deployment, bands, extrapolated, joined.rules, *facts)
+    return ServingSetting(deployment, bands, power, extrapolated, joined.rules, *facts)
 
 
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
@@ -317,6 +337,7 @@ def _reported(
     results["tpot_low"], results["tpot_high"] = results["tpot"] * low, results["tpot"] * high
     results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
     results |= _costs(served, results)
+    results |= _power(served, results)
     bound = np.full(len(illegal), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word
@@ -370,6 +391,26 @@ def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
         **split_costs(decoding, prefilling, share, whole, rate, *lengths),
         "accelerator_hour_cost": terms.cost_rate,
     }
+
+
+def _power(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
+    """Mean power of an accelerator, and the energy of a token at it; at a low rate of arrivals it is idle meanwhile."""
+    decoding, prefilling = served.setting, served.prefilling or served.setting
+    constants = {name: values[:, 0] for name, values in decoding.power.items()}
+    names = [(state, name) for state, parts in _STATES.items() for name in parts]
+    times = np.stack([results[name] for _, name in names], axis=-1)
+    shares = np.stack([constants[f"{state}_share"] for state, _ in names], axis=-1)
+    decode = divide(total(shares * times), total(times))
+    busy = np.where(np.isnan(served.stated.request_rate), 1.0, np.minimum(results["running_batch"], 1.0))
+    limits = [each.deployment.device.thermal_design_power[:, 0] for each in (decoding, prefilling)]
+    others = prefilling.power
+    power = pool_mean(
+        power_of_states(limits[0], constants["idle_share"], busy * decode),
+        power_of_states(limits[1], others["idle_share"][:, 0], busy * others["compute_share"][:, 0]),
+        results["prefill_share"],
+    )
+    energy = energy_per_token(power, served.stated.num_accelerators, results["tokens_per_second"])
+    return {"accelerator_power": power, "accelerator_energy_per_token": energy}
 
 
 def _pool_prices(decoding: ServingSetting, prefilling: ServingSetting | None) -> dict[str, tuple[np.ndarray, Array]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
+from xlperf.base.arrays import Array, some, total
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -22,7 +22,7 @@ from xlperf.engine.join import (
 )
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
 from xlperf.equations.cost.tco import carbon_of_energy
-from xlperf.equations.cost.tokens import ALL_IN, run_cost, token_costs
+from xlperf.equations.cost.tokens import ALL_IN, energy_per_token, power_of_states, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -46,6 +46,18 @@ RUN_COLUMNS = (
     "run_carbon",
 )
 """Results of whole runs, for plans that say how many tokens they train on."""
+_STATES = {
+    "compute": ("time_forward", "time_backward", "time_recompute", "time_optimizer"),
+    "message": (
+        "time_tensor_parallel",
+        "time_context_parallel",
+        "time_expert_parallel",
+        "time_pipeline_communication",
+        "time_data_parallel",
+    ),
+    "host": ("time_overhead",),
+}
+"""States of an accelerator and the parts of a step in which it is in them; else, in the bubble, it is idle."""
 _SOFTWARE = ("training_software", "training_memory", "training_calls", "training_band")
 
 
@@ -108,6 +120,7 @@ def constants_of(
         look_up(family, family, joined.wide_keys)
     for family in _SOFTWARE:
         look_up(family, family, joined.keys)
+    found["power"], _ = calibration.constants_of("power", joined.keys)
     return found, extrapolated
 
 
@@ -217,6 +230,17 @@ def _run_results(plan: TrainingPlan, joined: Joined, step_time: Array) -> dict[s
     }
 
 
+def _power(setting: Setting, results: Mapping[str, Array]) -> dict[str, Array]:
+    """Mean power of an accelerator over a step, and the energy of a token at it."""
+    constants = {name: values[:, 0] for name, values in setting.constants["power"].items()}
+    drawn = [constants[f"{state}_share"] * results[name] for state, names in _STATES.items() for name in names]
+    active = total(np.stack(drawn, axis=-1))
+    limit = setting.device.thermal_design_power[:, 0]
+    power = power_of_states(limit, constants["idle_share"], active / results["step_time"])
+    energy = energy_per_token(power, setting.plan.num_accelerators, results["tokens_per_second"])
+    return {"accelerator_power": power, "accelerator_energy_per_token": energy}
+
+
 def _physical_results(setting: Setting, joined: Joined) -> dict[str, Array]:
     """Every number of a block of plans, legal or not, but what is said in words."""
     plan, band, terms = setting.plan, setting.constants["training_band"], joined.terms
@@ -232,6 +256,7 @@ def _physical_results(setting: Setting, joined: Joined) -> dict[str, Array]:
         "memory_capacity": capacity,
         "fits": np.where(reserved <= capacity, 1.0, 0.0),
         **token_costs(terms, plan.num_accelerators, results["tokens_per_second"], ALL_IN["training"]),
+        **_power(setting, results),
         "accelerator_hour_cost": terms.cost_rate,
         "step_cost": run_cost(terms.cost_rate, plan.num_accelerators, time),
         **_run_results(plan, joined, time),

@@ -20,10 +20,11 @@ Answer = dict[str, Any]
 
 @cache
 def _solvers() -> Mapping[str, Callable[[Table, Catalog], Answer]]:
+    from xlperf.explore.chip import chip_answer
     from xlperf.explore.serve import serve_answer
     from xlperf.explore.train import train_answer
 
-    return {"serve": serve_answer, "train": train_answer}
+    return {"serve": serve_answer, "train": train_answer, "chip": chip_answer}
 
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:

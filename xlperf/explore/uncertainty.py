@@ -16,6 +16,8 @@ from xlperf.explore.samples import RANDOM, Sampling, normal_scores, uniforms
 from xlperf.explore.sweep import BLOCK, Sweep
 
 BAND = "calibration band"
+DRAWS = 10_000
+"""Draws of each plan by default. [-]"""
 PERCENTILES = (5.0, 50.0, 95.0)
 _BANDED = {"training": "step_time", "inference": "tpot"}
 _DECILE = 1.2815515655446004

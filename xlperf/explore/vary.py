@@ -312,7 +312,7 @@ def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Vari
     tables: dict[str, Table] = {}
     for varied, value in changes:
         table = tables.get(varied.sheet, catalog.tables[varied.sheet])
-        rows = _rows(catalog, plans, varied)
+        rows = sheet_rows(catalog, plans, varied)
         values = table.number(varied.name).copy()
         values[rows] = values[rows] * value if varied.factors else value
         if np.isnan(values[rows]).any():
@@ -322,7 +322,7 @@ def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Vari
     return catalog.with_tables(list(tables.values()))
 
 
-def _rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
+def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     """Rows of a sheet that plans name."""
     if varied.sheet == "models":
         return catalog.rows("models", plans.text("model"), plans, "model")

@@ -21,7 +21,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
-from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, schema, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
@@ -101,7 +101,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
     tco_sheet(book, full, results, formulas)
     checks_sheet(book, full, results, formulas)
-    if len(full["models"]) and len(full["accelerators"]):
+    if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *TECHNOLOGY_TABLES)):
         question_sheets(book, full, _catalog(full) if values else None, formulas)
     book.properties.creator = "xlperf"
     book.properties.title = "xlperf"

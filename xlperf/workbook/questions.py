@@ -9,6 +9,8 @@ from openpyxl.styles import Font
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.workbook.chip_sheet import OTHERS as SOLD
+from xlperf.workbook.chip_sheet import chip_sheet
 from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.question_look import FACE, GREY, NUMBERS, SHEETS
@@ -42,6 +44,7 @@ def question_sheets(
     fronts = [workbook.create_sheet(name, place) for place, name in enumerate(SHEETS)]
     serve_sheet(fronts[0], numbers[0], live, others)
     train_sheet(fronts[1], numbers[1], live)
+    chip_sheet(fronts[2], numbers[2], live, [name for name in SOLD if name in known])
     for data in numbers:
         data.sheet_properties.tabColor = GREY
         for row in data.iter_rows():

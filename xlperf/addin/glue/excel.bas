@@ -35,9 +35,12 @@ Private Function CellsOf(Optional ByRef Given As Variant) As Variant
 End Function
 
 Private Function ValuesOf(ByVal Area As Object) As Variant
-    ' Without formats: a number is a number in Currency and date cells too
+    ' Without formats: a number is a number in Currency and date cells too; of whole columns the used part
+    Dim Last As Long
     If Area.Areas.Count > 1 Then Err.Raise 5
-    ValuesOf = Area.Value2
+    Last = Area.Rows.Count
+    If Last = Area.Worksheet.Rows.Count Then Last = Area.Worksheet.UsedRange.Row + Area.Worksheet.UsedRange.Rows.Count - 1
+    ValuesOf = Area.Resize(Last).Value2
 End Function
 
 Private Function CellsOfEach(ByVal Given As Variant) As Variant

@@ -135,6 +135,45 @@ def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Nume
     return np.asarray(array(power) * array(num_accelerators) / array(token_rate))
 
 
+def power_of_states(power_limit: Numeric, idle_share: Numeric, active_share: Numeric) -> Array:
+    r"""Mean power of an accelerator from the time that it spends in each state (heuristic, this work).
+
+    .. math:: P = P_{max}\,\min\left(1, s_0 + \sum_k t_k s_k\right)
+
+    with the share of the time t that is spent in state k, and the share s of the limit that the state draws beyond an
+    idle accelerator.
+
+    Parameters
+    ----------
+    power_limit : numeric
+        Power limit of the accelerator, its thermal design power. [W]
+    idle_share : numeric
+        Share of it that an idle accelerator draws. [-]
+    active_share : numeric
+        Share that it draws beyond that, mean over the time. [-]
+
+    Returns
+    -------
+    power : numeric
+        Mean power; never above the limit. [W]
+
+    References
+    ----------
+    .. [1] J.-W. Chung et al., "The ML.ENERGY Benchmark: Toward Automated Inference Energy Measurement and
+       Optimization", NeurIPS 2025, arXiv:2505.06371. Measured power by batch; the constants are fitted to it.
+
+    Examples
+    --------
+    An H100 of 700 W, idle at 70 W, that decodes for 80 % of the time and waits for the host else:
+
+    >>> float(power_of_states(700.0, 0.1, 0.8 * 0.67 + 0.2 * 0.16).round(1))
+    467.6
+    """
+    share = np.minimum(array(idle_share) + array(active_share), 1.0)
+    power = array(power_limit) * share
+    return np.asarray(np.where(np.isfinite(power), power, np.nan))
+
+
 def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: Numeric) -> Array:
     r"""Tokens per second and watt, the inverse of the energy per token.
 

@@ -1,0 +1,101 @@
+"""Power of accelerators: from what they do, never above their limit, against measured servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+
+# ML.ENERGY Leaderboard v3.0 (github.com/ml-energy/leaderboard@0cd52da, lm-arena-chat, vLLM 0.11.1): W of an H100.
+MEASURED = [
+    ("Meta-Llama-3.1-70B", "bf16", 4, 8, 350, 441.4),
+    ("Meta-Llama-3.1-70B", "bf16", 4, 64, 352, 500.4),
+    ("Meta-Llama-3.1-70B", "bf16", 4, 192, 357, 573.3),
+    ("Meta-Llama-3.1-70B", "bf16", 4, 383, 364, 585.9),
+    ("Meta-Llama-3.1-70B", "bf16", 4, 898, 351, 636.9),
+    ("Meta-Llama-3.1-8B", "bf16", 1, 8, 389, 486.4),
+    ("Meta-Llama-3.1-8B", "bf16", 1, 32, 390, 559.7),
+    ("Meta-Llama-3.1-405B", "fp8", 8, 8, 366, 407.6),
+    ("Meta-Llama-3.1-405B", "fp8", 8, 96, 368, 559.3),
+    ("Meta-Llama-3.1-405B", "fp8", 8, 255, 367, 609.4),
+]
+BASE = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,
+        "prompt_length": 512, "output_length": 256, "software": "vllm"}  # fmt: skip
+TRAINING = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 64, "recompute": "full",
+            "tensor_parallel": 8, "pipeline_parallel": 4, "global_batch_size": 128}  # fmt: skip
+
+
+def results(catalog: Catalog, rows: list[dict[str, Any]], kind: str = "inference") -> Table:
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    return evaluate(table_from_rows(kind, header, [[row.get(name, "") for name in header] for row in rows]), catalog)
+
+
+def power(catalog: Catalog, rows: list[dict[str, Any]], kind: str = "inference") -> np.ndarray:
+    return results(catalog, rows, kind).number("accelerator_power")
+
+
+def test_measured_power_by_batch(catalog: Catalog) -> None:
+    rows = [
+        {**BASE, "model": model, "precision": precision, "num_accelerators": ranks, "tensor_parallel": ranks,
+         "mode": "continuous", "concurrency": batch, "prompt_length": 300, "output_length": output}
+        for model, precision, ranks, batch, output, _ in MEASURED
+    ]  # fmt: skip
+    error = np.abs(power(catalog, rows) / [row[-1] for row in MEASURED] - 1.0)
+    assert np.median(error) < 0.10
+    assert error.max() < 0.25
+
+
+def test_decoding_draws_less_than_a_prefill_and_training(catalog: Catalog) -> None:
+    decode, prefill = power(catalog, [{**BASE, "batch_size": 1}, {**BASE, "batch_size": 8, "output_length": 1}])
+    training = power(catalog, [TRAINING], "training")[0]
+    assert 70.0 < decode < training <= prefill <= 700.0
+    assert training > 0.75 * 700.0
+
+
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
+def test_power_rises_with_the_load_from_idle(catalog: Catalog, mode: str) -> None:
+    rates = (1e-6, 0.01, 0.1, 0.5, 1.0, 2.0)
+    pools = {"num_accelerators": 16} if mode == "disaggregated" else {}
+    found = power(catalog, [{**BASE, **pools, "mode": mode, "request_rate": rate} for rate in rates])
+    assert found[0] == pytest.approx(70.0, rel=0.01)
+    assert (np.diff(found) >= 0.0).all()
+
+
+def test_power_is_between_idle_and_the_limit(catalog: Catalog) -> None:
+    accelerators = catalog.tables["accelerators"]
+    limits = dict(zip(accelerators.text("accelerator"), accelerators.number("thermal_design_power"), strict=True))
+    names = [name for name, limit in limits.items() if limit == limit]
+    batches = (1, 16, 256)
+    rows = [{**BASE, "accelerator": name, "batch_size": batch} for name in names for batch in batches]
+    limit = np.array([limits[row["accelerator"]] for row in rows])
+    for kind, plans in (
+        ("inference", rows),
+        ("training", [{**TRAINING, "accelerator": row["accelerator"], "micro_batch_size": 1} for row in rows]),
+    ):
+        found = power(catalog, plans, kind)
+        known = ~np.isnan(found)
+        assert known.sum() > 20
+        assert (found[known] >= 0.1 * limit[known]).all()
+        assert (found[known] <= limit[known]).all()
+
+
+def test_energy_of_a_token_is_power_over_rate(catalog: Catalog) -> None:
+    for kind, row in (("inference", {**BASE, "batch_size": 4}), ("training", TRAINING)):
+        found = results(catalog, [row], kind)
+        count, rate = row["num_accelerators"], found.number("tokens_per_second")
+        energy = found.number("accelerator_energy_per_token")
+        assert energy == pytest.approx(found.number("accelerator_power") * count / rate)
+        assert energy[0] < found.number("energy_per_token")[0]
+
+
+def test_pools_of_two_kinds_draw_each_its_own(catalog: Catalog) -> None:
+    """Every pool by itself: a prefill pool of B200 draws more than one of H100."""
+    row = {**BASE, "num_accelerators": 16, "mode": "disaggregated", "concurrency": 32}
+    same, mixed = power(catalog, [row, {**row, "prefill_accelerator": "B200-SXM-180GB"}])
+    assert mixed > same + 0.2 * (1000.0 - 700.0)

@@ -1,0 +1,99 @@
+"""What more of a number is worth: equal cost per token, re-planned, and nothing where there is slack."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import csv_rows
+from test_solve import H100, SERVE, TRAIN, table, targets, varied
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.explore.candidates import with_mapping
+from xlperf.explore.search import search
+from xlperf.explore.vary import Varied, changed_catalog
+from xlperf.explore.worth import MONTH, usual_changes, worth
+
+RENT = "prices.rental price=x1"
+SERVED = {**SERVE, "ttft target": 400, "tpot target": 12, "concurrency": "auto"}
+SCENARIOS = [
+    {**TRAIN, "accelerator": accelerator, "tensor parallel": tensor, "global batch size": batch}
+    for accelerator in (H100, "H200-SXM-141GB", "B200-SXM-180GB")
+    for tensor in (2, 8, "auto")
+    for batch in (64, 256)
+]
+
+
+def _dearer(catalog: Catalog, plan: Any, by: float) -> Catalog:
+    """The catalog with a rental price that is higher by so much [USD/s]."""
+    price = varied(plan.kind, RENT).varied[0]
+    rows = catalog.price_rows[catalog.known_rows("accelerators", plan.text("accelerator"))]
+    value = float(catalog.tables["prices"]["rental_price"][rows[0]]) + by
+    return changed_catalog(catalog, plan, [(Varied(price.sheet, price.name, np.array([value]), False), value)])
+
+
+@pytest.mark.parametrize(
+    "row", [*SCENARIOS, SERVED], ids=lambda row: f"{row['accelerator'][:4]}-{row['tensor parallel']}"
+)
+def test_at_the_price_that_it_is_worth_a_token_costs_as_before(catalog: Catalog, row: dict[str, Any]) -> None:
+    plan = table(row)
+    changes = usual_changes(plan, catalog)
+    found = worth(plan, catalog, changes)
+    assert len(found) == (6 if plan.kind == "inference" else 4)
+    assert (found["worth"] > 0.0).any()
+    cost = "cost_per_million_tokens" if plan.kind == "training" else "cost_per_million_output_tokens_all_in"
+    before = search(plan, catalog, "cost").results[cost][0]
+    for number, one in enumerate(changes):
+        if one.sheet == plan.kind:
+            continue
+        gain = found["worth"][number] * (found["value_after"][number] - found["value_before"][number])
+        own = _dearer(changed_catalog(catalog, plan, [(one, float(one.values[0]))]), plan, gain / MONTH)
+        assert search(plan, own, "cost").results[cost][0] == pytest.approx(before, rel=1e-9)
+
+
+def test_what_the_best_plan_does_not_use_is_worth_exactly_nothing(catalog: Catalog) -> None:
+    plan = table(TRAIN)
+    asked = varied("training", "accelerators.memory capacity=x1.01,x2", "networks.link bandwidth=x1.01").varied
+    roomy = worth(plan, catalog, asked[:1])
+    assert roomy["worth"].tolist() == [0.0, 0.0]
+    assert roomy["chosen"].tolist() == ["the same plan"] * 2
+    alone = table({**TRAIN, "num accelerators": 1, "tensor parallel": 1, "model": "Qwen3-0.6B"})
+    assert worth(alone, catalog, asked[1:])["worth"].tolist() == [0.0]
+
+
+def test_memory_is_worth_something_where_another_plan_then_fits(catalog: Catalog) -> None:
+    plan = with_mapping(table({**TRAIN, "tensor parallel": "", "model": "Meta-Llama-3.1-70B", "num accelerators": 32}))
+    more = varied("training", "accelerators.memory capacity=x1.01,x2").varied
+    found = worth(plan, catalog, more)
+    assert found["worth"][0] >= 0.0
+    assert found["worth"][1] > 0.0
+    assert found["chosen"][1] != "the same plan"
+    fixed = worth(
+        table({**TRAIN, "tensor parallel": 8}), catalog, varied("training", "accelerators.memory capacity=x2").varied
+    )
+    assert fixed["worth"].tolist() == [0.0]
+
+
+def test_no_worth_where_nothing_keeps_the_limits(catalog: Catalog) -> None:
+    plan = table(TRAIN)
+    found = worth(plan, catalog, usual_changes(plan, catalog)[:1], targets("training", "step time <= 1 ms"))
+    assert np.isnan(found["worth"]).all()
+    assert found["chosen"][0].startswith("none keeps step time <= 0.001 s")
+
+
+def test_the_command_shows_worth_by_unit(tmp_path: Path, command: Callable[..., Any]) -> None:
+    plans = tmp_path / "plans.csv"
+    with plans.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([TRAIN.keys(), TRAIN.values()])
+    shown = command("worth", plans)
+    assert (shown.code, shown.err) == (0, "")
+    assert "memory bandwidth (TB/s)" in shown.out
+    rows = csv_rows(command("worth", plans, "--vary", "accelerators.memory bandwidth=3.5,4", "-o", "-").out)
+    assert [(row["plan"], float(row["value_after"])) for row in rows] == [("a", 3.5), ("a", 4.0)]
+    assert float(rows[0]["worth"]) > float(rows[1]["worth"]) > 0.0  # ever less of it is used
+    bad = command("worth", plans, "--vary", "precision=bf16")
+    assert (bad.code, "--vary: what a change is worth takes numbers" in bad.err) == (2, True)
