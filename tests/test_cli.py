@@ -345,13 +345,13 @@ def test_two_kinds_need_a_workbook_or_a_choice(command: Command) -> None:
 def test_every_unknown_name_is_said_at_once(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_commands, "BLOCK", 1)
     path = tmp_path / "plans.csv"
-    path.write_text(f"{HEADER}\n{ROWS[0]}\na,Llama3-8,H100-SXM-80GB,8,1,64,bf16\nb,Llama3-8B,H100-SXM,8,1,64,bf16\n")
+    path.write_text(f"{HEADER}\n{ROWS[0]}\na,Llama3-8,H100-SXM-80GB,8,1,64,bf16\nb,Llama3-8B,H100-SXN,8,1,64,bf16\n")
     done = command("evaluate", path, "-o", tmp_path / "out.csv")
     assert done.code == 2
     first, second = done.err.splitlines()
     assert first.startswith('plans.csv [line 3, model]: unknown model "Llama3-8"; did you mean Llama3-8B')
     assert second.startswith(
-        'plans.csv [line 4, accelerator]: unknown accelerator "H100-SXM"; did you mean H100-SXM-80GB'
+        'plans.csv [line 4, accelerator]: unknown accelerator "H100-SXN"; did you mean H100-SXM-80GB'
     )
     assert not (tmp_path / "out.csv").exists()
 
