@@ -50,7 +50,7 @@ def built(tables: dict[str, Table]) -> bytes:
 
 def _cells(book: Any, kind: str) -> list[dict[str, Any]]:
     header, *rows = book[kind].iter_rows(min_row=4, values_only=True)
-    return [dict(zip(header, row, strict=True)) for row in rows]
+    return [dict(zip(header, row, strict=True)) for row in rows if row[0]]  # blank rows belong to the table too
 
 
 def _header(kind: str, name: str) -> str:

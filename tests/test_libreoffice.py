@@ -28,7 +28,7 @@ from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
-from xlperf.catalog.schema import results_of, split_header
+from xlperf.catalog.schema import results_of, split_header, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_servers
 from xlperf.workbook.build import read_tables, workbook_package
@@ -230,6 +230,59 @@ def test_an_edit_of_a_bandwidth_moves_the_cells_that_depend_on_it(office, shippe
     rows[place][position] *= 2
     edited = load_catalog(shipped).with_tables([table_from_rows("accelerators", rows[0], rows[1:])])
     compare_plans(office, shipped, edited)
+
+
+def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
+    """On the next blank row of a sheet: hardware of one's own, and a plan that names it as people write names."""
+    book = openpyxl.load_workbook(shipped)
+
+    def typed(kind, like, changes):
+        area = book[kind].tables[kind].ref
+        top, bottom = (int(number) for number in re.findall(r"\d+", area))
+        cells = office.values(kind, area)
+        names = [split_header(text)[0] if isinstance(text, str) else "" for text in cells[0]]
+        source = next(row for row in cells[1:] if row[0] == like)
+        schema = table_schema(kind).by_name
+        place = next(number for number, row in enumerate(cells) if number and not row[0])
+        assert 0 < bottom - top - place < 10, "blank rows are left inside the table"
+        for position, (name, value) in enumerate(zip(names, source, strict=True)):
+            own = changes.get(name, value)
+            if name in schema and own not in (None, ""):
+                letter = openpyxl.utils.get_column_letter(position + 1)
+                office("enter", sheet=kind, area=f"{letter}{top + place}", value=own)
+        return names, top + place
+
+    before = office.open(shipped) or office.values("checks", used(office, "checks"))
+    handle = office.value(*handle_cell(shipped))
+    typed("accelerators", "H100-SXM-80GB", {"accelerator": "My Chip", "memory_bandwidth": 6.0, "aliases": "MC1"})
+    assert office.value(*handle_cell(shipped)) != handle
+    plans = read_plans(shipped)
+    plan = next(table for table in plans if table.kind == "training")
+    changes = {"name": "mine", "accelerator": "mc1"}
+    names, row = typed("training", plan["name"][0], changes)
+
+    def result(name):
+        return office.value("training", f"{openpyxl.utils.get_column_letter(names.index(name) + 1)}{row}")
+
+    assert result("reason").startswith("accelerator mc1 taken as My Chip")
+    time_ = result("step_time")
+    assert isinstance(time_, float)
+    now = office.values("checks", used(office, "checks"))
+    assert [one[1] for one, other in zip(now, before, strict=True) if one[3] == "check" != other[3]] == []
+    saved = tmp_path / "saved.xlsx"
+    office("save_as", path=str(saved))
+    office("close")
+    catalog = load_catalog(saved)
+    assert catalog.tables["accelerators"]["accelerator"].tolist()[-1] == "My Chip"
+    own = next(table for table in read_plans(saved) if table.kind == "training")
+    assert own["name"].tolist()[-1] == "mine"
+    assert shown_column(evaluate(own.take([len(own) - 1]), catalog), "step_time") == [time_]
+    office.open(saved)
+    assert result("step_time") == time_
+    names, next_row = typed("training", plan["name"][0], {"name": "another"})
+    assert next_row == row + 1
+    row = next_row
+    assert isinstance(result("step_time"), float)
 
 
 def test_edits_of_a_package_and_a_server_move_the_costs_that_depend_on_them(office, tmp_path):

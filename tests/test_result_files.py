@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import openpyxl
 import pytest
 from conftest import Outcome
 
@@ -188,3 +189,25 @@ def test_operators_and_constants_carry_units(tmp_path: Path, command: Run) -> No
         assert command(name, *given, "-o", out).code == 0
         header = next(csv.reader(out.open(newline="", encoding="utf-8")))
         assert set(header) <= known_headers() and not any("_" in one for one in header), name
+
+
+@pytest.mark.parametrize("words", [("evaluate",), ("explain",), ("frontier",)])
+def test_a_workbook_of_results_opens_with_what_was_asked_and_a_chart(
+    command: Callable[..., Outcome], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    plans, made = tmp_path / "plans.csv", tmp_path / "made.xlsx"
+    plans.write_text(
+        "name,model,accelerator,num accelerators,prompt length,output length,batch size\n"
+        "mine,Llama3-8B,H100-SXM-80GB,1,1024,128,16\n",
+        encoding="utf-8",
+    )
+    assert command(*words, plans, "-o", made).code == 0
+    book = openpyxl.load_workbook(made)
+    assert book.active is not None and book.active.title == "asked"
+    text = [cell.value for row in book["asked"].iter_rows() for cell in row if cell.value is not None]
+    assert f"xlperf {words[0]}" in text
+    assert str(plans) in text
+    assert len(book["asked"]._charts) == 1  # type: ignore[attr-defined]
+    if words[0] == "evaluate":  # a file of results is a file of plans again
+        again = command("evaluate", made)
+        assert (again.code, again.err) == (0, "")

@@ -69,14 +69,9 @@ def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -
             raise InputError(Fault(book.name, problem))
         cells, left_out = _values(kind, block, row)
         last = max([block.locate.header_row, *block.locate.rows])
-        if block.table is not None:
-            if block.table.totals:
-                raise InputError(Fault(f"{book.name} [{sheet}]", "its table has a totals row; take that away first"))
-            last = max(last, block.table.last_row)
-        empty = (
-            block.table is not None and block.table.last_row > block.table.first_row and last not in block.locate.rows
-        )
-        last -= empty
+        if block.table is not None and block.table.totals:
+            raise InputError(Fault(f"{book.name} [{sheet}]", "its table has a totals row; take that away first"))
+        empty = block.table is not None and last < block.table.last_row  # a blank row of the table waits for it
         below = book.cells(sheet).get(last + 1, {})
         taken = [column for column in block.locate.columns if not is_blank(below.get(column))]
         if taken:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         "xlperf diagnose study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --measured 'step time=20 s'",
         "xlperf diagnose plans.csv --measured 'step time=38' --measured 'memory=61 GiB'",
         "xlperf diagnose plans.csv --measured 'step time=38' --before 'step time=31'",
+        "xlperf diagnose plans.csv --log train.log",
         "xlperf diagnose plans.csv --measured 'tpot=25 ms' --measured 'ttft=900 ms' -o why.xlsx",
     ),
 )
@@ -45,6 +46,13 @@ if TYPE_CHECKING:
     help="What was measured, in the unit of the result or with one: step time, ttft, tpot, tokens per second, memory, "
     "time optimizer ... May be repeated: each narrows the causes down. The waterfall is of the first. Without it: the "
     "columns of the plan that are so named, measured step time (s) ...",
+)
+@click.option(
+    "--log",
+    type=InputFile(),
+    metavar="FILE",
+    help="Take what was measured from a training log (Megatron-LM, NeMo, torchtitan, nanotron) or a benchmark result "
+    "(vLLM, SGLang; text or JSON): medians, without the warm-up.",
 )
 @click.option(
     "--before",
@@ -70,6 +78,7 @@ if TYPE_CHECKING:
 def diagnose(
     plans: str,
     measured: tuple[str, ...],
+    log: str | None,
     before: tuple[str, ...],
     top: int,
     every: bool,
@@ -92,6 +101,12 @@ def diagnose(
     from xlperf.explore.diagnose import measured_of, read_measured
 
     plan = read_one(plans, chosen)
+    if log is not None:
+        from xlperf.catalog.logs import read_log
+
+        values = read_log(log)
+        say(*(value.words for value in values), err=True)
+        measured += tuple(value.text for value in values)
     readings = read_measured(plan.kind, measured, before) or measured_of(plan)
     if not readings:
         raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 STANDARD = "-"
 DIGITS = 4
+FITTED_ROWS = 2_000  # decimals of more rows follow from the unit alone
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
 _FLAGS = {"flag": {0.0: "no", 1.0: "yes"}, "result-flag": {0.0: "FALSE", 1.0: "TRUE"}}
 
@@ -207,20 +208,38 @@ def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]]) -> None
     from openpyxl import Workbook
 
     from xlperf.workbook.package import save_workbook
+    from xlperf.workbook.result_front import add_front
     from xlperf.workbook.style import add_styles
     from xlperf.workbook.tables import cell_value, write_table
 
     workbook = Workbook()
     workbook.remove(workbook.worksheets[0])
     add_styles(workbook)
+    columns: dict[str, list[Column]] = {}
     for name, block in sheets:
         if len(block[0][1]) > WORKBOOK_ROWS:
             raise InputError(Fault(path, f"a workbook takes {WORKBOOK_ROWS:,} rows; write .csv or .parquet"))
         sheet = workbook.create_sheet(name)
         series = [[cell_value(column, value) for value in values.tolist()] for column, values in block]
         rows = [list(row) for row in zip(*series, strict=True)]
-        write_table(sheet, [column for column, _ in block], rows, top_left="A1")
+        columns[name] = [column for column, _ in block]
+        write_table(sheet, columns[name], rows, top_left="A1", fitted=len(rows) <= FITTED_ROWS)
+    command, asked = _asked()
+    add_front(workbook, command, asked, columns)
     save_workbook(workbook, path)
+
+
+def _asked() -> tuple[str, dict[str, str]]:
+    """The command that runs, and what it was given on the command line."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return "xlperf", {}
+    given: dict[str, str] = {}
+    for name, value in context.params.items():
+        source = context.get_parameter_source(name)
+        if value not in (None, (), False) and source is not None and source.name == "COMMANDLINE":
+            given[name] = ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+    return context.command_path, given
 
 
 def shown(column: Column, values: np.ndarray) -> np.ndarray:

@@ -177,7 +177,7 @@ def _model_row(
     formulas: Formulas,
 ) -> None:
     put(sheet[f"A{row}"], number, "xlperf note")
-    known = f"$A{row}<=ROWS(models[model])"
+    known = f"$A{row}<=COUNTA(models[model])"
     formulas.put(_cell(sheet, f"B{row}"), f'=IF({known},INDEX(models[model],$A{row}),"")', values[0], "xlperf key")
     for place, name in enumerate(_PULLED, start=1):
         column = table_schema("models").by_name[name]
@@ -243,18 +243,19 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         checks.append(
             Check(
                 f"Duplicate names on {kind}",
-                f"SUMPRODUCT((COUNTIF({name},{name})>1)*1)",
+                f'SUMPRODUCT(({name}<>"")*(COUNTIF({name},{name})>1))',
                 _repeated([row[key.name] for row in rows[kind]]),
             )
         )
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         needed = [column for column in table_schema(kind).columns if column.required]
-        blanks = "+".join(f"COUNTBLANK({_reference(column)})" for column in needed)
+        named, *others = map(_reference, needed)
+        blanks = "+".join(f'SUMPRODUCT(({named}<>"")*({other}=""))' for other in others)
         checks.append(
             Check(
                 f"Blank mandatory cells of {kind}",
-                f"IF(COUNTA({_reference(needed[0])})=0,0,{blanks})",
-                sum(row[column.name] is None for row in rows[kind] for column in needed),
+                blanks,
+                sum(row[column.name] is None for row in rows[kind] for column in needed[1:] if row[needed[0].name]),
             )
         )
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 HEADER_ROW = 4
 SPARE_ROWS = 200
+"""Rows below a table where drop-downs and bounds hold too."""
+BLANK_ROWS = 10
+"""Blank rows that belong to a table: a row typed there is in it on every host; LibreOffice extends no table."""
 CATALOG_NAME = "catalog"
 
 
@@ -97,15 +100,16 @@ def data_sheet(
     rows = [[*row, *[None] * (len(columns) - len(inputs))] for row in data_rows(table, inputs)]
     title(sheet, words.title, words.subtitle)
     _widths(sheet, columns, rows)
-    write_table(sheet, columns, rows, f"A{HEADER_ROW}", kind, widths=False, fitted=False)
+    write_table(sheet, columns, [*rows, *_blank_rows(columns)], f"A{HEADER_ROW}", kind, widths=False, fitted=False)
     _bands(sheet, columns, words.bands)
     _native_columns(sheet, kind, columns)
     for offset, column in enumerate(columns, start=1):
         letter = get_column_letter(offset)
         if column.is_result:
-            for row in range(len(rows)):
+            values = [*results[column.name], *[""] * BLANK_ROWS] if column.name in results else [None] * BLANK_ROWS
+            for row in range(len(rows) + BLANK_ROWS):
                 cell: Any = sheet.cell(HEADER_ROW + 1 + row, offset)
-                value = results[column.name][row] if column.name in results else None
+                value = values[row] if row < len(values) else None
                 style, shown = cell.style, FLAG_FORMAT if column.kind == "result-flag" else cell.number_format
                 formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
                 if column.name == "reason":
@@ -119,11 +123,15 @@ def data_sheet(
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
     if kind in COST_TABLES:
-        _one_line(sheet, columns, len(rows))
+        _one_line(sheet, columns, len(rows) + BLANK_ROWS)
     if kind in LIVE_RESULTS:
-        _alarms(sheet, columns, len(rows))
+        _alarms(sheet, columns, len(rows) + BLANK_ROWS)
     _print_setup(sheet, words, columns, len(rows))
     return sheet
+
+
+def _blank_rows(columns: Sequence[Column]) -> list[list[None]]:
+    return [[None] * len(columns) for _ in range(BLANK_ROWS)]
 
 
 def plan_formula(kind: str, result: str) -> str:
