@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.schema import table_schema
 from xlperf.cli.options import (
     Chosen,
     Command,
@@ -44,10 +45,7 @@ _SHOWN = (
     "link_bandwidth",
     "thermal_design_power",
 )
-OPERATIONS = (
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "point-to-point", "gemm", "prefill-attention",
-    "decode-attention", "memory",
-)  # fmt: skip
+OPERATIONS = table_schema("operations").by_name["operation"].choices
 _TEXTS = {
     "network": "Network; default: that of the accelerator.",
     "stack": "inference or training: whose kernels are used.  [default: inference]",
