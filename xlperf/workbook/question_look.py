@@ -244,6 +244,15 @@ def tiles(sheet: Any, own: Sequence[tuple[str, str, str, str]], live: Live) -> N
         border(sheet, f"{letter}8:{last}8", top=("medium", BLUE if number == 0 else NAVY))
 
 
+def foot(sheet: Any, numbers: str, live: Live) -> None:
+    """Below the form: the way to its numbers, and one verdict of the checks of all sheets."""
+    put(sheet, "B31", f'=HYPERLINK("#\'{numbers}\'!A1","all numbers of this answer")', "link", live=live)
+    faults = 'COUNTIF(checks!$D$5:$D$60,"check")'
+    verdict = f'=IF({faults}=0,"checks of all sheets: ok","checks: "&{faults}&" to look at, see the sheet checks")'
+    put(sheet, "B32", verdict, "chosen", last="D32", live=live)
+    in_colour(sheet, "B32:D32", 'RIGHT($B$32,2)<>"ok"', BAD_INK, BAD_FILL)
+
+
 def heading(sheet: Any, at: str, words: str, last: str, live: Live) -> None:
     """A heading with a rule below."""
     put(sheet, at, words, "heading", live=live)

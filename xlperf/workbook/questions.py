@@ -13,7 +13,7 @@ from xlperf.workbook.chip_sheet import OTHERS as SOLD
 from xlperf.workbook.chip_sheet import chip_sheet
 from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
-from xlperf.workbook.question_look import FACE, GREY, NUMBERS, SHEETS
+from xlperf.workbook.question_look import FACE, GREY, NUMBERS, SHEETS, foot
 from xlperf.workbook.serve_sheet import OTHERS, serve_sheet
 from xlperf.workbook.train_sheet import train_sheet
 
@@ -38,6 +38,7 @@ def question_sheets(
         Where the values are kept.
     """
     live = Live(formulas, catalog)
+    live.values |= {("checks", cell): value for cell, value in formulas.values.get("checks", {}).items()}
     known = set(tables["accelerators"].text("accelerator").tolist())
     others = [name for name in OTHERS if name in known]
     numbers = [workbook.create_sheet(name) for name in NUMBERS]
@@ -45,6 +46,8 @@ def question_sheets(
     serve_sheet(fronts[0], numbers[0], live, others)
     train_sheet(fronts[1], numbers[1], live)
     chip_sheet(fronts[2], numbers[2], live, [name for name in SOLD if name in known])
+    for front, data in zip(fronts, numbers, strict=True):
+        foot(front, data.title, live)
     for data in numbers:
         data.sheet_properties.tabColor = GREY
         for row in data.iter_rows():
