@@ -46,6 +46,13 @@ def test_the_extension_is_generated_from_the_registry(tmp_path):
             assert "numpy" not in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)
 
 
+def test_a_function_that_returns_a_block_says_which_range_to_select():
+    registry = [functions()[name] for name in ("XLPERF_TRAINING", "XLPERF_EXPLAIN", "XLPERF_STEP_TIME")]
+    texts = re.findall(r'oor:name="Description"><value xml:lang="en-US">([^<]*)', libreoffice.wizard_texts(registry))
+    said = [text for text in texts if "Ctrl+Shift+Enter" in text]
+    assert [text.partition(" Select a range")[0] for text in said] == [function.doc for function in registry[:2]]
+
+
 # --- names in saved files
 
 

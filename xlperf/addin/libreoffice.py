@@ -28,7 +28,7 @@ from xlperf.base.files import scratch_folder
 IDENTIFIER = "org.xlperf.addin"
 SERVICE = "XLPERF"
 EVENTS = ("OnLoadFinished", "OnSaveDone", "OnSaveAsDone")
-SPILL = "Enter it with Ctrl+Shift+Enter."
+SPILL = "Select a range as large as the block, for example A10:F20, and enter it with Ctrl+Shift+Enter."
 HOST_MODULES = ("client", "libreoffice_host", "neighbours")
 _INSTALL_LIMIT = 120.0
 _DATE = (1980, 1, 1, 0, 0, 0)

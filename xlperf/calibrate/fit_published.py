@@ -212,7 +212,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
                         **dict(named),
                         start=float(row["start"] or math.nan),
                         parent=parent,
-                        fixed=bool(row["reference"]) and named[0][1] == _reference(row["reference"], groups),
+                        fixed=bool(row["held_at"]) and named[0][1] == _reference(row["held_at"], groups),
                     )
                 )
     return parameters

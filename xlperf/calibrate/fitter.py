@@ -283,6 +283,7 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
     def jacobian(point: Array) -> Array:
         return np.concatenate([scaled.slopes(scaled.complete(point, start), data(point)), pooled[:, scaled.free]])
 
+    coarse = scaled.problem.step > 1e-4  # an evaluation is a run of the engine; else of one equation
     low, high = scaled.low[scaled.free], scaled.high[scaled.free]
     inside = np.minimum(_INSIDE, _INSIDE * (high - low))
     found = least_squares(
@@ -293,8 +294,10 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
         loss=_weighted_loss(scaled.problem.weights, spread, len(pooled)),
         f_scale=spread,
         x_scale="jac",
-        ftol=1e-5 if scaled.problem.step > 1e-4 else 1e-8,
-        max_nfev=_MOST_EVALUATIONS if scaled.problem.step > 1e-4 else 200,
+        ftol=1e-5 if coarse else 1e-13,
+        xtol=1e-8 if coarse else 1e-13,
+        gtol=1e-8 if coarse else 1e-13,
+        max_nfev=_MOST_EVALUATIONS if coarse else 200,
     )
     return scaled.complete(found.x, start)
 
