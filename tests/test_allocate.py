@@ -131,7 +131,7 @@ def test_command(tmp_path: Path, command: Callable[..., Any]) -> None:
     assert done.code == 0
     assert done.out.startswith("ttft (ms): ") and "best plan: tensor parallel" in done.out
     book = openpyxl.load_workbook(out)
-    assert book.sheetnames == ["devices", "inference"]
+    assert book.sheetnames == ["devices", "inference", "asked"]
     headers = [cell.value for cell in book["devices"][1]]
     assert book["devices"].cell(2, headers.index("device") + 1).value == "3 nm HBM4"
     refused = command("optimise", plans, "--name", "two", *options)

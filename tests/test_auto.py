@@ -229,7 +229,7 @@ def test_both_kinds_go_to_a_workbook(tmp_path: Path, command: Command) -> None:
     assert "s: most tokens per second per accelerator of " in done.err
     assert " that fit with tpot <= 15 ms" in done.err
     found = load_workbook(out)
-    assert found.sheetnames == ["training", "inference"]
+    assert found.sheetnames == ["training", "inference", "asked"]
     cells = list(found["inference"].iter_rows(values_only=True))
     assert len(cells) == 3
     assert cells[1][cells[0].index("tpot (ms)")] <= 15

@@ -144,7 +144,7 @@ def test_the_command_shows_and_writes_both_tables(tmp_path: Path, command: Calla
     assert float(rows[0]["p5"]) < float(rows[0]["p50"]) < float(rows[0]["p95"])
     book = tmp_path / "u.xlsx"
     assert command(*ask, "-o", book).code == 0
-    assert load_workbook(book).sheetnames == ["uncertainty", "inputs"]
+    assert load_workbook(book).sheetnames == ["uncertainty", "inputs", "asked"]
     nothing = command("uncertainty", plans, "--result", "cost", "--no-band")
     assert (nothing.code, "nothing is uncertain: give --vary" in nothing.err) == (2, True)
     odd = command(*ask, "--sobol", 100)

@@ -288,8 +288,8 @@ def _layers(row: Row, found: _Found) -> None:
 def _ratio(near: int, far: int) -> str:
     """Layers of two kinds as a ratio, the far ones counted as 1 where rounding gives the same layers.
 
-    >>> _ratio(52, 10), _ratio(48, 16), _ratio(7, 3)
-    ('5 : 1', '3 : 1', '7 : 3')
+    >>> _ratio(52, 10), _ratio(48, 16), _ratio(3, 7)
+    ('5 : 1', '3 : 1', '3 : 7')
     """
     layers = near + far
     each = next((k for k in range(1, 17) if round(layers * k / (k + 1)) == near), 0)
