@@ -18,6 +18,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, results_of, schema
 from xlperf.catalog.table import Table
+from xlperf.cli import run
 
 HEADER = ["name", "model", "accelerator", "num_accelerators", "tensor parallel"]
 ROW = ["a", "M", "A", 8.0, 2.0]
@@ -466,3 +467,14 @@ def test_true_is_not_one(session):
     session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", 1.0, 1.0]]])
     error = one(session.call("XLPERF_STEP_TIME", [[HEADER, ["a", "M", "A", True, 1.0]]]))
     assert error.code == "#VALUE!"
+
+
+def test_the_command_lists_every_function_and_its_arguments(capsys):
+    assert run(["functions"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("(")[0] for line in lines] == list(functions())
+    assert run(["functions", "step time"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("XLPERF_STEP_TIME(plan, [catalog], [header])\n") and "  header: " in shown
+    assert run(["functions", "no such name"]) == 2
+    assert capsys.readouterr().err == '"no such name": is in the name of no function; xlperf functions lists all\n'

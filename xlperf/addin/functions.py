@@ -93,6 +93,12 @@ class Function:
         return self.answer in ("value", "check")
 
     @property
+    def call(self) -> str:
+        """How it is called: ``XLPERF_STEP_TIME(plan, [catalog], [header])``."""
+        words = [f"[{one.name}]" if one.optional else one.name for one in self.arguments]
+        return f"{self.name}({', '.join(words)}{', ...' if self.arguments[-1].repeated else ''})"
+
+    @property
     def spills(self) -> bool:
         """Whether it returns a header row and rows below it."""
         return self.answer in _SPILLING

@@ -25,7 +25,7 @@ from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.rows import accelerator, model
 from xlperf.cli.search import search, solve, sweep
-from xlperf.cli.sheets import check, install, new, show, uninstall
+from xlperf.cli.sheets import check, functions, install, new, show, uninstall
 from xlperf.cli.uncertainty import uncertainty, worth
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
@@ -84,6 +84,7 @@ for _command in (
     show,
     validate,
     calibrate,
+    functions,
     install,
     uninstall,
 ):

@@ -1,4 +1,4 @@
-"""Commands on workbooks and spreadsheet programs: ``check``, ``show``, ``new``, ``install``, ``uninstall``."""
+"""Commands on workbooks and spreadsheet programs: ``check``, ``show``, ``new``, ``functions``, ``install``..."""
 
 from __future__ import annotations
 
@@ -37,6 +37,34 @@ def check(workbook: str | None) -> int:
     found = checked(workbook or shipped(), [parameter_faults, device_faults])
     say(*found.lines())
     return 0 if found.ok else 1
+
+
+@click.command(
+    cls=Command,
+    short_help="List the worksheet functions: arguments, units, meaning.",
+    epilog=examples(
+        "xlperf functions              a line for each",
+        "xlperf functions step_time    those with step_time in their name, with their arguments",
+    ),
+)
+@click.argument("name", required=False)
+def functions(name: str | None) -> None:
+    """List the XLPERF_ functions; with NAME those that have it in their name, with what each argument is.
+
+    Exit code 2 where no function has it in its name.
+    """
+    from xlperf.addin.functions import PREFIX
+    from xlperf.addin.functions import functions as registry
+
+    if name is None:
+        say(*(f"{one.call}  {one.doc.partition('. ')[0].rstrip('.')}" for one in registry().values()))
+        return
+    wanted = name.upper().replace(" ", "_").removeprefix(PREFIX)
+    found = [one for one in registry().values() if wanted in one.name.removeprefix(PREFIX)]
+    if not found:
+        raise InputError(Fault(f'"{name}"', "is in the name of no function; xlperf functions lists all"))
+    for one in sorted(found, key=lambda one: one.name.removeprefix(PREFIX) != wanted):
+        say(one.call, f"  {one.doc}", *(f"  {each.name}: {each.doc}" for each in one.arguments), "")
 
 
 @click.command(
