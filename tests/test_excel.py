@@ -309,3 +309,16 @@ def test_lite_is_two_texts_to_paste(tmp_path, capsys):
     code = "import json, sys; exec(sys.stdin.read()); print(json.dumps([n for n in dir() if n.startswith('XLPERF_')]))"
     done = subprocess.run([sys.executable, "-c", code], input=main, capture_output=True, text=True, check=True)
     assert sorted(json.loads(done.stdout)) == sorted(functions())
+
+
+def test_lite_takes_no_file_of_somebody_else(tmp_path, capsys):
+    own = tmp_path / "requirements.txt"
+    own.write_text("numpy\n")
+    assert run(["install", "lite", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"{own}: is not of an earlier run; give a folder without it\n"
+    assert own.read_text() == "numpy\n" and not (tmp_path / "main.py").exists()
+    assert run(["install", "lite", str(own)]) == 2
+    own.unlink()
+    assert run(["install", "lite", str(tmp_path)]) == 0
+    assert run(["install", "lite", str(tmp_path), "--wheel", "https://example.com/w.whl"]) == 0
+    assert "w.whl" in own.read_text()

@@ -63,7 +63,7 @@ def windows_xlwings():
 
 
 class ComRange:
-    """A Range of Excel, as far as xlwings reads it: ``Value`` has Currency cells as Decimal and dates as datetime."""
+    """What xlwings reads of a Range of Excel: ``Value`` has Currency cells as Decimal and dates as datetime."""
 
     def __init__(self, rows):
         self.Value = cell(rows[0][0]) if len(rows) == len(rows[0]) == 1 else com(rows)

@@ -279,7 +279,7 @@ def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
 
 
 def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, contents: StageContents) -> StageContents:
-    """What the stages hold as far as the pace of the pipeline depends on it.
+    """What the pace of the pipeline depends on: contents of the stages.
 
     Unless a plan settles its layers, the first stage counts as full as those in between: they set the pace anyway.
 
