@@ -188,7 +188,8 @@ class Calibration:
         constants : dict of str to array
             Every constant that the family declares, shape (rows, 1), in the units used inside.
         extrapolated : array of bool
-            Rows whose generation (software families: whose software) has no row of its own in the family.
+            Rows whose generation (software families: whose software) has no row of its own in a family of which others
+            have; a family that nobody has measured is the same for all.
         """
         return self.constants_of(family, calibration_keys(generation.tolist(), precision.tolist(), software.tolist()))
 
@@ -228,10 +229,10 @@ class Calibration:
             candidates = _candidates(family, *key)
             values = tuple(self._lookup(family, name, candidates)[1] for name in declared_constants()[family])
             if family in SOFTWARE_FAMILIES:
-                far = key[2] not in self._softwares.get(family, ())
+                own, measured = {key[2]}, self._softwares.get(family, set())
             else:
-                known = self._generations.get(family, set())
-                far = known.isdisjoint((key[0], generation_line(key[0])))
+                own, measured = {key[0], generation_line(key[0])}, self._generations.get(family, set())
+            far = own.isdisjoint(measured) and bool(measured)
             cached = self._cache[(family, *key)] = (values, far)
         return cached
 
