@@ -157,9 +157,8 @@ def cross_validated_errors(
     list of Errors
         Times, then memory; a kind without predictions is left out.
     """
-    found = [
-        cross_validated(rows, catalog, step, some).errors for rows in published for some in (QUANTITIES, (MEMORY,))
-    ]
+    compared = (QUANTITIES, (MEMORY,))
+    found = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
     return [bands_left_out(errors) for errors in found if len(errors)]
 
 
@@ -171,7 +170,7 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
     errors : sequence of Errors
         As :func:`cross_validated_errors` has them.
     """
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for kind in errors:
         for group, quantity in sorted(set(zip(kind.group.tolist(), kind.quantity.tolist(), strict=True))):
             some = kind.take((kind.group == group) & (kind.quantity == quantity) & ~np.isnan(kind.by_models))

@@ -1,8 +1,8 @@
 r"""80 % bands of predictions, and the error of each constant, from rows whose model was left out of the fit.
 
-The half-width of a band is a quantile of :math:`|\ln(t_{predicted} / t_{measured})|` of rows of models left out, in which
-every configuration (software, model, accelerator) counts once. That of a special group is pooled towards that of the
-group above it: all of a quantity, its kind, the kind by software, by software and generation of accelerators:
+The half-width of a band is a quantile of :math:`|\ln(t_{predicted} / t_{measured})|` of rows of models left out,
+in which every configuration (software, model, accelerator) counts once. That of a special group is pooled towards that
+of the group above it: all of a quantity, its kind, the kind by software, by software and generation of accelerators:
 
 .. math:: h = \frac{K h_{own} + 8 h_{above}}{K + 8}
 

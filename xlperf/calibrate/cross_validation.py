@@ -221,7 +221,7 @@ def _refitted(
     Where a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
     """
     few = [entries.num_rows(users & chosen) < FEWEST_ROWS for users in responses.users]
-    spreads = SPREADS
+    spreads: Sequence[float] = SPREADS
     concerned = np.full(len(responses.parameters), True)
     if left_out is not None:
         spreads, concerned = SPREADS[-1:], (responses.users & left_out).any(axis=1)
