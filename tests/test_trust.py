@@ -37,7 +37,7 @@ def test_the_farther_from_published_runs_the_worse_the_badge_and_the_wider_the_b
     results = results_of(
         "training",
         own,
-        {**own, "num_accelerators": 8192},
+        {**own, "num_accelerators": 8192, "global_batch_size": 8192},
         {**own, "accelerator": "H20-96GB"},
         {**own, "accelerator": "V100-SXM2-32GB", "precision": "fp16"},
     )
