@@ -39,6 +39,8 @@ _PULL = 0.3
 _EVERY = 3
 _FIXED = {"compute_efficiency": 0.93, "boost_time": 1e-4}
 _STEP = 1e-6
+_GENERATIONS = ("ampere", "ada", "hopper", "blackwell")
+"""Generations with sweeps of shapes in libraries that their maker tuned. [-]"""
 _ODD = {("ada", FP8_BLOCK)}
 """Generations and precisions whose library reaches less than half of the usual rate. [-]"""
 
@@ -72,6 +74,7 @@ def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: st
     """
     odd = [key in _ODD for key in zip(rows.generation, rows.precision, strict=True)]
     usual = np.array([word == ANY for word in rows.software]) & ~np.array(odd)
+    usual &= np.array([generation in _GENERATIONS for generation in rows.generation])
     weights = np.where(usual, weights, 0.0)
     index = np.flatnonzero(weights > 0.0)[::_EVERY]
     fitted = take_rows(rows, index.tolist(), catalog)

@@ -10,10 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div
-from xlperf.equations.hardware.kernels import Device, switching_energy
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.hardware.power import clock_limited_time
 from xlperf.equations.hardware.roofline import blended_time, transfer_time
 from xlperf.equations.hardware.tiles import key_passes, query_tile
+
+QUERY_TILE = 128.0
+"""Queries of one tile of flash attention where the shared memory holds them; halves start one after the other. [-]"""
 
 
 def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -> Array:
@@ -233,18 +236,18 @@ def _flash_time(
     batch, heads, groups, queries, keys, head_size, causal, element_size = shape
     flop = 2.0 * num_products * array(head_size)
     burst = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
-    products = clock_limited_time(burst, switching_energy(device, constants) * flop, device.arithmetic_power)
-    tile = query_tile(head_size, element_size, device.shared_memory_capacity)
+    products = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
+    tile = query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
     compute = flash_compute_time(
         array(batch) * array(heads),
         queries,
         keys,
         causal,
-        tile,
+        QUERY_TILE,
         products + constants["softmax_flop"] / device.vector_flop_rate,
         device.num_multiprocessors,
         constants["imbalance"],
-        constants["tile_time"],
+        constants["tile_time"] * (QUERY_TILE / tile),
     )
     sizes = heads, groups, queries, keys, head_size, element_size
     passes = key_passes(*sizes, tile, device.num_multiprocessors, device.l2_capacity)

@@ -67,6 +67,10 @@ class Device:
         """Power that is left to the matrix units. [W]"""
         return arithmetic_power(self.thermal_design_power, self.static_power)
 
+    def product_energy(self, constants: Mapping[str, Array], flop: Array) -> Array:
+        """Energy of operations of products at the boost clock, by the constants of gemm or attention. [J]"""
+        return constants["energy_per_flop"] * self.energy_ratio * flop
+
 
 def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vector_ratio: Numeric) -> Array:
     r"""Peak of the vector units in FP32: as stated, else by its ratio to the 16-bit peak of the matrix units.
@@ -270,7 +274,7 @@ def _gemm_time(
         ).min(axis=0)
     )
     flop = 2.0 * (array(m) * array(n) * array(k) * array(batch))
-    limited = clock_limited_time(burst, switching_energy(device, constants) * flop, device.arithmetic_power)
+    limited = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
     compute = sustained_time(burst, limited, constants["boost_time"])
     size = m, n, k, batch, element_size, output_element_size
     traffic = product_memory_traffic(*size, *block, device.num_multiprocessors, device.l2_capacity)
@@ -293,24 +297,6 @@ def _fitting(device: Device, tiles: Array) -> tuple[Array, np.ndarray, tuple[Arr
     tiles, fits = tiles[:, used], fits[used]
     largest = np.where(fits, tiles[0] * tiles[1], 0.0).argmax(axis=0)
     return tiles, fits, (tiles[0][largest][..., 0, 0], tiles[1][largest][..., 0, 0])
-
-
-def switching_energy(device: Device, constants: Mapping[str, Array]) -> Array:
-    """Energy of an operation of a product at the boost clock of an accelerator.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family gemm or attention, (rows, 1).
-
-    Returns
-    -------
-    energy : Array
-        What the constants state for 5 nm at its nominal clock, on the node and at the clock of the device. [J/FLOP]
-    """
-    return constants["energy_per_flop"] * device.energy_ratio
 
 
 def gemm_time(

@@ -15,6 +15,8 @@ STATIC_SHARE = 0.13
 ARITHMETIC_SHARE = 0.75 / (1.0 - STATIC_SHARE)
 """Share of the rest that matrix units may draw in a long product; memory, caches and links take the others. [-]"""
 
+_LEAST_SHARE = 0.05
+
 
 def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Array:
     r"""Power that is left to the matrix units under a power limit.
@@ -33,7 +35,7 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
     Returns
     -------
     power : numeric
-        0 at least. [W]
+        A twentieth of the limit at least. [W]
 
     Examples
     --------
@@ -45,7 +47,7 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
     limit, static = array(power_limit), array(static_power)
     limit = np.where(np.isnan(limit), np.inf, limit)
     left = np.where(np.isnan(static), (1.0 - STATIC_SHARE) * limit, limit - static)
-    return np.asarray(ARITHMETIC_SHARE * np.maximum(left, 0.0))
+    return np.asarray(ARITHMETIC_SHARE * np.maximum(left, _LEAST_SHARE * limit))
 
 
 def clock_limited_time(burst_time: Numeric, energy: Numeric, power: Numeric) -> Array:
@@ -101,7 +103,7 @@ def node_energy_ratio(
     Parameters
     ----------
     flop_energy : numeric
-        Energy of a 16-bit operation of the node; NaN: not known. [J/FLOP]
+        Energy of a 16-bit operation of the node; NaN: that of 5 nm. [J/FLOP]
     clock_rate : numeric
         Boost clock f; NaN: the nominal one. [Hz]
     nominal_clock_rate : numeric
@@ -112,7 +114,7 @@ def node_energy_ratio(
     Returns
     -------
     ratio : numeric
-        1 where the node is not known. [-]
+        1 for 5 nm at its nominal clock. [-]
 
     References
     ----------
@@ -127,5 +129,6 @@ def node_energy_ratio(
     4.0
     """
     share = array(clock_rate) / array(nominal_clock_rate)
-    ratio = array(flop_energy) / array(reference_energy) * np.where(np.isnan(share), 1.0, share * share)
-    return np.asarray(np.where(np.isnan(ratio), 1.0, ratio))
+    energy, reference = array(flop_energy), array(reference_energy)
+    energy = np.where(np.isnan(energy), reference, energy)
+    return np.asarray(energy / reference * np.where(np.isnan(share), 1.0, share * share))

@@ -15,6 +15,8 @@ STAGES = 2.0
 """Stages that a multiprocessor holds at least: one is computed while the next one is loaded. [-]"""
 CACHE_SHARE = 0.5
 """Share of the last-level cache that holds what will be used again. [-]"""
+LEAST_SIDE = 64.0
+"""Rows or columns of whole depth that are worth keeping: a small tile. [-]"""
 KEY_BLOCK = 32.0
 """Keys and values of a stage of flash attention. [-]"""
 
@@ -81,18 +83,23 @@ def product_memory_traffic(
 ) -> Array:
     r"""Traffic of a GEMM through the main memory, from the tiles that run at the same time and the last-level cache.
 
-    Tiles that run together cover a block of :math:`g_m \times g_n` outputs, as square as the matrix allows, and share
-    its rows and columns in a window of the cache; a smaller cache shrinks the block. What is left of the cache keeps
-    rows or columns of whole depth. The least of three orders is taken: both inputs stream, rows of the first are kept
-    while the second streams, or the reverse:
+    The tiles that run together cover a block of the outputs, as square as the matrix allows, whose rows and columns
+    they share in a window of the cache: :math:`g_1` along the shorter side :math:`l_1` of the outputs, :math:`g_2`
+    along the longer one :math:`l_2`. The least of three orders is taken: both inputs stream past the block, or whole
+    rows of one input are kept while the other streams:
 
     .. math::
 
-        T = b \left(e_{out} m n + \min\left(A \frac{n}{g_n} + B \frac{m}{g_m},\; A + B \frac{m}{K},\;
-        B + A \frac{n}{K}\right)\right), \quad A = e\,m k, \; B = e\,n k, \; K = \frac{R - w}{e\,k}
+        T = b \left(e_{out} m n + e k \min\left(m n \left(\tfrac{1}{g_1} + \tfrac{1}{g_2}\right),\;
+        l_1 + l_2 \tfrac{l_1}{K},\; l_2 + l_1 \tfrac{l_2}{K}\right)\right), \quad K = \frac{R}{e k}
 
-    with :math:`w = (g_m + g_n) \min(e k, d)` and half of the cache as R. Never below
-    :func:`product_traffic_bound`; compulsory where the cache is infinite. Heuristic, this work.
+    .. math::
+
+        g_1 = \min\left(l_1, \sqrt{N T_m T_n}, \tfrac{L}{2}\right), \quad
+        g_2 = \min\left(l_2, \tfrac{N T_m T_n}{g_1}, L - g_1\right), \quad L = \frac{R}{\min(e k, d)}
+
+    with half of the cache as R; a block is one tile at least. Never below :func:`product_traffic_bound`; compulsory
+    where the cache is infinite. Heuristic, this work.
 
     Parameters
     ----------
@@ -137,25 +144,25 @@ def product_memory_traffic(
     >>> float(product_memory_traffic(256.0, 256.0, 4.0, 1.0, 2.0, 0.0, 128.0, 128.0, 1.0, 0.0))
     8192.0
     """
-    rows_all, columns_all, depth = array(m), array(n), array(element_size) * array(k)
+    rows, columns, depth = array(m), array(n), array(element_size) * array(k)
     room = np.nan_to_num(CACHE_SHARE * array(cache_capacity), nan=np.inf, posinf=np.inf)
     height, width = array(tile_rows), array(tile_columns)
     covered = np.nan_to_num(array(tiles_at_once), nan=np.inf, posinf=np.inf) * height * width
-    rows = np.minimum(np.maximum(np.sqrt(covered), covered / np.maximum(columns_all, 1.0)), rows_all)
-    columns = np.minimum(covered / np.maximum(rows, 1.0), columns_all)
-    window = (rows + columns) * np.minimum(depth, array(window_depth))
-    fits = np.minimum(room / window, 1.0)
-    rows = np.maximum(np.minimum(np.maximum(rows * fits, height), rows_all), 1.0)
-    columns = np.maximum(np.minimum(np.maximum(columns * fits, width), columns_all), 1.0)
-    kept = np.maximum(room - window, 0.0) / depth
-    first, second = rows_all * depth, columns_all * depth
-    row_passes, column_passes = np.maximum(rows_all / rows, 1.0), np.maximum(columns_all / columns, 1.0)
-    least = first * column_passes + second * row_passes
-    with_rows = first + second * np.maximum(rows_all / np.maximum(kept, rows), 1.0)
-    with_columns = second + first * np.maximum(columns_all / np.maximum(kept, columns), 1.0)
-    least = np.where(kept >= rows, np.minimum(least, with_rows), least)
-    least = np.where(kept >= columns, np.minimum(least, with_columns), least)
-    return np.asarray(array(batch) * (least + array(output_element_size) * rows_all * columns_all))
+    short, long = np.minimum(rows, columns), np.maximum(rows, columns)
+    window = room / np.minimum(depth, array(window_depth))
+    side = np.maximum(np.minimum(np.sqrt(covered), 0.5 * window), np.minimum(height, width))
+    side = np.maximum(np.minimum(side, short), 1.0)
+    other = np.maximum(np.minimum(covered / side, window - side), np.maximum(height, width))
+    other = np.maximum(np.minimum(other, long), 1.0)
+    kept = room / depth
+    least = rows * columns * (1.0 / side + 1.0 / other)
+    legal = kept >= np.minimum(LEAST_SIDE, short)
+    kept = np.where(legal, kept, 1.0)
+    with_short = short + long * np.maximum(short / kept, 1.0)
+    with_long = long + short * np.maximum(long / kept, 1.0)
+    least = np.where(legal, np.minimum(least, np.minimum(with_short, with_long)), least)
+    least = np.maximum(least, rows + columns)
+    return np.asarray(array(batch) * (depth * least + array(output_element_size) * rows * columns))
 
 
 def product_traffic_bound(m: Numeric, n: Numeric, k: Numeric, element_size: Numeric, memory_words: Numeric) -> Array:
@@ -244,6 +251,7 @@ def query_tile(
             [share * tile for share in (1.0, 0.5, 0.25)],
             0.125 * tile,
         )
+        + 0.0 * row
     )
 
 
