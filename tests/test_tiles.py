@@ -1,4 +1,4 @@
-"""Laws of tiles and of the clock: traffic between its lower bound and the compulsory one, monotone in what a chip has."""
+"""Laws of tiles and of the clock: traffic between its bound and the compulsory one, monotone in what a chip has."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _shapes(count: int = 20_000) -> tuple[np.ndarray, ...]:
 
 @pytest.mark.parametrize("size", [1.0, 2.0])
 def test_traffic_is_never_below_the_bound_of_hong_and_kung(size: float) -> None:
-    """Tight form of Smith, Lowery, Langou and van de Geijn 2019: sums of all tiles and the cache are the fast memory."""
+    """Form of Smith, Lowery, Langou and van de Geijn 2019: sums of all tiles and the cache are the fast memory."""
     m, n, k = _shapes()
     sums = UNITS * TILE[0] * TILE[1]
     for capacity in 2.0 ** np.arange(14, 42, 3):
