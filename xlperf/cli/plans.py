@@ -15,6 +15,7 @@ from xlperf.cli.options import (
     OutputFile,
     bounds_options,
     catalog_for,
+    catalog_of,
     catalog_option,
     chosen_options,
     examples,
@@ -139,9 +140,18 @@ def evaluate(plans: str, output: str, sheet: str | None, bounds: Bounds, catalog
     (ms) ...: it is kept, and the error of the prediction stands beside the result.
     A cell that says auto gets the value of the best plan that fits, chosen as xlperf search does; the reason says among
     how many.
+
+    CSV and Parquet may have any number of rows: they are read, computed and written in blocks, by all cores.
     """
+    from xlperf.catalog.read import is_workbook as is_read_workbook
     from xlperf.catalog.read import read_plans
 
+    if not is_workbook(output) and not is_read_workbook(plans) and sheet is None:
+        from xlperf.cli.evaluated import write_evaluated
+
+        number, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds)
+        wrote(output, number, f"{kind} plan")
+        return
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
     if not is_workbook(output):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xlperf.catalog.table import Table
-    from xlperf.cli.output import Part
+    from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.search import Search
     from xlperf.explore.solve import Solution
@@ -265,7 +265,8 @@ def sweep(
     done stand in a folder beside the output, RESULTS.parts, until all are: after a kill or a crash the same command
     goes on with those that are missing, and the file is the same as without.
     """
-    from xlperf.cli.blocks import Blocks, all_processes, write_sweep
+    from xlperf.cli.blocks import Blocks, write_sweep
+    from xlperf.cli.workers import all_processes
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.samples import Sampling
     from xlperf.explore.sweep import Sweep

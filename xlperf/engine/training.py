@@ -22,6 +22,7 @@ from xlperf.engine.join import (
 )
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
 from xlperf.engine.own_runs import Corrections, corrected_step, corrections, has_own_runs, narrowed, own_runs_note
+from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, energy_per_token, power_of_states, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
@@ -259,9 +260,8 @@ def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Sett
 
 
 def _physical_results(setting: Setting, joined: Joined, own: Corrections | None) -> dict[str, Array]:
-    """Every number of a block of plans, legal or not, but what is said in words."""
-    plan, band, terms = setting.plan, setting.constants["training_band"], joined.terms
-    low, high = ("mixture_low", "mixture_high") if setting.architecture.experts else ("step_low", "step_high")
+    """Every number of a block of plans, legal or not, but what is said in words, and bands."""
+    plan, terms = setting.plan, joined.terms
     capacity = joined.device.memory_capacity[:, 0]
     results = dict(step(setting).results)
     if own is not None:
@@ -269,8 +269,6 @@ def _physical_results(setting: Setting, joined: Joined, own: Corrections | None)
     time, reserved = results["step_time"], results["memory_reserved"] + joined.reserved_memory
     return {
         **results,
-        "step_time_low": time * band[low][:, 0],
-        "step_time_high": time * band[high][:, 0],
         "memory_reserved": reserved,
         "memory_capacity": capacity,
         "memory_share": reserved / capacity,
@@ -285,12 +283,34 @@ def _physical_results(setting: Setting, joined: Joined, own: Corrections | None)
     }
 
 
+def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:
+    """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of."""
+    band, power = setting.constants["training_band"], setting.constants["power"]
+    width = 1.0 + band["widening"][:, 0] * distance
+    time = band_ends(band, "mixture" if setting.architecture.experts else "step", width)
+    memory = band_ends(band, "memory", width)
+    found: dict[str, Array] = {}
+    for end, other, sign in (("low", 1, -1.0), ("high", 0, 1.0)):
+        at = 1 - other
+        energy = ends_together(time[at], power[f"power_{end}"][:, 0], sign)
+        found |= {
+            f"step_time_{end}": results["step_time"] * time[at],
+            f"tokens_per_second_{end}": results["tokens_per_second"] / time[other],
+            f"memory_{end}": results["memory"] * memory[at],
+            f"energy_per_token_{end}": results["energy_per_token"] * energy,
+            f"cost_per_million_tokens_{end}": results["cost_per_million_tokens"] * time[at],
+        }
+    return found
+
+
 def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> dict[str, np.ndarray]:
     setting, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     plan = setting.plan
     with np.errstate(all="ignore"):
         own = _own_corrections(plans, catalog, named, setting)
         results = _physical_results(setting, joined, own)
+        known = trust("training", catalog, named.models, named.accelerators, coordinates(plans, results))
+        results |= _bands(setting, results, known.pop("distance"))
         if own is not None:
             narrowed(results, own.width)
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
@@ -311,5 +331,6 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         for name, values in results.items():
             if name != "memory_capacity":
                 results[name] = np.where(illegal, np.nan, values)
+        known = {name: np.where(illegal, "", words) for name, words in known.items()}
     basis = basis_words(joined.rented, results["accelerator_hour_cost"])
-    return {**results, "cost_basis": basis, "reason": reason}
+    return {**results, **known, "cost_basis": basis, "reason": reason}

@@ -29,6 +29,7 @@ except ImportError:  # the type library is not known yet while the extension is 
 
 ADDIN = "XLPERF"
 DOCUMENT_JOB = "org.xlperf.DocumentJob"
+CATALOG = "catalog"  # the name of the cell that every result refers to
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 with open(os.path.join(FOLDER, "functions.json"), encoding="utf-8") as stream:
@@ -159,11 +160,19 @@ def portable(document):
         make_portable(uno.fileUrlToSystemPath(url), FUNCTIONS)
 
 
+def hide_page_ends(document):
+    """Draw no lines where pages end over a workbook of ours: LibreOffice takes the paper of no sheet for them."""
+    controller = document.getCurrentController()
+    if controller is not None and document.NamedRanges.hasByName(CATALOG):
+        controller.ShowPageBreaks = False
+
+
 class DocumentJob(unohelper.Base, XJob, XServiceInfo):
     """Runs when a document was opened or saved."""
 
     ACTIONS = {  # noqa: RUF012
         "OnLoadFinished": refresh,
+        "OnViewCreated": hide_page_ends,
         "OnSaveDone": portable,
         "OnSaveAsDone": portable,
     }
