@@ -139,7 +139,7 @@ def narrowed(results: dict[str, np.ndarray], share: Array) -> None:
     for name in [name for name in results if name.endswith(("_low", "_high")) and not name.startswith("memory")]:
         middle = results[name.rpartition("_")[0]]
         with np.errstate(all="ignore"):
-            results[name] = middle * (results[name] / middle) ** share
+            results[name] = np.where(share < 1.0, middle * (results[name] / middle) ** share, results[name])
 
 
 def own_runs_note(found: Corrections, illegal: np.ndarray) -> Remark:
