@@ -53,7 +53,7 @@ class Blocks(NamedTuple):
         return json.dumps(stated)
 
 
-def write_sweep(output: str, blocks: Blocks, processes: int) -> None:
+def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | None = None) -> None:
     """Compute a sweep block by block and write it, in the memory of a few blocks.
 
     Blocks are kept in a folder beside the output until all are done; a command that was killed goes on from there
@@ -66,12 +66,14 @@ def write_sweep(output: str, blocks: Blocks, processes: int) -> None:
     blocks : Blocks
         What is computed and kept.
     processes : int
-        Processes that compute.
+        Processes that compute. [-]
+    scheduler : str, optional
+        Address of a Dask scheduler whose workers compute instead.
     """
     count, number = len(blocks.sweep), blocks.sweep.num_blocks
     if output == STANDARD:
         with _rows_done(blocks, count) as advance:
-            for place, content in enumerate(worked(blocks.written, range(number), processes)):
+            for place, content in enumerate(worked(blocks.written, range(number), processes, scheduler)):
                 _copy_csv(standard_output().write, content, place == 0)
                 advance(place)
         return
@@ -83,7 +85,7 @@ def write_sweep(output: str, blocks: Blocks, processes: int) -> None:
         say(f"{output}: {number - len(todo):,} of {number:,} blocks are there from before", err=True)
     left = sum(_size(blocks, place) for place in todo)
     with _rows_done(blocks, left) as advance:
-        for place, content in zip(todo, worked(blocks.written, todo, processes), strict=True):
+        for place, content in zip(todo, worked(blocks.written, todo, processes, scheduler), strict=True):
             with replaced(files[place]) as temporary:
                 temporary.write_bytes(content)
             advance(place)

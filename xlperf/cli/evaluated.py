@@ -59,7 +59,12 @@ class _Evaluation(NamedTuple):
 
 
 def write_evaluated(
-    plans: str, output: str, catalog: Catalog, bounds: Bounds, processes: int | None = None
+    plans: str,
+    output: str,
+    catalog: Catalog,
+    bounds: Bounds,
+    processes: int | None = None,
+    scheduler: str | None = None,
 ) -> tuple[int, str]:
     """Evaluate the plans of a CSV or Parquet file and write them with their results, in the memory of a few blocks.
 
@@ -74,7 +79,9 @@ def write_evaluated(
     bounds : Bounds
         Of the search for cells that say ``auto``.
     processes : int, optional
-        Processes that compute; default: one for each core.
+        Processes that compute; default: one for each core. [-]
+    scheduler : str, optional
+        Address of a Dask scheduler whose workers compute instead.
 
     Returns
     -------
@@ -94,7 +101,7 @@ def write_evaluated(
     run = _Run(plan_blocks(plans, ROWS))
     with progress(0, "plans evaluated") as done:
         evaluation = _Evaluation(catalog, bounds, parquet)
-        blocks = run.blocks(worked(evaluation.done, run.tasks(), processes or all_processes()), done)
+        blocks = run.blocks(worked(evaluation.done, run.tasks(), processes or all_processes(), scheduler), done)
         if output == STANDARD:
             _write_csv(standard_output().write, blocks)
             run.finish(plans)

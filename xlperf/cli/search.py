@@ -13,11 +13,13 @@ from xlperf.cli.options import (
     Chosen,
     Command,
     InputFile,
+    Machines,
     bounds_options,
     catalog_for,
     catalog_option,
     chosen_options,
     examples,
+    machines_options,
     output_option,
     plan_name,
     read_chosen,
@@ -234,11 +236,7 @@ def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
     metavar="RESULT",
     help="Results to write, beside the name and what varies; may be repeated. Default: all, and every column of PLANS.",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    help="Processes that compute a long sweep. Default: one for each core.",
-)
+@machines_options
 @chosen_options("all")
 @output_option
 @bounds_options
@@ -250,7 +248,7 @@ def sweep(
     sampling: str,
     seed: int,
     wanted: tuple[str, ...],
-    processes: int | None,
+    machines: Machines,
     chosen: Chosen,
     output: str | None,
     bounds: Bounds,
@@ -288,7 +286,7 @@ def sweep(
         return
     suffix = ".csv" if output == STANDARD else Path(output).suffix.lower()
     blocks = Blocks(whole, (*sorted(named), *results) if results else (), suffix)
-    write_sweep(output, blocks, processes or all_processes())
+    write_sweep(output, blocks, machines.processes or all_processes(), machines.scheduler)
     wrote(output, len(whole), "plan")
 
 
