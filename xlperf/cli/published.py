@@ -6,7 +6,7 @@ import csv
 import datetime
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,7 +134,7 @@ def validate(
             temporary.write_text(report.csv_text(), encoding="utf-8", newline="")
         wrote(output, len(report.records), "error")
     if readme is not None:
-        _replace_table(Path(readme), report.readme_table())
+        _replace_tables(Path(readme), {"accuracy": report.readme_table(), "refused": report.refused_table()})
     if output != STANDARD:
         for title, header, rows in report.tables():
             if rows:
@@ -287,14 +287,18 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
 
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
-    from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table
+    from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table, short_table
     from xlperf.calibrate.comparison import MEMORY
     from xlperf.calibrate.fit import read_measured
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
         errors = cross_validated_errors((measured.training, measured.inference), catalog, lambda _: done(1))
-    _show("Cross-validation", "cross-validation", cross_validation_table(errors), readme)
+    table = cross_validation_table(errors)
+    if readme is not None:
+        tables = {"cross-validation": table, "models-left-out": short_table(table)}
+        _replace_tables(Path(readme), {name: _markdown(name, one) for name, one in tables.items()})
+    _show("Models left out of the fit", "cross-validation", table, None)
     from xlperf.calibrate.own_runs import gains, gains_table
     from xlperf.calibrate.published_errors import plans_to_fit
 
@@ -339,7 +343,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
     if readme is not None:
-        _replace_table(Path(readme), _markdown("kernels", kernel_table(errors, whole=True)), "kernels")
+        _replace_tables(Path(readme), {"kernels": _markdown("kernels", kernel_table(errors, whole=True))})
     _show("Held-out kernel shapes", "kernels", kernel_table(errors), None)
     missed = [one for one in errors if one.missed and not one.accelerator]
     for one in missed:
@@ -385,7 +389,7 @@ def _show(title: str, name: str, table: tuple[tuple[str, ...], list[tuple[str, .
     """Print a table, and put it between its markers in a text file."""
     header, lines = table
     if readme is not None:
-        _replace_table(Path(readme), _markdown(name, table), name)
+        _replace_tables(Path(readme), {name: _markdown(name, table)})
     say(title, *_aligned(header, lines))
 
 
@@ -394,18 +398,21 @@ def _announced(name: str) -> None:
         say(f"fitting {name}", err=True)
 
 
-def _replace_table(path: Path, table: str, name: str = "accuracy") -> None:
-    """Put a table between its markers in a text file."""
+def _replace_tables(path: Path, tables: Mapping[str, str]) -> None:
+    """Put tables between their markers in a text file, those that it has markers of: at least one."""
     from xlperf.base.files import replaced
 
-    markers = (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
-    text = path.read_text(encoding="utf-8")
-    begin, end = (text.find(marker) for marker in markers)
-    if begin < 0 or end < begin:
-        raise InputError(Fault(str(path), f"has no lines {markers[0]} and {markers[1]}, where the table goes"))
+    text, placed = path.read_text(encoding="utf-8"), False
+    for name, table in tables.items():
+        begin, end = (f"<!-- {name}: {part} -->" for part in ("begin", "end"))
+        first, last = text.find(begin), text.find(end)
+        if 0 <= first < last:
+            text, placed = text[:first] + table + text[last + len(end) :].removeprefix("\n"), True
+    if not placed:
+        wanted = " or ".join(f"<!-- {name}: begin --> and <!-- {name}: end -->" for name in tables)
+        raise InputError(Fault(str(path), f"has no lines {wanted}, where the table goes"))
     with replaced(path) as temporary:
-        rest = text[end + len(markers[1]) :].removeprefix("\n")
-        temporary.write_text(text[:begin] + table + rest, encoding="utf-8", newline="")
+        temporary.write_text(text, encoding="utf-8", newline="")
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
