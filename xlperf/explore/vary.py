@@ -16,6 +16,7 @@ from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.engine.join import prefill_networks
 from xlperf.explore.samples import normal_scores
 from xlperf.explore.space import MOST_PLANS
 
@@ -331,7 +332,9 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     if "prefill_accelerator" in plans:
         other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
         separate = (other >= 0) & (plans.filled("mode") == "disaggregated")
-        own, given = np.concatenate([own, other[separate]]), np.concatenate([given, given[separate]])
+        named = plans.text("prefill_network")
+        named = np.where(named == "", given, named)
+        own, given = np.concatenate([own, other[separate]]), np.concatenate([given, named[separate]])
     accelerators = catalog.tables["accelerators"]
     if varied.sheet == "accelerators":
         derived = np.flatnonzero(accelerators.text("device")[own] != "")
@@ -423,12 +426,15 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         given = plans.text("network")
         names = np.where(given == "", accelerators.text("default_network")[own], given)
         index = catalog.network_index(names, plans, "network")
-        numbers, codes = pairs(index)
+        others = prefill_names(plans, catalog, index) if "prefill_accelerator" in plans else index
+        numbers, codes = pairs(index, others)
         tiers = [catalog.network_tiers(catalog.networks[number]) for number in numbers.tolist()]
         rows = np.concatenate([np.zeros(0, dtype=np.int64), *tiers])
         copied("networks", rows, np.repeat(codes, [len(found) for found in tiers]))
-        known = np.array([*catalog.networks, ""], dtype=object)[index]
-        columns["network"] = np.where(index >= 0, marked(known, code), "")
+        known = np.array([*catalog.networks, ""], dtype=object)
+        columns["network"] = np.where(index >= 0, marked(known[index], code), "")
+        if "prefill_accelerator" in plans:
+            columns["prefill_network"] = np.where(others != index, marked(known[others], code), "")
     if sheets & {"accelerators", "prices"}:
         names, other = accelerators["accelerator"], own
         columns["accelerator"] = marked(names[own], code)
@@ -440,6 +446,14 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         priced = catalog.price_rows[rows] >= 0
         copied("prices", catalog.price_rows[rows][priced], codes[priced])
     return catalog.with_tables(list(tables.values())), replace(plans, columns=columns)
+
+
+def prefill_names(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.ndarray:
+    """Positions of the networks of prefill pools: as given, else of the plan, else of their accelerators."""
+    rows = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+    default = np.where(rows >= 0, catalog.default_networks[np.maximum(rows, 0)], networks)
+    found = np.where(plans.text("network") == "", default, networks)
+    return np.where(plans.filled("mode") == "disaggregated", prefill_networks(plans, catalog, found), networks)
 
 
 def unmarked(results: Table) -> Table:
