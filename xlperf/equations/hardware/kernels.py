@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
-from xlperf.equations.hardware.power import arithmetic_power, clock_limited_time
+from xlperf.equations.hardware.power import MEMORY_ENERGY, arithmetic_power, clock_limited_time
 from xlperf.equations.hardware.roofline import blended_time, sustained_time, tiled_product_time, transfer_time
 from xlperf.equations.hardware.tiles import product_memory_traffic, tile_memory
 
@@ -48,6 +48,8 @@ class Device:
         Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock. [-]
     static_power : Array
         Leakage and idle clocks; NaN: the usual share of the power limit. [W]
+    memory_energy : Array
+        Energy of a byte of the main memory. [J/B]
     """
 
     peak_flop_rate: Array
@@ -61,6 +63,7 @@ class Device:
     shared_memory_capacity: Array = field(default_factory=_column(np.nan))
     energy_ratio: Array = field(default_factory=_column(1.0))
     static_power: Array = field(default_factory=_column(np.nan))
+    memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))
 
     @property
     def arithmetic_power(self) -> Array:
@@ -293,7 +296,7 @@ def _fitting(device: Device, tiles: Array) -> tuple[Array, np.ndarray, tuple[Arr
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
     needed = tile_memory(tiles[0], tiles[1])
     fits = needed <= np.maximum(room, needed.min())
-    used = fits.any(axis=(1, 2))
+    used = fits.any(axis=(1, 2)) | (fits[0].size == 0)
     tiles, fits = tiles[:, used], fits[used]
     largest = np.where(fits, tiles[0] * tiles[1], 0.0).argmax(axis=0)
     return tiles, fits, (tiles[0][largest][..., 0, 0], tiles[1][largest][..., 0, 0])
