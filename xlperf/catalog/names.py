@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from xlperf.catalog.table import Table
 
+MARK = "\x1f"
+"""Stands between a name and the number of a copy of its row, where a sweep gives plans rows of their own."""
 _BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
 
 

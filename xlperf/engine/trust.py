@@ -20,6 +20,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.names import MARK
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.model import parameter_count
@@ -240,7 +241,7 @@ def _nearest(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair
     shapes, active = model_traits(catalog)
     shape, parameters = shapes[model], float(active[model])
     chips = catalog.tables["accelerators"]
-    name = str(chips.text("accelerator")[accelerator])
+    name = str(chips.text("accelerator")[accelerator]).partition(MARK)[0]
     kin, shown, short = (
         str(chips.text("generation")[accelerator]).casefold(),
         _shown(catalog, model),
@@ -268,7 +269,7 @@ def _nearest(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair
 
 
 def _shown(catalog: Catalog, model: int) -> str:
-    return str(catalog.tables["models"].text("model")[model])
+    return str(catalog.tables["models"].text("model")[model]).partition(MARK)[0]
 
 
 def _of(runs: Sequence[Measured], generation: str) -> list[Measured]:
