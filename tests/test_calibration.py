@@ -45,6 +45,28 @@ def test_the_nearest_row_holds(nearest: int) -> None:
     assert extrapolated == (nearest >= 4)
 
 
+def test_a_generation_falls_back_to_its_line_before_all_machines() -> None:
+    found = calibration(("cdna", "any", "any", 1), ("any", "fp8", "any", 2), ("cdna4", "fp8", "any", 3))
+    microsecond = UNITS["us"].factor
+    assert looked_up(found, "cdna3", "fp8", "megatron") == (1 * microsecond, False)
+    assert looked_up(found, "CDNA4", "fp8", "vllm") == (3 * microsecond, False)
+    assert looked_up(found, "cdna4", "bf16", "vllm") == (1 * microsecond, False)
+    assert looked_up(found, "tpu", "fp8", "maxtext") == (2 * microsecond, True)
+
+
+def test_unknown_software_on_a_line_takes_what_holds_there() -> None:
+    cells = [
+        ["a", "training_software", "tpu", "any", "any", "kernel_slowdown", 1.3, "-"],
+        ["b", "training_software", "any", "any", "megatron", "kernel_slowdown", 1.1, "-"],
+        ["c", "training_software", "cdna", "any", "megatron", "kernel_slowdown", 1.4, "-"],
+    ]
+    found = Calibration(table_from_rows("calibration", HEADER, cells))
+    asked = [("tpu", "megatron"), ("tpu", "paxml"), ("cdna3", "megatron"), ("hopper", "megatron")]
+    generations, software = (np.array(part, dtype=object) for part in zip(*asked, strict=True))
+    columns, _ = found.constants("training_software", generations, np.full(len(asked), "bf16", dtype=object), software)
+    assert columns["kernel_slowdown"][:, 0].tolist() == [1.1, 1.3, 1.4, 1.1]
+
+
 def test_rows_of_other_keys_do_not_hold() -> None:
     found = calibration(("ampere", "any", "any", 1), ("hopper", "fp4", "any", 2), ("hopper", "fp8", "nemo", 3))
     assert looked_up(found, "hopper", "fp8", "megatron") == (LAUNCH.default, False)
@@ -107,7 +129,7 @@ def test_no_rows_give_the_declared_defaults() -> None:
     found = Calibration(table_from_rows("calibration", HEADER, []))
     for family, constants in declared_constants().items():
         columns, extrapolated = found.constants(family, *(np.array(["x", "y"], dtype=object) for _ in range(3)))
-        assert extrapolated.tolist() == [True, True]
+        assert extrapolated.tolist() == [False, False]  # a family that nobody has measured is the same for all
         assert {name: values[:, 0].tolist() for name, values in columns.items()} == {
             name: [constant.default] * 2 for name, constant in constants.items()
         }

@@ -15,6 +15,7 @@ import xlperf
 from xlperf.addin import client as client_module
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import Client, WorkerError
+from xlperf.addin.neighbours import Neighbours
 from xlperf.addin.worker import answer
 
 WORKER = [sys.executable, "-P", "-m", "xlperf.addin.worker"]
@@ -220,3 +221,29 @@ def test_client_needs_the_standard_library_alone():
         "assert not {'numpy', 'xlperf', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
+
+
+def test_blank_rows_of_a_table_make_no_search_for_the_rows_beside_them():
+    class Book:
+        RuntimeUID = "1"
+        searched = 0
+
+        @property
+        def Sheets(self):  # noqa: N802 - as LibreOffice names it
+            self.searched += 1
+            return []
+
+    class Answers:
+        process_id = 1
+
+        def call(self, function, arguments):
+            return [[""]]
+
+    book, neighbours = Book(), Neighbours(Answers())
+    header = [["model", "accelerator", "num accelerators"]]
+    for _ in range(50):
+        assert neighbours.call(book, "XLPERF_STEP_TIME", [[["", "", ""]], "", header]) == [[""]]
+    assert book.searched == 0
+    for number in range(4):
+        neighbours.call(book, "XLPERF_STEP_TIME", [[["m", "a", float(number)]], "", header])
+    assert book.searched

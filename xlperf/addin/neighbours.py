@@ -92,7 +92,7 @@ class Neighbours:
         if row in cells:
             self._known.move_to_end(key)
             return [[cells[row]]] if cells[row] is not None else self._client.call(function, arguments)
-        if len(row) != len(key[2]) or not self._is_burst():
+        if len(row) != len(key[2]) or _is_blank(row) or not self._is_burst():
             return self._client.call(function, arguments)
         others = self._new_rows(document, key[2], row, cells)
         self._num_new, self._patience = 0, 2 if len(others) > 1 else min(2 * self._patience, MOST_PATIENCE)
@@ -162,6 +162,11 @@ def _is_row(argument: Any) -> bool:
     return isinstance(argument, list) and len(argument) == 1 and len(argument[0]) > 2
 
 
+def _is_blank(row: Row) -> bool:
+    """Whether no cell of a row holds anything: it is no plan, and a search for those beside it reads every sheet."""
+    return all(cell == "" or cell is None for cell in row)
+
+
 def _cells_below(sheet: Any, header: Row, left: int, top: int) -> Iterator[tuple[Any, Any]]:
     """Sheet and used cells below a header row, if it stands there as plain texts."""
     if left < 0:
@@ -194,7 +199,7 @@ def read_rows(sheet: Any, area: Any) -> list[Row | None]:
         if last <= address.EndRow:
             rows.append(None)
         first = last + 1
-    return [row if row is not None and None not in row and any(cell != "" for cell in row) else None for row in rows]
+    return [None if row is None or None in row or _is_blank(row) else row for row in rows]
 
 
 def is_safe(formulas: Any) -> bool:

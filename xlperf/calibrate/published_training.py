@@ -78,6 +78,7 @@ _PLAIN = {
 _MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
 _FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
 _AS_TENSOR = "tensor"
+_AS_PRINTED = "fsdp"
 _PER_REPLICA = "per_replica"
 _ROUNDED = 0.1
 """Most that a printed global batch may be off a whole number of micro-batches. [-]"""
@@ -240,7 +241,7 @@ def _plan(
     }
     plan["software"] = software_default(*where, "software")[0] or text["software"].casefold()
     where = (str(plan["software"]), *where[1:])
-    for column in ("expert_parallel", "expert_tensor_parallel"):
+    for column in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"):
         ranks, reference, _ = software_default(*where, column)
         if ranks and math.isnan(_value(plan, column)):
             plan[column] = plan["tensor_parallel"] if ranks == _AS_TENSOR else float(ranks)
@@ -258,6 +259,7 @@ def _plan(
     for column in DEFAULTED:
         value = software_default(*where, column)[0]
         if value:
+            value = text["fsdp"] if value == _AS_PRINTED else value
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
     if math.isnan(models.number(model, "num_mtp_layers")):
         plan.pop("train_mtp", None)

@@ -170,10 +170,11 @@ class Calibration:
         """Constants of one family for many rows.
 
         Each constant is looked up from the nearest key to the farthest: (generation, precision, software),
-        (generation, precision, any), (generation, any, software), (generation, any, any), (any, precision, software),
-        (any, any, software), (any, precision, any), (any, any, any), and last the declared default. Kinds of FP8 that
-        have no row take those of FP8 after each step of their own precision. Software families: (generation, any,
-        software), (any, any, software), (any, any, any), default.
+        (generation, precision, any), (generation, any, software), (generation, any, any), the same of the line of the
+        generation (cdna of cdna3), (any, precision, software), (any, any, software), (any, precision, any), (any, any,
+        any), and last the declared default. Kinds of FP8 that have no row take those of FP8 after each step of their
+        own precision. Software families: software on the generation, on its line, on any; then any software on the
+        generation, on its line, on any; default.
 
         Parameters
         ----------
@@ -187,7 +188,8 @@ class Calibration:
         constants : dict of str to array
             Every constant that the family declares, shape (rows, 1), in the units used inside.
         extrapolated : array of bool
-            Rows whose generation (software families: whose software) has no row of its own in the family.
+            Rows whose generation (software families: whose software) has no row of its own in a family of which others
+            have; a family that nobody has measured is the same for all.
         """
         return self.constants_of(family, calibration_keys(generation.tolist(), precision.tolist(), software.tolist()))
 
@@ -227,9 +229,10 @@ class Calibration:
             candidates = _candidates(family, *key)
             values = tuple(self._lookup(family, name, candidates)[1] for name in declared_constants()[family])
             if family in SOFTWARE_FAMILIES:
-                far = key[2] not in self._softwares.get(family, ())
+                own, measured = {key[2]}, self._softwares.get(family, set())
             else:
-                far = key[0] not in self._generations.get(family, ())
+                own, measured = {key[0], generation_line(key[0])}, self._generations.get(family, set())
+            far = own.isdisjoint(measured) and bool(measured)
             cached = self._cache[(family, *key)] = (values, far)
         return cached
 
@@ -250,20 +253,39 @@ def _candidates(family: str, generation: str, precision: str, software: str) -> 
         return own
     found = [key for key in own if key[:2] == (generation, precision)]
     for key in _fall_backs(family, generation, broader, software):
-        if key[:2] == (ANY, broader):
-            found.append((ANY, precision, key[2]))
+        if key[1] == broader and key[0] != generation:
+            found.append((key[0], precision, key[2]))
         found.append(key)
     return found
 
 
+def generation_line(generation: str) -> str:
+    """Line of generations that one belongs to: its name without the number at its end.
+
+    >>> generation_line("cdna3"), generation_line("hopper")
+    ('cdna', 'hopper')
+    """
+    return generation.rstrip("0123456789") or generation
+
+
 def _fall_backs(family: str, generation: str, precision: str, software: str) -> list[tuple[str, str, str]]:
+    line = generation_line(generation)
+    machines = (generation,) if line == generation else (generation, line)
     if family in SOFTWARE_FAMILIES:
-        return [(generation, ANY, software), (ANY, ANY, software), (ANY, ANY, ANY)]
+        named = [(machine, ANY, software) for machine in (*machines, ANY)]
+        return [*named, *((machine, ANY, ANY) for machine in (*machines, ANY))]
+    own = [
+        key
+        for machine in machines
+        for key in (
+            (machine, precision, software),
+            (machine, precision, ANY),
+            (machine, ANY, software),
+            (machine, ANY, ANY),
+        )
+    ]
     return [
-        (generation, precision, software),
-        (generation, precision, ANY),
-        (generation, ANY, software),
-        (generation, ANY, ANY),
+        *own,
         (ANY, precision, software),
         (ANY, ANY, software),
         (ANY, precision, ANY),

@@ -338,6 +338,7 @@ def _reported(
     results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
     results |= _costs(served, results)
     results |= _power(served, results)
+    results |= _shares(results)
     bound = np.full(len(illegal), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word
@@ -390,6 +391,17 @@ def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
         **token_costs(terms, whole, rate, ALL_IN["inference"]),
         **split_costs(decoding, prefilling, share, whole, rate, *lengths),
         "accelerator_hour_cost": terms.cost_rate,
+    }
+
+
+def _shares(results: Mapping[str, Array]) -> dict[str, Array]:
+    """Memory over its capacity, and shares of a decode step."""
+    times = {state: total(np.stack([results[name] for name in names], axis=-1)) for state, names in _STATES.items()}
+    step = total(np.stack(list(times.values()), axis=-1))
+    return {
+        "memory_share": results["memory"] / results["memory_capacity"],
+        "compute_share": divide(times["decode"], step),
+        "communication_share": divide(times["message"], step),
     }
 
 

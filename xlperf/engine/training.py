@@ -241,6 +241,11 @@ def _power(setting: Setting, results: Mapping[str, Array]) -> dict[str, Array]:
     return {"accelerator_power": power, "accelerator_energy_per_token": energy}
 
 
+def _share(results: Mapping[str, Array], state: str) -> Array:
+    """Share of a step that its critical stage is in a state."""
+    return total(np.stack([results[name] for name in _STATES[state]], axis=-1)) / results["step_time"]
+
+
 def _physical_results(setting: Setting, joined: Joined) -> dict[str, Array]:
     """Every number of a block of plans, legal or not, but what is said in words."""
     plan, band, terms = setting.plan, setting.constants["training_band"], joined.terms
@@ -254,7 +259,10 @@ def _physical_results(setting: Setting, joined: Joined) -> dict[str, Array]:
         "step_time_high": time * band[high][:, 0],
         "memory_reserved": reserved,
         "memory_capacity": capacity,
+        "memory_share": reserved / capacity,
         "fits": np.where(reserved <= capacity, 1.0, 0.0),
+        "compute_share": _share(results, "compute"),
+        "communication_share": _share(results, "message"),
         **token_costs(terms, plan.num_accelerators, results["tokens_per_second"], ALL_IN["training"]),
         **_power(setting, results),
         "accelerator_hour_cost": terms.cost_rate,
