@@ -27,7 +27,7 @@ NOT_DRAWN = {
     "serving.results.with_request_latency": "columns of results in and out",
     "serving.results.full_cache": "masks in place of numbers",
     "serving.results.band_of_mode": "words",
-    "serving.results.band_ends": "words",
+    "serving.results.band_of_time": "words",
     "serving.deployment.host_times": "constants of any family",
     "serving.continuous.loaded_results": "takes the state that operating returns",
     "serving.kernels.attention_kernels": "takes the batching that batching_of returns",
