@@ -27,14 +27,16 @@ CAP = 0.7
 """Residual beyond which a larger one costs no more. [-]"""
 SPREADS = (0.2, 0.02)
 """Residuals at which the loss turns from quadratic to linear: first wide for a safe start, then narrow. [-]"""
-PULL = 0.005
-"""Weight of pooling: a parameter one usual size away from its parent weighs like a row that is 0.5 % off. [-]"""
+PULL = 0.01
+"""Weight of pooling: a parameter one usual size away from its parent weighs like a row that is 1 % off. [-]"""
 FEWEST_ROWS = 8
 """Published rows below which a group gets no parameter of its own. [-]"""
 _MOST_EVALUATIONS = 30
 _STEP = 0.05
 _INSIDE = 0.1
 _NEGLIGIBLE = 1e-3
+_WORTH_A_CONSTANT = 4e-5
+"""Share of the cost that a constant must save to be kept: with models left out, fewer and more constants do worse. [-]"""
 
 
 @dataclass(frozen=True)
@@ -382,7 +384,7 @@ def most_telling(parameters: Sequence[Parameter], solution: Solution, most: int)
     while kept:
         gain = _gain(matrix[np.ix_(kept, kept)], offsets[kept])
         least = int(np.argmin(gain))
-        if len(kept) <= most and gain[least] > _NEGLIGIBLE * solution.cost:
+        if len(kept) <= most and gain[least] > _WORTH_A_CONSTANT * solution.cost:
             break
         inverse = np.linalg.pinv(matrix[np.ix_(kept, kept)])
         offsets[kept] -= inverse[:, least] / max(inverse[least, least], 1e-30) * offsets[kept[least]]

@@ -156,11 +156,10 @@ def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:
     source = plans.published.text["source_id"]
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     attention = plans.catalog.tables["models"].text("attention_type")[models]
-    only_predicted = entries.kind == "inference"
+    sources = NEVER_FITTED_SOURCES if entries.kind == "inference" else ()
     return np.array(
         [
-            not only_predicted
-            or (source[plans.index[plan]] not in NEVER_FITTED_SOURCES and attention[plan] not in NEVER_FITTED_ATTENTION)
+            source[plans.index[plan]] not in sources and attention[plan] not in NEVER_FITTED_ATTENTION
             for plan in entries.plan.tolist()
         ],
         dtype=bool,
