@@ -55,6 +55,9 @@ NOT_DRAWN = {
     "training.communication.tensor_times": "takes the collectives that communication_of returns",
     "training.stages.pacing_contents": "takes the contents of three stages beside each other",
     "training.communication.used_families": "answers yes or no",
+    "training.sparse.sparse_cores": "a list of kernels, part of training.step.step",
+    "serving.sparse.decode_sparse": "a list of kernels, part of serving.phases.serving_work",
+    "serving.sparse.prefill_sparse": "a list of kernels, part of serving.phases.serving_work",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
 

@@ -254,7 +254,7 @@ def _choices(files: Sequence[str], catalog: Catalog, output: str | None, readme:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
     from xlperf.calibrate.published import read_published
-    from xlperf.catalog.csv_parquet import harmless
+    from xlperf.catalog.csv_files import harmless
 
     with progress(0, "published runs") as done:
         paths = [Path(path) for path in files] or [workbook("validation.xlsx")]

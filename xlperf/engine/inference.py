@@ -152,7 +152,7 @@ def _constants(
     for families, keys in (
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(plan.stored_in_table)),
-        (_ATTENTION[architecture.latent_attention], joined.keys_for(plan.attention_in_table)),
+        (_ATTENTION[architecture.one_vector], joined.keys_for(plan.attention_in_table)),
         (_LINEAR if architecture.linear_attention else (), joined.keys),
         ((*_SOFTWARE, _POWER), joined.keys),
     ):

@@ -28,7 +28,8 @@ from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
 from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
 from xlperf.workbook.functions_sheet import functions_sheet
 from xlperf.workbook.package import Formulas, packed, replace_file, save_workbook
-from xlperf.workbook.questions import question_sheets
+from xlperf.workbook.plan_card import NUMBERS, plan_cards
+from xlperf.workbook.questions import live_cells, numbers_look, question_sheets
 from xlperf.workbook.style import add_styles, link, page_setup, title
 from xlperf.workbook.tables import data_rows
 from xlperf.workbook.tco import tco_sheet
@@ -104,8 +105,11 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     tco_sheet(book, full, results, formulas)
     checks_sheet(book, full, results, formulas)
     functions_sheet(book)
+    live = live_cells(full, _catalog(full) if values else None, formulas)
     if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *TECHNOLOGY_TABLES)):
-        question_sheets(book, full, _catalog(full) if values else None, formulas)
+        question_sheets(book, full, live)
+    plan_cards(book, book.create_sheet(NUMBERS), live)
+    numbers_look(book[NUMBERS])
     book.properties.creator = "xlperf"
     book.properties.title = "xlperf"
     return packed(book, formulas)
