@@ -19,7 +19,7 @@ import numpy as np
 
 from xlperf.calibrate.comparison import MEMORY, STEP_TIME
 from xlperf.calibrate.fitted_constants import FittedConstant, fit_set, rounded
-from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Solution, most_telling, pooled_parameters, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, Parameter, Solution, most_telling, pooled_parameters, solve
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
@@ -94,7 +94,8 @@ def _fit_times(
     if not known:
         kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind])
         parameters = _selected(_started(parameters, solution), kept)
-        solution = solve(published_problem(plans, entries, parameters, every), parameters)
+        problem = published_problem(plans, entries, parameters, every)
+        solution = solve(problem, parameters, spreads=SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
 
 
@@ -196,7 +197,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
             for group in sorted(set(groups)):
                 named = tuple(zip(keys, group, strict=True))
                 mask = own & np.logical_and.reduce([columns[name] == value for name, value in named] or [own])
-                if entries.num_rows(mask) < FEWEST_ROWS or _same_rows(keys, named, columns, own):
+                if entries.num_rows(mask) < FEWEST_ROWS or (known and _same_rows(keys, named, columns, own)):
                     continue
                 parent = next((known[named[:cut]] for cut in range(len(named), -1, -1) if named[:cut] in known), -1)
                 known[named] = len(parameters)

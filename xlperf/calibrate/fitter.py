@@ -35,8 +35,8 @@ _MOST_EVALUATIONS = 30
 _STEP = 0.05
 _INSIDE = 0.1
 _NEGLIGIBLE = 1e-3
-_WORTH_A_CONSTANT = 4e-5
-"""Share of the cost that a constant must save to be kept: with models left out, fewer and more constants do worse. [-]"""
+_WORTH_A_CONSTANT = 1e-5
+"""Share of the cost that a constant must save to be kept. [-]"""
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ from xlperf.equations.serving.results import band_of_mode, full_cache
 NEVER_FITTED = "papers"
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
-NEVER_FITTED_ATTENTION = ("hybrid",)
-"""Attention whose models are predicted and never fitted: the scans of linear layers have one set of constants for all
-accelerators, and what they miss is not to be found in the constants of engines."""
+NEVER_FITTED_ATTENTION = ("hybrid", "sparse")
+"""Attention whose models are predicted and never fitted: the scans of linear layers and the choice of tokens have one
+set of constants for all accelerators, and what they miss is not to be found in the constants of software."""
 QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
 WEIGHT_OF_FIRST = 0.5
 """Weight of a time to the first token beside a time per token. [-]"""
