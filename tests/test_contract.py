@@ -64,6 +64,8 @@ NOT_DRAWN = {
 # Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and
 # master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
 FIXED_WORDS = {
+    "hardware.kernels.gemm_time": {"B"},  # stages of tiles
+    "hardware.kernels.serving_gemm_time": {"B"},
     "training.activations.layer_activations": {"B"},
     "serving.continuous.operating": {"B"},
     "serving.memory.memory_of": {"B"},

@@ -17,12 +17,14 @@ from xlperf.base.arrays import Array, some
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.layer_kinds import INDEX_COLUMNS, LINEAR_COLUMNS, LayerKinds, layer_kinds
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import cache_bandwidth, vector_flop_rate
+from xlperf.equations.hardware.power import node_energy_ratio
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import FAT_TREE, Network
 from xlperf.equations.network.torus import torus_block
@@ -289,6 +291,10 @@ DEVICE_COLUMNS = (
     "l2_bandwidth",
     "num_multiprocessors",
     "thermal_design_power",
+    "l2_capacity",
+    "shared_memory_capacity",
+    "energy_ratio",
+    "static_power",
 )
 
 
@@ -509,6 +515,10 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         ),
         "num_multiprocessors": units,
         "thermal_design_power": power,
+        "l2_capacity": accelerators.number("l2_capacity"),
+        "shared_memory_capacity": accelerators.number("shared_memory_capacity"),
+        "energy_ratio": _energy_ratio(catalog, accelerators),
+        "static_power": accelerators.number("static_power"),
     }
     return CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),
@@ -536,6 +546,21 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
         unbuilt=unbuilt if any(unbuilt.tolist()) else None,
     )
+
+
+def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
+    """Energy of an operation of each accelerator over that of 5 nm: as stated, else by its node and clock."""
+    nodes, stated = catalog.tables["technology"], accelerators.number("flop_energy")
+    own, nominal, clock = stated, np.full(len(stated), np.nan), accelerators.number("clock_rate")
+    if len(nodes):
+        named = {name.casefold(): row for row, name in enumerate(nodes.text("technology").tolist())}
+        named = {word.casefold(): row for row, word in aliases(nodes)} | named
+        words = accelerators.text("technology_node").tolist()
+        rows = np.array([named.get(word.strip().casefold(), -1) for word in words], dtype=np.int64)
+        known = np.isnan(stated) & (rows >= 0)
+        own = np.where(known, nodes.number("flop_energy")[rows], stated)
+        nominal = np.where(known, nodes.number("nominal_clock_rate")[rows], np.nan)
+    return node_energy_ratio(own, clock, nominal)
 
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
