@@ -42,6 +42,7 @@ MOST_CONSTANTS = {"training": 42, "inference": 52}
 FEWEST_MEMORY_ROWS = 30
 _SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
 _SOURCE = "published rows of the sheet {} in validation.xlsx"
+_AT_BOUND, _NEARLY = 1e-6, 0.999
 _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all software, or at the declared default"
 
 
@@ -294,10 +295,20 @@ def _sheet_rows(
                 date=date,
                 source=_SOURCE.format(published.kind),
                 kind="measured" if identified else "assumption",
-                notes="" if identified else _UNIDENTIFIED,
+                notes=_at_bound(one, float(solution.values[at])) if identified else _UNIDENTIFIED,
             )
         )
     return found
+
+
+def _at_bound(one: Parameter, value: float) -> str:
+    """What it means that a constant was found at the end of where it may lie, "" inside."""
+    low, high = one.bounds
+    place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
+    for row in package_rows("fitted_families.csv"):
+        if place and (row["family"], row["constant"]) == (one.family, one.constant):
+            return f"at its bound: {row[place]}"
+    return ""
 
 
 def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
