@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.calibrate.comparison import MEMORY
-from xlperf.calibrate.cross_validation import CrossValidation, Step, cross_validated
+from xlperf.calibrate.cross_validation import Step, cross_validated
 from xlperf.calibrate.fit import fit_all, read_measured
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, rounded
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, weighted_quantile
@@ -68,18 +68,18 @@ def fitted_calibration(
     done = fit_all(measured, catalog, date, step, values_only)
     if step is not None:
         step("bands")
-    return calibration_table(with_checks(done, (measured.training, measured.inference), catalog, date))
+    return with_checks(calibration_table(done), (measured.training, measured.inference), catalog, date)[0]
 
 
 def with_checks(
-    constants: Sequence[FittedConstant], published: Sequence[Published], catalog: Catalog, date: str
-) -> list[FittedConstant]:
-    """Constants with their error on rows that were held out, and the bands.
+    table: Table, published: Sequence[Published], catalog: Catalog, date: str
+) -> tuple[Table, list[Errors]]:
+    """A calibration sheet with the error of its constants on rows of models left out, and with bands from these.
 
     Parameters
     ----------
-    constants : sequence of FittedConstant
-        What was fitted; bands among them are dropped.
+    table : Table
+        Calibration sheet; bands in it are dropped.
     published : sequence of Published
         Rows that constants of software were fitted on.
     catalog : Catalog
@@ -89,25 +89,26 @@ def with_checks(
 
     Returns
     -------
-    list of FittedConstant
-        The constants in their order, then the bands.
+    tuple
+        The sheet, its constants in their order and then the bands; and the errors that these are made from.
     """
-    checked = [one for one in constants if not one.family.endswith("_band")]
-    known = catalog.with_tables([calibration_table(checked)])
+    families = table.text("family")
+    table = table.take([row for row in range(len(table)) if not str(families[row]).endswith("_band")])
+    known = catalog.with_tables([table])
+    error, notes = np.array(table.number("error")), np.array(table.text("notes"), dtype=object)
     bands: list[FittedConstant] = []
+    found: list[Errors] = []
     for rows in published:
         for quantities in (QUANTITIES, (MEMORY,)):
-            found = cross_validated(rows, known, quantities=quantities)
-            checked = _with_errors(checked, found)
-            bands += fit_bands(found.errors, rows.text["row_id"], date)
-    return checked + bands
-
-
-def _with_errors(constants: Sequence[FittedConstant], found: CrossValidation) -> list[FittedConstant]:
-    checked = list(constants)
-    for row, (error, _) in found.of_constant.items():
-        checked[row] = replace(checked[row], error=rounded(error), notes=_HELD_OUT)
-    return checked
+            checked = cross_validated(rows, known, quantities=quantities)
+            found.append(checked.errors)
+            bands += fit_bands(checked.errors, rows.text["row_id"], date)
+            for row, (size, _) in checked.of_constant.items():
+                error[row] = rounded(size)
+                notes[row] = "; ".join([*(word for word in str(notes[row]).split("; ") if word and word != _HELD_OUT),
+                                        _HELD_OUT])  # fmt: skip
+    whole = Table("calibration", {**table.columns, "error": error, "notes": notes}, table.place)
+    return joined_tables(whole, calibration_table(bands)), found
 
 
 def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedConstant]:
