@@ -39,7 +39,10 @@ from xlperf.catalog.catalog import Catalog
 STACK, EXPERTS = "training_software", "experts"
 MOST_CONSTANTS = {"training": 42, "inference": 52}
 """Constants that the times of published rows may be given."""
+OF_SOFTWARE, MOST_OF_SOFTWARE = ("training_software", "serving_software"), 4
+"""Constants of one software in its own family."""
 FEWEST_MEMORY_ROWS = 30
+_MANY_ROWS = 24
 _SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
 _SOURCE = "published rows of the sheet {} in validation.xlsx"
 _AT_BOUND, _NEARLY = 1e-6, 0.999
@@ -91,13 +94,27 @@ def _fit_times(
         parameters, _ = pooled_parameters([_as_parameter(one) for one in known], range(len(known)))
     else:
         parameters = family_parameters(published.kind, plans, entries, every)
-    solution = solve(published_problem(plans, entries, parameters, every), parameters)
     if not known:
-        kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind])
+        some, errors = taken(plans, entries, _thinned(entries))
+        parts = np.full(len(errors), True)
+        solution = solve(published_problem(some, errors, parameters, parts), parameters)
+        groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
+        kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE)
         parameters = _selected(_started(parameters, solution), kept)
-        problem = published_problem(plans, entries, parameters, every)
-        solution = solve(problem, parameters, spreads=SPREADS[-1:])
+    problem = published_problem(plans, entries, parameters, every)
+    solution = solve(problem, parameters, spreads=SPREADS if known else SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
+
+
+def _thinned(entries: Errors) -> np.ndarray:
+    """Every third entry of configurations of many: enough to choose constants by, and to start from."""
+    names = list(zip(entries.software.tolist(), entries.family.tolist(), entries.quantity.tolist(), strict=True))
+    sizes, seen = Counter(names), Counter[tuple[str, str, str]]()
+    kept = []
+    for name in names:
+        kept.append(sizes[name] < _MANY_ROWS or seen[name] % 3 == 0)
+        seen[name] += 1
+    return np.array(kept, dtype=bool)
 
 
 def fit_memory(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
