@@ -458,5 +458,11 @@ def prefill_names(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.nd
 
 def unmarked(results: Table) -> Table:
     """Results whose words name the rows of the sheets, not the copies of :func:`row_catalog`."""
-    reason = [_MARKED.sub("", text) if MARK in text else text for text in results["reason"].tolist()]
-    return replace(results, columns={**results.columns, "reason": np.array(reason, dtype=object)})
+    words = {
+        name: np.array(
+            [_MARKED.sub("", text) if MARK in text else text for text in results[name].tolist()], dtype=object
+        )
+        for name in ("reason", "trust_reason")
+        if name in results
+    }
+    return replace(results, columns={**results.columns, **words})
