@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import json
 import os
 import pty
 import re
@@ -336,7 +338,10 @@ BAD = [
         ["evaluate", "plans.csv", "-o", "out.txt"],
         'out.txt: the output must end in .xlsx, .csv, .parquet or .json, got ".txt"',
     ),
-    (["evaluate", "plans.csv", "-o", "out"], "out: the output must end in .xlsx, .csv, .parquet or .json, got no ending"),
+    (
+        ["evaluate", "plans.csv", "-o", "out"],
+        "out: the output must end in .xlsx, .csv, .parquet or .json, got no ending",
+    ),
     (["evaluate", "plans.csv", "-o", "no/out.csv"], 'no/out.csv: there is no folder "no"; make it first'),
     (["evaluate", "plans.csv", "-o", "plans.csv"], "plans.csv: is the input; give the output another name"),
     (
@@ -350,8 +355,10 @@ BAD = [
         ["explain", "plans.csv", "--name", "one", "--row", "1"],
         'xlperf explain: give --row or --name, not both; see "xlperf explain --help"',
     ),
-    (["evaluate", "plans.csv", "--json", "-o", "out.csv"],
-     'xlperf evaluate: give -o or --json, not both; see "xlperf evaluate --help"'),
+    (
+        ["evaluate", "plans.csv", "--json", "-o", "out.csv"],
+        'xlperf evaluate: give -o or --json, not both; see "xlperf evaluate --help"',
+    ),
     (["plot"], None),
 ]
 
