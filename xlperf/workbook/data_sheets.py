@@ -100,7 +100,7 @@ def sheet_columns(kind: str) -> list[Column]:
 
 def header_row(kind: str) -> int:
     """Row of the headers of a data sheet: below the card where it has one."""
-    return CARD_TOP + CARD_ROWS + 1 if DATA_SHEETS[kind].in_sight else HEADER_ROW
+    return CARD_TOP + CARD_ROWS + 1 if kind in PLAN_TABLES else HEADER_ROW
 
 
 def data_sheet(
@@ -145,7 +145,7 @@ def data_sheet(
             if validation is not None and (column.kind != "reference" or column.reference in kinds):
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
-    if kind in COST_TABLES:
+    if kind in (*COST_TABLES, "calibration"):
         _one_line(sheet, columns, len(rows) + BLANK_ROWS)
     if words.in_sight:
         _bars(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
@@ -294,7 +294,7 @@ def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence
         if column.name in _LONG_TEXT:
             width = _LONG_TEXT[column.name] if column.is_result else min(longest + 4.0, _LONG_TEXT[column.name])
         elif column.is_text and not column.is_result:
-            width = max(width, min(1.05 * longest + 3.0, _WIDEST_NAME))
+            width = max(width, min(1.1 * longest + 3.0, _WIDEST_NAME if column.table in PLAN_TABLES else 200.0))
         least = len(column.header) / 3 + 4.0
         if column.is_result and column.table.removesuffix("_results") in PLAN_TABLES and column.name not in _LONG_TEXT:
             width = least = max(max(map(len, column.header.split())) + 4.0, len(column.header) / 4 + 2.5, 9.0)
@@ -323,7 +323,7 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
 
 
 def _one_line(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
-    """Keep the sources and notes of the cost sheets, which are long, from making their rows tall."""
+    """Keep the sources, notes and lists of fitted rows of a sheet, which are long, from making its rows tall."""
     for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count):
         sheet.row_dimensions[row].height = 16
         for offset, column in enumerate(columns, start=1):

@@ -382,9 +382,12 @@ def label(series: Any, position: str, colour: str = INK, bold: bool = False) -> 
 
 def bars(
     data: Any, names: str, rows: tuple[int, int], columns: str, colours: Sequence[str], number: str, *,
-    lying: bool = True, gap: int = 40, stacked: bool = False,
+    lying: bool = True, gap: int = 40, stacked: bool = False, formats: bool = True,
 ) -> BarChart:  # fmt: skip
-    """Bars of columns of a sheet, over each other or stacked; the header row names the series; no label where 0."""
+    """Bars of columns of a sheet, over each other or stacked; the header row names the series; no label where 0.
+
+    ``formats`` gives the cells the number format of the labels.
+    """
     chart = BarChart()
     chart.type, chart.overlap, chart.gapWidth = "bar" if lying else "col", 100, gap
     chart.grouping = "stacked" if stacked else "clustered"
@@ -396,7 +399,7 @@ def bars(
         series.graphicalProperties = fill if colour else GraphicalProperties(noFill=True, ln=line())
         series.invertIfNegative = False
         chart.series.append(series)
-        for row in range(first + 1, last + 1):
+        for row in range(first + 1, last + 1) if formats else ():
             data.cell(row, at).number_format = f"{number};;"
     at = column_index_from_string(names)
     chart.set_categories(Reference(data, at, first + 1, at, last))

@@ -18,6 +18,7 @@ from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.question_look import FACE, GREY, NUMBERS, SHEETS, foot
 from xlperf.workbook.serve_sheet import OTHERS, serve_sheet
+from xlperf.workbook.style import page_setup
 from xlperf.workbook.tables import data_rows
 from xlperf.workbook.train_sheet import train_sheet
 
@@ -81,5 +82,7 @@ def numbers_look(data: Any) -> None:
             cell.font = Font(name=FACE, size=9)
             if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
                 cell.number_format = "#,##0.####"
-    for letter, width in (("A", 34), ("B", 26), ("D", 20), ("E", 16)):
-        data.column_dimensions[letter].width = width
+    wide = {"A": 34, "B": 26, "D": 20}
+    for letters in {cell.column_letter for row in data.iter_rows() for cell in row if cell.value is not None}:
+        data.column_dimensions[letters].width = wide.get(letters, 16)
+    page_setup(data)
