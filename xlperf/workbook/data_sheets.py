@@ -37,6 +37,9 @@ SPARE_ROWS = 200
 BLANK_ROWS = 10
 """Blank rows that belong to a table: a row typed there is in it on every host; LibreOffice extends no table."""
 CATALOG_NAME = "catalog"
+SCENARIO_CELL = "C14"
+SCENARIO = "start!$C$14"
+"""Cell of the switch between the cases of prices and bands, on the sheet start and from others."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ PLANNED = "_planned"
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"
 _WIDEST_NAME = 42.0
+TRUST = {"MEASURED": "00734F", "INTERPOLATED": "9A6A00", "EXTRAPOLATED": "D55E00"}
+"""Badges of plans, and their colours."""
 _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_share": "E69F00"}
 """Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
 _LONG_TEXT = {"source": 62.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "fit_set": 64.0}
@@ -353,6 +358,12 @@ def _alarms(sheet: Worksheet, columns: Sequence[Column], first: int, count: int)
     if "fits" in names:
         letter = get_column_letter(names.index("fits") + 1)
         alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(NOT(ISERROR({letter}{first})),{letter}{first}=FALSE)")
+    if "trust" in names:
+        letter = get_column_letter(names.index("trust") + 1)
+        for words, colour in TRUST.items():
+            look = DifferentialStyle(font=Font(color=f"FF{colour}", bold=True))
+            rule = Rule(type="expression", dxf=look, formula=[f'{letter}{first}="{words}"'])
+            sheet.conditional_formatting.add(f"{letter}{first}:{letter}{last}", rule)
     results = [offset for offset, column in enumerate(columns, start=1) if column.is_result]
     left, right = get_column_letter(results[0]), get_column_letter(results[-1])
     alarm(sheet, f"{left}{first}:{right}{last}", f"ISERROR({left}{first})")

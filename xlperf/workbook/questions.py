@@ -9,11 +9,11 @@ from openpyxl.styles import Font
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import PLAN_TABLES, table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import CASES, Table
 from xlperf.workbook.chip_sheet import OTHERS as SOLD
 from xlperf.workbook.chip_sheet import chip_sheet
 from xlperf.workbook.compare_sheet import compare_sheet
-from xlperf.workbook.data_sheets import BLANK_ROWS, column_reference
+from xlperf.workbook.data_sheets import BLANK_ROWS, SCENARIO_CELL, column_reference
 from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.question_look import FACE, GREY, NUMBERS, SHEETS, foot
@@ -40,6 +40,7 @@ def live_cells(tables: Mapping[str, Table], catalog: Catalog | None, formulas: F
     """
     live = Live(formulas, catalog)
     live.values |= {("checks", cell): value for cell, value in formulas.values.get("checks", {}).items()}
+    live.values["start", SCENARIO_CELL] = CASES[1]
     for kind in PLAN_TABLES:
         columns = table_schema(kind).columns
         rows = [*data_rows(tables[kind], columns), *([None] * len(columns) for _ in range(BLANK_ROWS))]
