@@ -155,6 +155,7 @@ def validate(
         "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
         "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
         "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
+        "xlperf calibrate --mine runs.csv -o study.xlsx   predictions moved by measured runs of your own cluster",
     ),
 )
 @click.option(
@@ -174,6 +175,16 @@ def validate(
     help="Workbook with the sheets kernels, training and inference; default: the shipped validation.xlsx.",
 )
 @click.option(
+    "--mine",
+    multiple=True,
+    metavar="FILE",
+    type=InputFile(),
+    help="Plans with measured columns (measured step time (s), measured tpot (ms) ...), one row or many: predictions "
+    "of plans near them are moved towards what was measured, as far as the spread of residuals and the noise let, and "
+    "their bands narrow. -o writes a workbook with the sheet my_cluster, for --catalog, or its rows. May be "
+    "repeated.",
+)
+@click.option(
     "--date",
     type=click.DateTime(["%Y-%m-%d"]),
     help="Date that the fitted rows carry; default: today.",
@@ -190,19 +201,26 @@ def calibrate(
     fit: bool,
     values_only: bool,
     measurements: str | None,
+    mine: tuple[str, ...],
     date: datetime.datetime | None,
     output: str | None,
     catalog: str | None,
 ) -> None:
-    """Show the calibration sheet, or with --fit make it anew.
+    """Show the calibration sheet, make it anew with --fit, or move predictions by runs of your own with --mine.
 
     Each constant states its fit set and its error on held-out rows. Rows of the group "papers" are never in a fit.
+    Runs of your own change no constant: each is a row of the sheet my_cluster beside the calibration.
     """
     from xlperf.base.resources import workbook as shipped
 
     if not fit and (measurements or date or values_only):
         raise click.UsageError("--measurements, --date and --values-only need --fit")
     known = catalog_of(catalog, None)
+    if mine:
+        if fit:
+            raise click.UsageError("--mine goes without --fit")
+        _own_runs(mine, known, catalog, output)
+        return
     table = known.tables["calibration"]
     if fit:
         from xlperf.calibrate.bands import fitted_calibration
@@ -220,6 +238,34 @@ def calibrate(
         write_sheets(output, [(table.kind, parts(table))])
     if output is not None:
         wrote(output, len(table), "constant")
+
+
+def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output: str | None) -> None:
+    """Show what runs of the user's own cluster change, and write them."""
+    from xlperf.base.resources import workbook as shipped
+    from xlperf.calibrate.own_runs import effects, own_runs
+    from xlperf.catalog.read import read_plans
+
+    tables = [table for path in files for table in read_plans(path)]
+    runs = own_runs(tables, known)
+    header = ("run", "result", "unit", "measured", "predicted", "80 % band", "now", "80 % band now")
+    lines = []
+    for one in effects(tables, known, runs):
+        ends = [f"{low:.4g} to {high:.4g}" for _, low, high in (one.before, one.after)]
+        now = one.before[0], one.after[0]
+        lines.append(
+            (one.run, one.result, one.unit, f"{one.measured:.4g}", f"{now[0]:.4g}", ends[0], f"{now[1]:.4g}", ends[1])
+        )
+    say(*_aligned(header, lines), err=output is not None)
+    if output is None:
+        return
+    if Path(output).suffix.lower() == ".xlsx":
+        from xlperf.workbook.build import read_tables, write_workbook
+
+        write_workbook(output, {**read_tables(catalog or shipped()), runs.kind: runs})
+    else:
+        write_sheets(output, [(runs.kind, parts(runs))])
+    wrote(output, len(runs), "run")
 
 
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
@@ -242,6 +288,7 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
     from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table, short_table
+    from xlperf.calibrate.comparison import MEMORY
     from xlperf.calibrate.fit import read_measured
 
     measured = read_measured()
@@ -252,6 +299,13 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
         tables = {"cross-validation": table, "models-left-out": short_table(table)}
         _replace_tables(Path(readme), {name: _markdown(name, one) for name, one in tables.items()})
     _show("Models left out of the fit", "cross-validation", table, None)
+    from xlperf.calibrate.own_runs import gains, gains_table
+    from xlperf.calibrate.published_errors import plans_to_fit
+
+    plans = {rows.kind: plans_to_fit(rows, catalog).plans for rows in (measured.training, measured.inference)}
+    found = [gain for own in errors if MEMORY not in own.quantity for gain in gains(own, plans[own.kind])]
+    say("", "The other rows of each configuration with one of its rows as a run of the user's own (calibrate --mine)")
+    say(*_aligned(*gains_table(found)))
     return 0
 
 
