@@ -203,7 +203,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     transfers = batches * 2.0 * float(plan.virtual_pipeline[0]) * float(plan.pipeline_parallel[0] > 1)
     add("time_pipeline_communication", ("stage transfer", found.stage_transfer, transfers))
     sharded = bool(plan.regathers[0])
-    repeats = batches if sharded else 1.0
+    repeats = batches if sharded or bool(plan.scatters[0]) else 1.0
     whole = float(plan.zero_stage[0]) < 1
     reduce = found.group_reduce if whole else found.gradient_reduce
     expert_reduce = found.expert_group_reduce if whole else found.expert_gradient_reduce
