@@ -36,7 +36,7 @@ _MOST_EVALUATIONS = 30
 _STEP = 0.05
 _INSIDE = 0.1
 _NEGLIGIBLE = 1e-3
-_WORTH_A_CONSTANT = 1e-5
+_WORTH_A_CONSTANT = 1e-6
 """Share of the cost that a constant must save to be kept. [-]"""
 
 
