@@ -159,10 +159,11 @@ def trust(
     dict of str to np.ndarray
         ``trust``, ``trust_reason`` and ``distance``, (rows,).
     """
-    keys = list(zip(models.tolist(), accelerators.tolist(), strict=True))
-    distinct = {key: code for code, key in enumerate(dict.fromkeys(keys))}
-    codes = np.array([distinct[key] for key in keys], dtype=np.int64)
-    pairs = [_pair(kind, catalog, *key) for key in distinct]
+    count = len(catalog.tables["accelerators"])
+    keys = (models * count + accelerators).tolist()
+    place = {key: code for code, key in enumerate(dict.fromkeys(keys))}
+    codes = np.array(list(map(place.__getitem__, keys)), dtype=np.int64)
+    pairs = [_pair(kind, catalog, *divmod(key, count)) for key in place]
     low, high = (
         np.array([getattr(one, end) for one in pairs]).reshape(-1, len(RANGES)).T[:, codes] for end in ("low", "high")
     )
@@ -174,13 +175,14 @@ def trust(
     badge = np.searchsorted(np.array(_BADGE_ENDS), model + machine + far, side="right")
     before = np.searchsorted(np.array(_BADGE_ENDS), model + machine, side="right")
     outside = np.where(badge > before, 1 + np.argmax(parts, axis=0), 0)
-    reasons, reason = {}, outside * len(pairs) + codes
-    for code in set(reason.tolist()):
+    reason = outside * len(pairs) + codes
+    words = np.full((1 + len(RANGES)) * len(pairs), "", dtype=object)
+    for code in np.flatnonzero(np.bincount(reason, minlength=len(words))).tolist():
         which, pair = divmod(code, len(pairs))
-        reasons[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1) if which else "")
+        words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1) if which else "")
     return {
         "trust": np.array(BADGES, dtype=object)[badge],
-        "trust_reason": np.array([reasons[code] for code in reason.tolist()], dtype=object),
+        "trust_reason": words[reason],
         "distance": np.maximum(model - _NEVER, 0.0) + machine + far,
     }
 
