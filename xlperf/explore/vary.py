@@ -13,6 +13,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
+from xlperf.catalog.names import MARK
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -357,8 +358,7 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     return np.concatenate(tiers)
 
 
-_MARK = "\x1f"
-_MARKED = re.compile(f"{_MARK}[0-9]+")
+_MARKED = re.compile(f"{MARK}[0-9]+")
 
 
 def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, Array]]) -> tuple[Catalog, Table]:
@@ -396,7 +396,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     columns = dict(plans.columns)
 
     def marked(names: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        found = [f"{name}{_MARK}{one}" for name, one in zip(names.tolist(), codes.tolist(), strict=True)]
+        found = [f"{name}{MARK}{one}" for name, one in zip(names.tolist(), codes.tolist(), strict=True)]
         return np.array(found, dtype=object)
 
     def copied(kind: str, rows: np.ndarray, codes: np.ndarray) -> None:
@@ -458,5 +458,11 @@ def prefill_names(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.nd
 
 def unmarked(results: Table) -> Table:
     """Results whose words name the rows of the sheets, not the copies of :func:`row_catalog`."""
-    reason = [_MARKED.sub("", text) if _MARK in text else text for text in results["reason"].tolist()]
-    return replace(results, columns={**results.columns, "reason": np.array(reason, dtype=object)})
+    words = {
+        name: np.array(
+            [_MARKED.sub("", text) if MARK in text else text for text in results[name].tolist()], dtype=object
+        )
+        for name in ("reason", "trust_reason")
+        if name in results
+    }
+    return replace(results, columns={**results.columns, **words})
