@@ -22,6 +22,7 @@ from xlperf.cli.options import (
     machines_options,
     output_option,
     plan_name,
+    processes_option,
     read_chosen,
     varied,
     vary_line,
@@ -30,6 +31,7 @@ from xlperf.cli.output import (
     STANDARD,
     WORKBOOK_ROWS,
     deliver,
+    is_json,
     is_workbook,
     parts,
     progress,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
-    from xlperf.explore.search import Search
+    from xlperf.explore.found import Search
     from xlperf.explore.solve import Solution
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.vary import Varied
@@ -107,6 +109,7 @@ _VARY = (
 )
 @click.option("--top", type=click.IntRange(min=1), default=TOP, show_default=True, help="Plans to show for each row.")
 @click.option("--all", "every", is_flag=True, help="Every plan that fits and keeps the limits, the best first.")
+@processes_option
 @chosen_options("all with auto", "training and inference")
 @bounds_options
 @catalog_option
@@ -119,6 +122,7 @@ def search(
     mapping: bool,
     top: int,
     every: bool,
+    processes: int | None,
     chosen: Chosen,
     bounds: Bounds,
     catalog: str | None,
@@ -141,6 +145,7 @@ def search(
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import search as best
+    from xlperf.explore.workers import all_processes
 
     wanted = [varied(table, vary) for table in read_chosen(plans, chosen)]
     if mapping:
@@ -156,10 +161,12 @@ def search(
     kept = {kind: limits_of(kind, limits, "--limit") for kind in kinds}
     known = catalog_for(catalog, plans, [one for one, _ in rows])
     answers = []
+    cores = processes or all_processes()
     with progress(0, "plans tried") as done:
         for one, values in rows:
             number = None if every else top
-            answers.append(best(one, known, objective, kept[one.kind], values, number, progress=done, **bounds))
+            answer = best(one, known, objective, kept[one.kind], values, number, done, None, cores, **bounds)
+            answers.append(answer)
     for (one, _), answer in zip(rows, answers, strict=True):
         say(f"{plan_name(one)}: {answer.words}", err=True)
     found = [answer for answer in answers if answer.found]
@@ -264,11 +271,11 @@ def sweep(
     goes on with those that are missing, and the file is the same as without.
     """
     from xlperf.cli.blocks import Blocks, write_sweep
-    from xlperf.cli.workers import all_processes
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.samples import Sampling
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.vary import read_variation
+    from xlperf.explore.workers import all_processes
 
     table = _of_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
@@ -281,7 +288,7 @@ def sweep(
     whole = Sweep(table, known, asked.values, asked.varied, drawn, bounds)
     named = {"name", *asked.values, *table.auto, *(one.column.name for one in asked.varied)}
     results = _named_results(table.kind, wanted)
-    if output is None or is_workbook(output):
+    if output is None or is_workbook(output) or is_json(output):
         _show_sweep(whole, output, named, results)
         return
     suffix = ".csv" if output == STANDARD else Path(output).suffix.lower()

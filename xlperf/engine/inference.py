@@ -20,6 +20,7 @@ from xlperf.engine.join import (
     join,
     named_rows,
     plan_columns,
+    prefill_networks,
     prefill_rows,
 )
 from xlperf.engine.notes import (
@@ -243,7 +244,8 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
     rows = np.arange(len(plans))
     twice = np.concatenate([rows, rows])
     prefilling = prefill_rows(plans, catalog, named.accelerators)
-    both_named = Named(named.models[twice], np.concatenate([named.accelerators, prefilling]), named.networks[twice])
+    networks = np.concatenate([named.networks, prefill_networks(plans, catalog, named.networks)])
+    both_named = Named(named.models[twice], np.concatenate([named.accelerators, prefilling]), networks)
     both_plans = plans.take(twice)
     columns = {**both_plans.columns, "num_accelerators": pools.num_accelerators}
     if "prefill_accelerator" in plans:

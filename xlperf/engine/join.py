@@ -33,8 +33,6 @@ from xlperf.equations.plan.precisions import (
 )
 from xlperf.equations.plan.records import PlanColumns, Remark
 
-CASES = ("low", "base", "high")
-
 
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
     """Values of a column in one of the cases, blanks as the schema has them.
@@ -344,6 +342,34 @@ def prefill_rows(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> np
         return accelerators
     given = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
     return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, accelerators)
+
+
+def prefill_networks(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.ndarray:
+    """Networks of the pools that prefill: those of the plan but where separate pools have others.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans, (rows,).
+    catalog : Catalog
+        What they refer to.
+    networks : array of int64
+        Positions of the networks that the plans name, -1 where blank, (rows,).
+
+    Returns
+    -------
+    array of int64
+        Positions alike, (rows,).
+
+    Raises
+    ------
+    InputError
+        Naming every cell of ``prefill_network`` whose name is not in the catalog.
+    """
+    if "prefill_network" not in plans:
+        return networks
+    given = catalog.network_index(plans.text("prefill_network"), plans, "prefill_network")
+    return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, networks)
 
 
 def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:

@@ -16,7 +16,7 @@ def _of_pools(name: str) -> Rule[InferencePlan]:
     """A column of the prefill pool, which only separate pools have."""
 
     def given(plan: InferencePlan) -> np.ndarray:
-        if name == "prefill_accelerator":
+        if name in ("prefill_accelerator", "prefill_network"):
             return np.asarray(plan.words(name) != "")
         return np.asarray(~np.isnan(getattr(plan, name)))
 
@@ -33,7 +33,7 @@ def _whole(name: str) -> Rule[InferencePlan]:
 
 
 MODE_RULES: tuple[Rule[InferencePlan], ...] = (
-    *(_of_pools(name) for name in ("prefill_accelerator", "prefill_accelerators")),
+    *map(_of_pools, ("prefill_accelerator", "prefill_accelerators", "prefill_network", "transfer_bandwidth")),
     *(_of_pools(f"prefill_{name}") for name in POOL_DEGREES),
     Rule(
         lambda plan, model: (plan.prompt_variation > 0.0) & (plan.mode == Mode.STATIC),
@@ -112,6 +112,7 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
             "batch_size",
             "concurrency",
             "expert_parallel",
+            "redundant_experts",
             "data_parallel_attention",
             "context_parallel",
         ),
@@ -176,8 +177,16 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         "expert parallel {expert_parallel} does not divide tensor parallel {tensor_parallel}",
     ),
     Rule(
-        lambda plan, model: (model.num_experts > 0.0) & _fraction(model.num_experts / plan.expert_parallel),
-        "expert parallel {expert_parallel} does not divide the {model.num_experts} experts",
+        lambda plan, model: (
+            (model.num_experts > 0.0) & (plan.expert_parallel > model.num_experts + plan.redundant_experts)
+        ),
+        "expert parallel {expert_parallel} is more than the {model.num_experts} experts and their copies; set redundant"
+        " experts",
+    ),
+    Rule(
+        lambda plan, model: (plan.redundant_experts > 0.0) & (model.num_experts == 0.0),
+        "redundant experts {redundant_experts} need a mixture of experts; use 0",
+        "redundant_experts",
     ),
     Rule(
         lambda plan, model: (
