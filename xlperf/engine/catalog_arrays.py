@@ -295,7 +295,13 @@ DEVICE_COLUMNS = (
     "shared_memory_capacity",
     "energy_ratio",
     "static_power",
+    "host_bandwidth",
+    "host_memory_bandwidth",
+    "drive_bandwidth",
 )
+
+
+HOST_COLUMNS = ("host_bandwidth", "host_memory_bandwidth", "drive_bandwidth")
 
 
 @dataclass(frozen=True, eq=False)
@@ -520,6 +526,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         "energy_ratio": _energy_ratio(catalog, accelerators),
         "static_power": accelerators.number("static_power"),
     }
+    device |= {name: accelerators.filled(name) for name in HOST_COLUMNS}
     return CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),
         unmodelled=unmodelled,
