@@ -138,22 +138,20 @@ def _kept(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -
     return share * kept / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
 
 
-def kept_activations(setting: Setting, contents: StageContents) -> Array:
+def kept_activations(setting: Setting) -> Array:
     """Activations that the layers of each stage keep of one micro-batch for its backward pass.
 
     Parameters
     ----------
     setting : Setting
         Model, plan and calibration. [-]
-    contents : StageContents
-        What the stages hold, (rows, 3). [-]
 
     Returns
     -------
     Array
         Wherever they wait, (rows, 3). [B]
     """
-    return _kept(setting.plan, layer_activations(setting), contents)[0]
+    return _kept(setting.plan, layer_activations(setting), setting.contents.mirrored(setting.plan.dualpipe))[0]
 
 
 def _activations(setting: Setting, contents: StageContents, modules: Array) -> tuple[Array, Array]:

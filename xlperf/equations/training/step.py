@@ -361,7 +361,7 @@ def _host_optimizer_time(setting: Setting, behind: Array) -> Array:
 def _offloaded_activations_time(setting: Setting, which: Array, stage: _StageTimes) -> Array:
     """Exposed time of a micro-batch in which its activations leave for the host and come back. [s]"""
     plan, link = setting.plan, setting.device.host_bandwidth[:, 0]
-    kept = kept_activations(setting, setting.contents)[np.arange(len(which)), which]
+    kept = kept_activations(setting)[np.arange(len(which)), which]
     size = plan.offload_activations * kept
     there = exposed_offload_time(size, link, stage.forward_span)
     return there + exposed_offload_time(size, link, stage.backward_span)
