@@ -31,7 +31,8 @@ def trained(*rows: dict[str, Any]) -> Table:
 
 def served(*rows: dict[str, Any]) -> Table:
     base = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 4, "tensor_parallel": 4,
-            "precision": "fp8", "prompt_length": 8192, "output_length": 128, "batch_size": 16, "software": "vllm"}  # fmt: skip
+            "precision": "fp8", "prompt_length": 8192, "output_length": 128, "batch_size": 16,
+            "software": "vllm"}  # fmt: skip
     return table("inference", base, rows)
 
 
