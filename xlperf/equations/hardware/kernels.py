@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
-from xlperf.equations.hardware.power import arithmetic_power, clock_limited_time
+from xlperf.equations.hardware.power import MEMORY_ENERGY, arithmetic_power, clock_limited_time
 from xlperf.equations.hardware.roofline import blended_time, sustained_time, tiled_product_time, transfer_time
 from xlperf.equations.hardware.tiles import product_memory_traffic, tile_memory
 
@@ -54,6 +54,8 @@ class Device:
         Bandwidth of the host's memory, share of one accelerator. [B/s]
     drive_bandwidth : Array
         Bandwidth of the host's drives, share of one accelerator. [B/s]
+    memory_energy : Array
+        Energy of a byte of the main memory. [J/B]
     """
 
     peak_flop_rate: Array
@@ -70,6 +72,7 @@ class Device:
     host_bandwidth: Array = field(default_factory=_column(np.inf))
     host_memory_bandwidth: Array = field(default_factory=_column(np.inf))
     drive_bandwidth: Array = field(default_factory=_column(np.inf))
+    memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))
 
     @property
     def arithmetic_power(self) -> Array:
