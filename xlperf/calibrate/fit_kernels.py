@@ -200,7 +200,7 @@ def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[
     return (*_INNER, *(("in_network_efficiency",) if adds_up else ())), base
 
 
-def _weights(rows: KernelRows) -> Array:
+def row_weights(rows: KernelRows) -> Array:
     """Less for short kernels, and less for each row of a source that has many."""
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())
@@ -257,7 +257,7 @@ def _solved(
         time = time_of({name: trials[None, :, at] for at, name in enumerate(names)})
         return np.log(time / rows.time[:, None]).T
 
-    weights = np.where(rows.held_back, 0.0, _weights(rows))
+    weights = np.where(rows.held_back, 0.0, row_weights(rows))
     found = solve(Problem(residuals, weights, step=_STEP), parameters, _starts(names, np.array(list(start.values()))))
     return {name: rounded(value) for name, value in zip(names, found.values.tolist(), strict=True)}
 
@@ -307,12 +307,12 @@ def _fit_both(
     declared = declared_constants()["attention"]
 
     def time_of(constants: Constants) -> Array:
-        second = {**_columns(backward), **_backward(constants, ratio)}
+        second = {**_columns(backward), **backward_constants(constants, ratio)}
         return predicted_time(rows, second, {**_columns(forward), **constants})
 
     defaults = {name: inside_value("attention", name, declared[name].default) for name in names}
     first = _solved("attention", rows, names, defaults, time_of)
-    second = {name: rounded(value) for name, value in _backward(first, ratio).items()}
+    second = {name: rounded(value) for name, value in backward_constants(first, ratio).items()}
     time = predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
     error = time[:, 0] / rows.time - 1.0
     _, generation, precision, _ = key
@@ -322,7 +322,7 @@ def _fit_both(
     ]
 
 
-def _backward(forward: Mapping[str, Scalar], ratio: float) -> dict[str, Scalar]:
+def backward_constants(forward: Mapping[str, Scalar], ratio: float) -> dict[str, Scalar]:
     """Constants with which a pair takes 2.5 times as long as forward, over the ratio of the two efficiencies."""
     scale = {
         "compute_efficiency": ratio,
@@ -397,7 +397,7 @@ def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedCo
         target = ("attention_backward", generation, precision, software)
         if family != "attention" or software != ANY or precision != "bf16" or target in fits:
             continue
-        for name, value in _backward(fit.constants, ratio).items():
+        for name, value in backward_constants(fit.constants, ratio).items():
             one = _row_of(target, name, rounded(value), fit, date)
             note = f"forward pass of this generation, efficiency times {ratio:.2f} as FlashAttention-2 on hopper"
             found.append(replace(one, kind="assumption", error=math.nan, notes=note))
