@@ -25,14 +25,15 @@ from xlperf.catalog.calibration import ANY, Calibration, declared_constants, gen
 from xlperf.catalog.catalog import Catalog
 
 SOURCE = "rows of the sheet kernels in validation.xlsx, pooled"
+_OF_LINES = 0.3
+"""Pull of a line towards any machine, over that of a generation towards its line. [-]"""
+_LONG = 200.0
 _COMPANY = "nvidia"
 _STEP = 1e-6
 _SHARES = ("compute_efficiency", "memory_efficiency", "bandwidth_efficiency")
 _STARTS = (1.0, 10.0, 100.0)
 _LAUNCH_SHARE = 0.25
 _LARGE = 16.0
-_OF_LINES = 0.3
-"""Pull of a line towards any machine, over that of a generation towards its line. [-]"""
 _FEW = 20
 """Rows of a group below which none is held back."""
 _BACKWARD_RATIO = 0.87
@@ -42,17 +43,23 @@ _BACKWARD = ("compute_efficiency", "softmax_flop", "tile_time", "energy_per_flop
 
 @dataclass(frozen=True)
 class _Group:
-    """Measurements of a family on the generations of a line, in one precision."""
+    """Measurements of a family on all such machines, in one precision."""
 
     family: str
-    line: str
     precision: str
     rows: KernelRows
+    line: np.ndarray
 
-    @property
-    def generations(self) -> list[str]:
-        """Generations of the line that have rows."""
-        return sorted(set(self.rows.generation))
+    def generations(self, line: str) -> list[str]:
+        """Generations of a line that have rows, but for a line of one name."""
+        pairs = zip(self.rows.generation, self.line.tolist(), strict=True)
+        return sorted({kind for kind, of in pairs if of == line} - {line})
+
+    def own(self, parameter: Parameter) -> np.ndarray:
+        """Rows of the generation or line of a parameter."""
+        return np.array(
+            [parameter.generation in pair for pair in zip(self.rows.generation, self.line.tolist(), strict=True)]
+        )
 
 
 def machine_lines(catalog: Catalog) -> dict[str, str]:
@@ -74,8 +81,10 @@ def machine_lines(catalog: Catalog) -> dict[str, str]:
     """
     table = catalog.tables["accelerators"]
     pairs = zip(table.text("generation").tolist(), table.text("vendor").tolist(), strict=True)
-    kinds = sorted({str(kind).casefold() for kind, vendor in pairs if str(vendor).casefold() != _COMPANY})
-    return {kind: generation_line(kind) for kind in kinds}
+    vendors: dict[str, set[str]] = {}
+    for kind, vendor in pairs:
+        vendors.setdefault(str(kind).casefold(), set()).add(str(vendor).casefold())
+    return {kind: generation_line(kind) for kind in sorted(vendors) if _COMPANY not in vendors[kind]}
 
 
 def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
@@ -104,24 +113,41 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
         starting = np.array([one.constant == "launch_time" for one in parameters])
         starts = [np.where(starting, first * share, first) for share in _STARTS]
         solution = solve(_problem(group, parameters, base), parameters, starts)
-        found += _sheet_rows(group, parameters, solution, date)
+        own = _sheet_rows(group, parameters, solution, date)
+        found += own
         if group.family == "attention":
-            found += _backward(group, _constants(group, parameters, solution, base), date)
+            found += _backward(group, own, base, date)
+        if (group.family, group.precision) == ("gemm", "bf16"):
+            others = set(machine_lines(catalog).values()) - set(group.line.tolist()) - _with_best_rates(rows, catalog)
+            found += _products_of_others(group, base, others, date)
     return found + _as_all_reduce(found)
+
+
+def _with_best_rates(rows: Sequence[Row], catalog: Catalog) -> set[str]:
+    """Lines of machines of which the best rate of products is known."""
+    table, lines = catalog.tables["accelerators"], machine_lines(catalog)
+    names = [str(name).casefold() for name in table.text("accelerator").tolist()]
+    kinds = dict(zip(names, table.text("generation").tolist(), strict=True))
+    found = {str(row.get("gpu") or "").casefold() for row in rows if row.get("kind") == "gemm_max"}
+    return {lines[kind] for kind in (str(kinds.get(name, "")).casefold() for name in found) if kind in lines}
 
 
 def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
     lines = machine_lines(catalog)
     fitted = {(row["family"], row["precision"]) for row in package_rows("machine_kernels.csv")}
-    members: dict[tuple[str, str, str], list[int]] = {}
+    members: dict[tuple[str, str], list[int]] = {}
     families = measurements(rows, catalog).families
     for family, own in families.items():
         starts = _starts_across_nodes(own)
         for at, (generation, precision) in enumerate(zip(own.generation, own.precision, strict=True)):
             key = precision if (family, precision) in fitted else ANY
             if generation in lines and (family, key) in fitted and not starts[at]:
-                members.setdefault((family, lines[generation], key), []).append(at)
-    return [_Group(*key, take_rows(families[key[0]], index, catalog)) for key, index in sorted(members.items())]
+                members.setdefault((family, key), []).append(at)
+    found = []
+    for (family, precision), index in sorted(members.items()):
+        some = take_rows(families[family], index, catalog)
+        found.append(_Group(family, precision, some, np.array([lines[kind] for kind in some.generation], dtype=object)))
+    return found
 
 
 def _starts_across_nodes(rows: KernelRows) -> np.ndarray:
@@ -133,7 +159,7 @@ def _starts_across_nodes(rows: KernelRows) -> np.ndarray:
 
 
 def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter], dict[str, float]]:
-    """Constants of the line, then those of its generations; and what holds for any machine."""
+    """Constants of each line and of its generations; and what holds for any machine."""
     key = (np.array([part], dtype=object) for part in (ANY, group.precision, ANY))
     shared, _ = calibration.constants(group.family, *key)
     base = {name: float(values[0, 0]) for name, values in shared.items()}
@@ -141,26 +167,26 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
     for row in package_rows("machine_kernels.csv"):
         if (row["family"], row["precision"]) != (group.family, group.precision):
             continue
-        declared = declared_constants()[group.family][row["constant"]]
+        name = row["constant"]
         if row["base"]:
-            base[row["constant"]] = float(row["base"])
+            base[name] = float(row["base"])
             continue
-        line = Parameter(
+        declared, pull = declared_constants()[group.family][name], float(row["pull"])
+        general = Parameter(
             group.family,
-            row["constant"],
-            group.line,
-            group.precision,
-            start=_inside(base[row["constant"]] or 0.1 * (declared.default or declared.high), declared.low, declared.high),
-            centre=_inside(base[row["constant"]], declared.low, declared.high),
-            low=_LAUNCH_SHARE * base[row["constant"]] if row["constant"] == "launch_time" else math.nan,
-            high=1.0 if row["constant"] in _SHARES else math.nan,
-            pull=_OF_LINES * float(row["pull"]),
+            name,
+            precision=group.precision,
+            start=_inside(base[name] or 0.1 * (declared.default or declared.high), declared.low, declared.high),
+            centre=_inside(base[name], declared.low, declared.high),
+            low=_LAUNCH_SHARE * base[name] if name == "launch_time" else math.nan,
+            high=1.0 if name in _SHARES else math.nan,
+            pull=pull,
         )
-        parent = len(found)
-        found.append(line)
-        if row["level"] != "line" and group.generations != [group.line]:
-            pull = float(row["pull"])
-            found += [replace(line, generation=kind, parent=parent, pull=pull) for kind in group.generations]
+        for line in sorted(set(group.line.tolist())):
+            parent = len(found)
+            found.append(replace(general, generation=line, pull=_OF_LINES * pull))
+            kinds = group.generations(line) if row["level"] != "line" else []
+            found += [replace(general, generation=kind, parent=parent) for kind in kinds]
     return found, base
 
 
@@ -169,62 +195,35 @@ def _inside(value: float, low: float, high: float) -> float:
 
 
 def _problem(group: _Group, parameters: Sequence[Parameter], base: Mapping[str, float]) -> Problem:
-    rows = group.rows
-    names = {one.constant for one in parameters}
-    generation = np.array(rows.generation, dtype=object)
-    users = np.array([[one.generation in (group.line, kind) for kind in rows.generation] for one in parameters])
+    rows, users = group.rows, np.array([group.own(one) for one in parameters])
 
     def residuals(trials: Array) -> Array:
-        return np.array([np.log(_times(rows, generation, parameters, values, base, names) / rows.time) for values in trials])
+        return np.array([np.log(_times(group, parameters, users, values, base) / rows.time) for values in trials])
 
     weights = np.where(rows.held_back & (len(rows) > _FEW), 0.0, row_weights(rows))
     return Problem(residuals, weights, users, step=_STEP)
 
 
 def _times(
-    rows: KernelRows,
-    generation: np.ndarray,
-    parameters: Sequence[Parameter],
-    values: Array,
-    base: Mapping[str, float],
-    names: set[str],
+    group: _Group, parameters: Sequence[Parameter], users: np.ndarray, values: Array, base: Mapping[str, float]
 ) -> Array:
     """Time of every measurement under trial values: those of its generation, else of its line."""
-    constants = {name: np.full((len(rows), 1), base[name]) for name in base}
-    for one, value in zip(parameters, values.tolist(), strict=True):  # lines stand before their generations
-        own = (generation == one.generation) | (one.parent < 0)
+    constants = {name: np.full((len(group.rows), 1), value) for name, value in base.items()}
+    for one, own, value in zip(parameters, users, values.tolist(), strict=True):  # the general ones come first
         constants[one.constant] = np.where(own[:, None], value, constants[one.constant])
-    return np.asarray(predicted_time(rows, constants))[:, 0]
+    return np.asarray(predicted_time(group.rows, constants))[:, 0]
 
 
-def _constants(
-    group: _Group, parameters: Sequence[Parameter], solution: Solution, base: Mapping[str, float]
-) -> dict[str, dict[str, float]]:
-    """All constants of the family by generation, and by line."""
-    found = {}
-    for kind in dict.fromkeys([group.line, *group.generations]):
-        own = dict(base)
-        for one, value in zip(parameters, solution.values.tolist(), strict=True):
-            if one.generation in (group.line, kind):
-                own[one.constant] = value
-        found[kind] = own
-    return found
-
-
-def _sheet_rows(
-    group: _Group, parameters: Sequence[Parameter], solution: Solution, date: str
-) -> list[FittedConstant]:
-    rows = group.rows
-    found = []
+def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Solution, date: str) -> list[FittedConstant]:
+    """Constants of lines, and of generations that differ from theirs."""
+    rows, found = group.rows, []
+    held = rows.held_back & (len(rows) > _FEW)
     for one, value, identified in zip(parameters, solution.values.tolist(), solution.identified.tolist(), strict=True):
-        own = np.array([one.generation in (group.line, kind) for kind in rows.generation])
-        fitted = own & ~(rows.held_back & (len(rows) > _FEW))
-        held = own & ~fitted
-        error = float(np.median(np.abs(np.expm1(solution.residuals[held if held.any() else own]))))
-        if one.parent >= 0 and not identified:
+        if not identified:
             continue
+        own = group.own(one)
         sources = " ".join(sorted({source for source, mine in zip(rows.source_id, own, strict=True) if mine}))
-        pooled = "the line" if one.parent >= 0 else "what holds for any machine"
+        errors = np.abs(np.expm1(solution.residuals[own & held if (own & held).any() else own]))
         found.append(
             FittedConstant(
                 one.family,
@@ -233,24 +232,55 @@ def _sheet_rows(
                 ANY,
                 one.constant,
                 rounded(value / factor(one.declared.unit)),
-                f"{sources}: {int(fitted.sum())} of {int(own.sum())} rows",
-                int(fitted.sum()) if identified else 0,
-                rounded(error),
+                f"{sources}: {int((own & ~held).sum())} of {int(own.sum())} rows",
+                int((own & ~held).sum()),
+                rounded(float(np.median(errors))),
                 date,
                 SOURCE,
-                kind="measured" if identified else "assumption",
-                notes=f"pooled towards {pooled}" if identified else f"unidentifiable parameter; held at {pooled}",
+                notes=f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}",
             )
         )
     return found
 
 
-def _backward(group: _Group, forward: Mapping[str, Mapping[str, float]], date: str) -> list[FittedConstant]:
+def _products_of_others(group: _Group, base: Mapping[str, float], lines: set[str], date: str) -> list[FittedConstant]:
+    """Efficiency of products on lines that nobody measured: mean of what any machine and the measured lines reach."""
+    rows = group.rows
+    given, device = rows.arguments, rows.machine.device
+    flop = 2.0 * given["batch"] * given["m"] * given["n"] * given["k"]
+    share = flop / (rows.time * device.peak_flop_rate[:, 0])
+    long = rows.time > _LONG * factor("us")
+    reached = [float(np.median(share[(group.line == line) & long])) for line in sorted(set(group.line[long].tolist()))]
+    mean = math.exp(float(np.mean(np.log([base["compute_efficiency"], *reached]))))
+    return [
+        FittedConstant(
+            "gemm",
+            line,
+            group.precision,
+            ANY,
+            "compute_efficiency",
+            rounded(mean),
+            "",
+            0,
+            math.nan,
+            date,
+            SOURCE,
+            kind="assumption",
+            notes="not measured: mean of other lines of machines",
+        )
+        for line in sorted(lines)
+    ]
+
+
+def _backward(
+    group: _Group, forward: Sequence[FittedConstant], base: Mapping[str, float], date: str
+) -> list[FittedConstant]:
     """Backward pass of attention, from the forward pass and the measured ratio of their efficiencies."""
     found = []
-    for kind, constants in forward.items():
-        for name, value in backward_constants(constants, _BACKWARD_RATIO).items():
-            if name in _BACKWARD:
+    for kind in dict.fromkeys(one.generation for one in forward):
+        own = {one.constant: one.value * factor(one.unit) for one in forward if one.generation == kind}
+        for name, value in backward_constants({**base, **own}, _BACKWARD_RATIO).items():
+            if name in own or (name in _BACKWARD and kind == generation_line(kind)):
                 found.append(
                     FittedConstant(
                         "attention_backward",
