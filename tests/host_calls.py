@@ -5,9 +5,11 @@ A call is a function and its arguments: rows of cells, one cell, or None where i
 
 from __future__ import annotations
 
+import csv
 from typing import Any
 
 from xlperf.addin.cells import CellError
+from xlperf.addin.functions import example_ranges, functions
 from xlperf.addin.session import Session
 
 Rows = list[list[Any]]
@@ -27,6 +29,8 @@ SERVING: Rows = [
     ["prompt length", 1024.0],
     ["output length", 1024.0],
 ]
+NA = "#N/A"
+"""A cell that holds an error; each host passes it in its own way."""
 NETWORK: Rows = [["network", "tier", "size", "link bandwidth (GB/s)", "latency (us)"], ["N", 1.0, 8.0, 100.0, 1.0]]
 
 
@@ -66,7 +70,26 @@ def calls() -> dict[str, tuple[str, list[Any]]]:
         "no table": ("XLPERF_CATALOG", [[[1.0, 2.0], [3.0, 4.0]]]),
         "negative area": ("XLPERF_DIE_YIELD", [-1.0, 0.1]),
         "catalog": ("XLPERF_CATALOG", [NETWORK]),
+        "error cell": ("XLPERF_STEP_TIME", [changed(CARD, "tensor parallel", NA)]),
+        "error cell in a table": ("XLPERF_MFU", [[*tensor[:2], [*tensor[2][:3], NA, 2.0], tensor[4]]]),
+        "error cell of an equation": ("XLPERF_DIE_YIELD", [[[100.0], [NA], [814.0]], 0.1]),
     }  # fmt: skip
+
+
+def example(name: str) -> tuple[str, list[Any]]:
+    """The call of the example of a function, as the registry writes it."""
+    given = []
+    for text in next(csv.reader([functions()[name].arguments_of_example], skipinitialspace=True)):
+        if text.startswith("{"):
+            given.append([list(row) for row in example_ranges()[text[1:-1]]])
+        else:
+            given.append(None if not text else float(text) if text.replace(".", "").isdigit() else text)
+    return name, given
+
+
+ODD: dict[str, Any] = {"number": 5.0, "negative": -1.0, "words": "words", "text number": "8", "error": NA,
+                       "cells": [[1.0, "a"], [None, NA]], "one row": [["model", 7.0]]}  # fmt: skip
+"""What people point functions at by mistake."""
 
 
 def expected() -> dict[str, Rows]:

@@ -135,6 +135,21 @@ def test_check_runs_the_tests_that_need_equations(workbook: Path, command: Calla
     assert (outcome.code, outcome.err) == (0, "")
 
 
+def test_a_row_left_further_below_a_table_is_told_of(tmp_path: Path) -> None:
+    path = write(tmp_path / "study.xlsx", sheets())
+    book = load_workbook(path)
+    last = book["prices"].max_row
+    book["prices"].cell(last + 4, 1, "H100")
+    book["prices"].cell(last + 4, 2, 30_000)
+    book["prices"].cell(last + 7, 1, "Prices without tax.")  # a remark, not a row
+    book.save(path)
+    outside = [str(fault) for fault in check(path).warnings if "is not read" in fault.problem]
+    assert outside == [
+        f'study.xlsx [prices!A{last + 4}]: the row stands below the table "prices" (A1:D{last}) and is not read; '
+        "move it into a blank row of the table, or extend the table"
+    ]
+
+
 # --- doubts ---------------------------------------------------------------------------------------------------------
 
 

@@ -53,7 +53,7 @@ NOT_DRAWN = {
     "training.communication.communication_of": "a bundle of times and sizes, part of training.step.step",
     "training.communication.context_time": "takes the collectives that communication_of returns",
     "training.communication.tensor_times": "takes the collectives that communication_of returns",
-    "training.setting.pacing_contents": "takes the contents of three stages beside each other",
+    "training.stages.pacing_contents": "takes the contents of three stages beside each other",
     "training.communication.used_families": "answers yes or no",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
@@ -61,7 +61,7 @@ NOT_DRAWN = {
 # Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and
 # master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
 FIXED_WORDS = {
-    "training.memory.layer_activations": {"B"},
+    "training.activations.layer_activations": {"B"},
     "serving.continuous.operating": {"B"},
     "serving.memory.memory_of": {"B"},
     "serving.phases.serving_work": {"B"},

@@ -26,7 +26,7 @@ from xlperf.calibrate.fitted_constants import (
 )
 from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, most_telling, solve
 from xlperf.calibrate.published import Published, published_columns, published_rows, read_published
-from xlperf.calibrate.published_errors import FOLDS, errors_of, fold_of, plans_to_fit
+from xlperf.calibrate.published_errors import errors_of, plans_to_fit
 from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
@@ -260,11 +260,6 @@ def test_fit_set_names_its_rows(chosen: set[int]) -> None:
     rows = [f"T-{number:03d}" for number in range(31)]
     names = [rows[number] for number in sorted(chosen)]
     assert rows_of_fit_set(fit_set(names, rows), rows) == names
-
-
-def test_folds_do_not_depend_on_the_machine() -> None:
-    assert [fold_of(f"family {number}") for number in range(6)] == [0, 1, 0, 4, 3, 0]
-    assert {fold_of(str(number)) for number in range(100)} == set(range(FOLDS))
 
 
 def test_values_have_three_digits() -> None:

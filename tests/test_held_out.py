@@ -21,15 +21,16 @@ from xlperf.calibrate.accuracy import (
     kernel_table,
     markdown,
 )
-from xlperf.calibrate.bands import bands_left_out, fit_bands, with_checks
-from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, TIME_PER_TOKEN
+from xlperf.calibrate.bands import POOLING, bands_left_out, fit_bands, half_widths, with_checks
+from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
 from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of, trial_values
 from xlperf.calibrate.fit import SOURCES, Measured, belongs_to, read_measured, software_of, training_constants
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import Published, published_columns, published_rows
-from xlperf.calibrate.published_errors import FOLDS, Errors, fold_of, plans_to_fit
+from xlperf.calibrate.published_errors import Errors, plans_to_fit
+from xlperf.calibrate.published_errors import errors_of as published_entries
 from xlperf.calibrate.published_inference import inference_plans, prefill_utilization
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -107,10 +108,10 @@ def errors_of(logs: np.ndarray, software: str = STACK) -> Errors:
         software=np.full(count, software, dtype=object),
         generation=np.full(count, "hopper", dtype=object),
         family=np.array([f"model {row // 2}/gpu" for row in range(count)], dtype=object),
+        model=np.array([f"model {row // 2}" for row in range(count)], dtype=object),
         plan=np.arange(count),
         fitted=logs,
-        by_rows=logs,
-        by_families=logs,
+        by_models=logs,
         band=np.full(count, "step", dtype=object),
         low=np.full(count, math.nan),
         high=np.full(count, math.nan),
@@ -123,46 +124,38 @@ def errors_of(logs: np.ndarray, software: str = STACK) -> Errors:
 def test_the_measured_time_of_a_row_does_not_move_its_own_prediction() -> None:
     """A row that was three times as long is mispredicted by a factor of three more, to the last digit."""
     known = with_constants(kernel_slowdown=1.3, layer_overhead_time=4e-4)
-    plain = cross_validated(runs(known), known).errors
-    spoiled = cross_validated(runs(known, stretched={7: 3.0}), known).errors
-    at = plain.row_ids.tolist().index("R7")
-    assert spoiled.by_rows[at] == pytest.approx(plain.by_rows[at] - math.log(3.0), abs=1e-9)
-    assert spoiled.by_families[at] == pytest.approx(plain.by_families[at] - math.log(3.0), abs=1e-9)
+    plain = cross_validated(runs(known, 40), known).errors
+    spoiled = cross_validated(runs(known, 40, stretched={6: 3.0}), known).errors
+    at = plain.row_ids.tolist().index("R6")
+    assert spoiled.by_models[at] == pytest.approx(plain.by_models[at] - math.log(3.0), abs=1e-9)
+    same = plain.model == plain.model[at]
+    assert 8 < same.sum() < 30, "nor those of other rows of its model"
+    assert np.delete(spoiled.by_models[same], 2) == pytest.approx(np.delete(plain.by_models[same], 2), abs=1e-9)
 
 
-def test_repeats_of_a_configuration_are_never_in_two_folds() -> None:
-    known = with_constants(kernel_slowdown=1.3)
-    errors = cross_validated(runs(known), known).errors
-    assert set(errors.family.tolist()) == {
-        f"{model}/{gpu}"
-        for model in ("meta-llama-3.1-8b", "meta-llama-3.1-70b")
-        for gpu in ("h100-sxm-80gb", "b200-sxm-180gb")
-    }
-    folds = {(name, fold_of(name)) for name in errors.family.tolist()}
-    assert len(folds) == len(set(errors.family.tolist()))
+def test_models_whose_layers_have_one_shape_are_left_out_together() -> None:
+    plans = plans_to_fit(measured().inference, shipped())
+    errors = published_entries(plans)
+    models = [str(name) for name in plans.plans.text("model")[errors.plan]]
+    shape = dict(zip(models, errors.model.tolist(), strict=True))
+    assert shape["DeepSeek-R1"] == shape["DeepSeek-V3"] != shape["Kimi-K2.5"]
+    assert len(set(shape.values())) > 12
 
 
 def test_the_same_rows_give_the_same_errors() -> None:
     known = with_constants(kernel_slowdown=1.2)
     first, second = (cross_validated(runs(known), known).errors for _ in range(2))
-    assert first.by_rows.tolist() == second.by_rows.tolist()
-    assert first.by_families.tolist() == second.by_families.tolist()
-
-
-def test_folds_are_even_enough() -> None:
-    names = [name for rows in (measured().training, measured().inference) for name in rows.text["row_id"]]
-    counts = np.bincount([fold_of(name) for name in names], minlength=FOLDS)
-    assert len(counts) == FOLDS and counts.min() > 0.8 * len(names) / FOLDS
+    assert first.by_models.tolist() == second.by_models.tolist()
 
 
 # --- refits --------------------------------------------------------------------------------------------------------
 
 
-def test_constants_that_made_the_runs_come_back_without_a_fifth_of_them() -> None:
+def test_constants_that_made_the_runs_come_back_from_another_model() -> None:
     truth, start = with_constants(kernel_slowdown=1.45), with_constants(kernel_slowdown=1.15)
-    errors = cross_validated(runs(truth), start).errors
+    errors = cross_validated(runs(truth, 40), start).errors
     assert np.median(np.abs(errors.fitted)) > 0.1, "the constants in use are wrong"
-    assert np.median(np.abs(errors.by_rows)) < 0.02
+    assert np.median(np.abs(errors.by_models)) < 0.02
 
 
 def test_a_refit_of_all_constants_together_finds_them() -> None:
@@ -183,7 +176,7 @@ def test_too_few_rows_leave_a_software_without_constants() -> None:
     published = runs(known, number=7)
     errors = cross_validated(published, known).errors
     assert np.abs(errors.fitted).max() == pytest.approx(0.0, abs=1e-9)
-    assert np.median(errors.by_rows) < -0.2, "the default of unknown software is faster"
+    assert np.median(errors.by_models) < -0.2, "the default of unknown software is faster"
 
 
 def test_rows_of_papers_take_no_part() -> None:
@@ -225,21 +218,30 @@ def test_bands_of_few_rows_are_wide_enough() -> None:
     assert 0.74 < np.mean(shares) < 0.86
 
 
-def test_a_band_is_judged_without_the_configurations_of_its_fold() -> None:
+def test_a_band_is_judged_without_the_rows_of_its_model() -> None:
     logs = 0.05 * np.random.default_rng(3).standard_normal(40)
     errors = errors_of(logs)
-    folds = np.array([fold_of(name) for name in errors.family.tolist()])
-    wild = errors_of(np.where(folds == folds[0], 5.0, logs))
-    judged = bands_left_out(wild, [])
-    assert (judged.covered(judged.by_families)[folds == folds[0]] == 0.0).all()
-    calm = bands_left_out(errors, [])
-    assert (judged.low[folds == folds[0]] == calm.low[folds == folds[0]]).all()
+    own = errors.model == errors.model[0]
+    judged = bands_left_out(errors_of(np.where(own, 5.0, logs)))
+    assert (judged.covered(judged.by_models)[own] == 0.0).all()
+    assert (judged.low[own] == bands_left_out(errors).low[own]).all()
 
 
-def test_times_to_the_first_token_have_no_band() -> None:
-    errors = replace(errors_of(np.zeros(20)), quantity=np.full(20, FIRST_TOKEN, dtype=object))
-    assert fit_bands(errors, [], "") == []
-    assert np.isnan(bands_left_out(errors, []).low).all()
+def test_a_configuration_counts_once_however_many_rows_it_has() -> None:
+    """Nine configurations that are 10 % off and a tenth with 91 rows three times off: the band is that of the nine."""
+    logs = np.array([0.1] * 9 + [1.1] * 91)
+    names = np.array([f"model {min(row, 9)}/gpu" for row in range(100)], dtype=object)
+    widths = half_widths(replace(errors_of(logs), family=names))
+    assert widths[(STEP_TIME,)] == pytest.approx(0.1)
+
+
+def test_a_software_with_few_configurations_is_pooled_towards_all_software() -> None:
+    logs = np.concatenate([np.full(40, 0.1), np.full(4, 0.5)])
+    errors = replace(errors_of(logs), software=np.array([STACK] * 40 + ["other"] * 4, dtype=object))
+    widths = half_widths(errors)
+    every, pooled = widths[STEP_TIME, "step"], widths[STEP_TIME, "step", "other"]
+    assert every == pytest.approx(0.1)
+    assert pooled == pytest.approx((2 * 0.5 + POOLING * every) / (2 + POOLING))
 
 
 def test_bands_differ_by_mode_and_by_what_decides_the_batch() -> None:
@@ -263,7 +265,7 @@ def test_a_fit_ends_with_errors_of_rows_held_out_and_with_bands() -> None:
     constants = [constant("kernel_slowdown", 1.3), replace(constant("kernel_slowdown", 1.3), family="training_band",
                                                            constant="step_low", value=0.5)]  # fmt: skip
     found = with_checks(constants, [runs(known, number=60)], shipped(), "2026-01-01")
-    assert found[0].constant == "kernel_slowdown" and "held out" in found[0].notes
+    assert found[0].constant == "kernel_slowdown" and "left out" in found[0].notes
     assert found[0].error < 0.01
     bands = [one for one in found if one.family == "training_band"]
     assert {one.constant for one in bands} == {"step_low", "step_high"}
@@ -402,7 +404,7 @@ def test_software_has_few_constants_of_each_family_beside_documented_settings() 
     seen: dict[tuple[str, str], set[str]] = {}
     for row in range(len(table)):
         family, software, name = (str(table.text(part, ANY)[row]) for part in ("family", "software", "constant"))
-        if family in SOFTWARE_FAMILIES and str(table.text("kind")[row]) != "datasheet":
+        if family in SOFTWARE_FAMILIES and not family.endswith("_band") and str(table.text("kind")[row]) != "datasheet":
             seen.setdefault((family, software), set()).add(name)
     assert max(len(names) for names in seen.values()) <= 4
 
@@ -413,10 +415,10 @@ def test_software_has_few_constants_of_each_family_beside_documented_settings() 
 def test_tables_as_text() -> None:
     logs = np.log([1.1, 1.2, 0.9, 1.0])
     errors = replace(errors_of(logs), low=np.full(4, 0.88), high=np.full(4, 1.2))
-    header, lines = cross_validation_table([(errors, errors)])
+    header, lines = cross_validation_table([errors])
     assert len(header) == len(lines[0])
-    assert lines[0][:5] == ("training: dense", STEP_TIME, "4", "10.0 %", "17.0 %")
-    assert lines[0][-1] == "75 %"
+    assert lines[0][:6] == ("training: dense", STEP_TIME, "4", "2", "10.0 %", "20.0 %")
+    assert lines[0][-2:] == ("75 %", "1.20")
     assert TIME_PER_TOKEN not in lines[0]
     text = markdown("cross-validation", (header, lines))
     assert text.startswith(MARKERS["cross-validation"][0]) and text.endswith(MARKERS["cross-validation"][1] + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,14 +13,18 @@ from pathlib import Path
 import openpyxl
 import pandas as pd
 import pytest
-from host_calls import calls, expected, plain
+from host_calls import NA, ODD, calls, example, expected, plain
 from libreoffice_office import Office, python_with_uno
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.formula import ArrayFormula
 
 import xlperf
+from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import install
+from xlperf.addin.session import Session
 from xlperf.cli.app import run
+from xlperf.workbook.functions_sheet import functions_sheet
+from xlperf.workbook.style import add_styles
 
 BLOCKS = [call for call in calls() if call.startswith("all of")]
 
@@ -47,6 +52,27 @@ def frame_of(call):
 def cells(values):
     """Results of a DataFrame or a CSV as a host shows them."""
     return [["" if pd.isna(value) else value for value in row] for row in values]
+
+
+@pytest.mark.parametrize("name", functions())
+def test_every_function_has_an_example_that_works(name):
+    cells = [cell for row in plain(Session().call(*example(name))) for cell in row]
+    assert cells
+    assert not [cell for cell in cells if isinstance(cell, str) and cell.startswith("#")]
+
+
+def test_the_reference_sheet_shows_the_examples(tmp_path):
+    """Each example of the sheet reads the cells that stand beside it."""
+    book = openpyxl.Workbook()
+    add_styles(book)
+    sheet = functions_sheet(book)
+    shown = {sheet.cell(row, 1).value: row for row in range(6, 6 + len(functions()))}
+    assert list(shown) == list(functions())
+    for name, row in shown.items():
+        text = sheet.cell(row, 4).value
+        places = re.findall(r"[A-Z]+[0-9]+:[A-Z]+[0-9]+", text)
+        read = [[[cell.value for cell in line] for line in sheet[place]] for place in places]
+        assert read == [one for one in example(name)[1] if isinstance(one, list)], name
 
 
 def test_the_table_holds_every_shape_of_answer(answers):
@@ -104,20 +130,13 @@ def test_xlwings(answers):
     reason="LibreOffice with uno is not installed",
 )
 def test_libreoffice(answers, tmp_path):
+    session = Session()
+    wanted = answers | {name: plain(session.call(*example(name))) for name in functions()}
+    given = calls() | {name: example(name) for name in functions()}
     book = openpyxl.Workbook()
-    for number, (call, (name, arguments)) in enumerate(calls().items()):
-        sheet = book.create_sheet(f"c{number}")
-        column, given = 1, []
-        for argument in arguments:
-            rows = argument if isinstance(argument, list) else [[argument]]
-            for row, values in enumerate(rows, 1):
-                for place, value in enumerate(values):
-                    sheet.cell(row, column + place, value).data_type = "s" if isinstance(value, str) else "n"
-            end = f"{get_column_letter(column + len(rows[0]) - 1)}{len(rows)}"
-            given.append("" if argument is None else f"{get_column_letter(column)}1:{end}")
-            column += len(rows[0])
-        area = f"A101:{get_column_letter(len(answers[call][0]))}{100 + len(answers[call])}"
-        sheet["A101"] = ArrayFormula(area, f"={name}({','.join(given)})")
+    for number, (call, (name, arguments)) in enumerate(given.items()):
+        put_call(book.create_sheet(f"c{number}"), name, arguments, area_of(wanted[call]))
+    odd = odd_sheet(book)
     book.save(tmp_path / "calls.xlsx")
     office = Office(tmp_path)
     install(office.options)
@@ -125,10 +144,56 @@ def test_libreoffice(answers, tmp_path):
     try:
         office.open(tmp_path / "calls.xlsx")
         office("recalculate")
-        found = {}
-        for number, (call, rows) in enumerate(answers.items()):
-            area = f"A101:{get_column_letter(len(rows[0]))}{100 + len(rows)}"
-            found[call] = plain(office.values(f"c{number}", area))
+        found = {call: plain(office.values(f"c{n}", area_of(rows))) for n, (call, rows) in enumerate(wanted.items())}
+        shown = [row[0] for row in office.values("odd", f"T1:T{len(odd)}")]
     finally:
         office.end()
-    assert found == answers
+    for call, rows in found.items():
+        if "error cell" in call:  # LibreOffice hands no range with an error to any add-in
+            assert {cell for row in rows for cell in row} == {"Err:504"}, call
+        else:
+            assert rows == wanted[call], call
+    errors = {"#VALUE!", "#N/A", "#NUM!", "Err:504"}
+    assert [call for call, cell in zip(odd, shown, strict=True) if cell not in errors] == [
+        call for call in odd if call.startswith("XLPERF_CHECK: ") and not call.endswith((": error", ": cells"))
+    ]
+
+
+def area_of(rows):
+    return f"A101:{get_column_letter(len(rows[0]))}{100 + len(rows)}"
+
+
+def put(sheet, row, column, value):
+    cell = sheet.cell(row, column, "=NA()" if value == NA else value)
+    cell.data_type = "f" if value == NA else "s" if isinstance(value, str) else "n"
+
+
+def put_call(sheet, name, arguments, area):
+    """Write the arguments of a call from A1 on, and the call as an array formula below them."""
+    column, given = 1, []
+    for argument in arguments:
+        rows = argument if isinstance(argument, list) else [[argument]]
+        for row, values in enumerate(rows, 1):
+            for place, value in enumerate(values):
+                put(sheet, row, column + place, value)
+        end = f"{get_column_letter(column + len(rows[0]) - 1)}{len(rows)}"
+        given.append("" if argument is None else f"{get_column_letter(column)}1:{end}")
+        column += len(rows[0])
+    sheet["A101"] = ArrayFormula(area, f"={name}({','.join(given)})")
+
+
+def odd_sheet(book):
+    """Every function with odd arguments, one call in a row; what each call is."""
+    sheet, places = book.create_sheet("odd"), {}
+    for what, value in ODD.items():
+        rows, top = value if isinstance(value, list) else [[value]], 3 * len(places) + 1
+        for row, values in enumerate(rows, top):
+            for column, cell in enumerate(values, 1):
+                put(sheet, row, column, cell)
+        places[what] = f"$A${top}:${get_column_letter(len(rows[0]))}${top + len(rows) - 1}"
+    odd = []
+    for name, function in functions().items():
+        for what, place in places.items():
+            odd.append(f"{name}: {what}")
+            sheet.cell(len(odd), 20, f"={name}({','.join([place] * len(function.arguments))})")
+    return odd

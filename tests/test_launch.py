@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +14,11 @@ from conftest import Outcome, csv_rows
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import rows, workbook
-from xlperf.catalog.launch import flags, launch_lines, read_launch, stacks
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.launch import Launch, flags, launch_lines, read_launch, stacks
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
 
 Command = Callable[..., Outcome]
 REST = "# xlperf: model = Llama3-70B\n# xlperf: accelerator = H100-SXM-80GB\n# xlperf: num accelerators = 64\n"
@@ -26,7 +30,7 @@ def test_shipped_plans_come_back_the_same(stack: str) -> None:
     table = next(table for table in read_plans(workbook()) if table.kind == kind)
     for row in range(len(table)):
         one = table.take([row])
-        found, unknown = read_launch("\n".join(launch_lines(one, stack)), "lines")
+        found, unknown, _ = read_launch("\n".join(launch_lines(one, stack)), "lines")
         assert not unknown
         for name in table.schema.by_name:
             if name in one:
@@ -37,20 +41,191 @@ def test_shipped_plans_come_back_the_same(stack: str) -> None:
 
 def test_flags_are_of_columns_and_values_that_there_are() -> None:
     for row in rows("catalog/launch_flags.csv"):
+        assert row["version"]
+        if row["column"][:1] in ("", "@"):
+            continue
         column = table_schema(row["kind"]).by_name[row["column"]]
-        assert row["version"] and (row["value"] or not row["argument"])
+        assert row["value"] or not row["argument"]
         if row["value"] and column.entries:
             assert row["value"] in column.entries
+    for row in rows("catalog/launch_defaults.csv"):
+        assert row["column"] in table_schema(flags(row["stack"])[0].kind).by_name and row["source"]
+
+
+# --- public scripts: their argument lists, as facts, in the forms in which launch files come --------------------------
+
+SERVING = {"prompt length": "1024", "output length": "1024"}
+
+
+def as_script(words: list[str]) -> str:
+    """Arguments in an array, every other number in a variable."""
+    lines, options = ["#!/bin/bash", "# launches"], []
+    for place, word in enumerate(words):
+        if word.isdigit() and place % 2:
+            lines.append(f"export V{place}=${{V{place}:-{word}}}")
+            options.append(f"${{V{place}}}")
+        else:
+            options.append(shlex.quote(word))
+    return "\n".join([*lines, "ARGS=(", *(f"    {one}" for one in options), ")", 'torchrun run.py "${ARGS[@]}" 2>&1'])
+
+
+def as_yaml(words: list[str]) -> str:
+    """Dotted names as keys, nested by their first part."""
+    found, parents = ["# settings"], set()
+    for word in sorted(words):
+        name, _, value = word.partition("=")
+        head, dot, rest = name.partition(".")
+        if dot and head not in parents:
+            parents.add(head)
+            found.append(f"{head}:")
+        found.append(f'  {rest}: "{value}"' if dot else f'{name}: "{value}"  # {name}')
+    return "\n".join(found)
+
+
+def read_public(row: dict[str, str], form: int) -> tuple[Launch, dict[str, str]]:
+    words = shlex.split(row["arguments"])
+    dotted = all("=" in word and not word.startswith("-") for word in words)
+    text = as_yaml(words) if dotted and form else as_script(words) if form == 1 and not dotted else row["arguments"]
+    given = {"model": "Qwen3-8B", "accelerator": "H200-SXM-141GB"}
+    given |= SERVING if flags(row["stack"])[0].kind == "inference" else {"num_accelerators": "64"}
+    if "num_accelerators=" in row["plan"]:
+        given.pop("num_accelerators", None)
+    return read_launch(text, row["path"], "", given), given
+
+
+def test_public_scripts() -> None:
+    """95 % of launch files are read right, all come back identical, and no flag is lost without a word."""
+    scripts = csv_rows(Path(__file__).with_name("data").joinpath("launch_scripts.csv").read_text())
+    assert len(scripts) >= 100
+    right = 0
+    for place, row in enumerate(scripts):
+        found, _ = read_public(row, place % 2)
+        plan = found.plan
+        wanted = dict(part.split("=") for part in row["plan"].split())
+        said = {name: plan[name][0] if name in plan else None for name in wanted}
+        right += plan.kind == flags(row["stack"])[0].kind and all(
+            said[name] == value or (isinstance(said[name], float) and f"{said[name]:g}" == value)
+            for name, value in wanted.items()
+        )
+        back = read_launch("\n".join(launch_lines(plan, row["stack"])), "lines")
+        assert not back.unknown
+        for name in plan.schema.by_name:
+            values = [one[name][0] if name in one else "" for one in (plan, back.plan)]
+            values = ["" if value != value else value for value in values]
+            assert values[0] == values[1], (row["path"], name)
+        known = {flag.flag.strip("-=").replace("_", "-").casefold() for flag in flags(row["stack"])}
+        listed = " ".join(found.unknown).replace("_", "-").casefold()
+        for word in shlex.split(row["arguments"]):
+            name = word.partition("=")[0].strip("-").replace("_", "-").casefold()
+            if word.startswith("--") and name not in known and "." not in name:
+                assert name in listed, (row["path"], word)
+    assert right >= 0.95 * len(scripts)
+
+
+SCRIPT = """#!/usr/bin/env bash
+TP=${TP:-4}; NODES=2   # two
+BATCH=$((NODES * 8 * 4))
+if [[ "$TP" -ge 8 && "$MODE" != "fast" ]]; then PP=2
+elif [ "$TP" == "4" ]; then
+  PP=4
+else
+  PP=1
+fi
+case $PP in
+  4|8) SEQ=8192 ;;
+  *) SEQ=2048 ;;
+esac
+ARGS=(
+  --tensor-model-parallel-size $TP
+  # --sequence-parallel
+  "--pipeline-model-parallel-size ${PP}"
+)
+ARGS+=(--seq-length "$SEQ")
+EXTRA="--bf16 --global-batch-size ${BATCH}"
+for dtype in bf16 fp16; do echo $dtype; done
+OMP_NUM_THREADS=1 torchrun --nproc_per_node 8 --nnodes=$NODES pretrain_gpt.py ${ARGS[@]} $EXTRA \\
+    --micro-batch-size $MICRO > $(date +%s).log 2>&1 &
+"""
+
+
+def test_scripts_are_filled_in_and_not_executed() -> None:
+    given = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB"}
+    found = read_launch(SCRIPT, "train.sh", given=given)
+    names = ("tensor_parallel", "pipeline_parallel", "sequence_length", "global_batch_size", "num_accelerators")
+    assert [found.plan[name][0] for name in names] == [4.0, 4.0, 8192.0, 64.0, 16.0]
+    assert found.open == ["--micro-batch-size $MICRO"] and not found.unknown
+    assert found.plan["precision"][0] == "bf16" and found.plan["sequence_parallel"][0] == 0.0
+    other = read_launch(SCRIPT, "train.sh", given={**given, "TP": "8", "MICRO": "2"})
+    names = ("tensor_parallel", "pipeline_parallel", "sequence_length", "micro_batch_size")
+    assert [other.plan[name][0] for name in names] == [8.0, 2.0, 2048.0, 2.0]
+
+
+def test_other_forms() -> None:
+    given = {"accelerator": "H100-SXM-80GB", "num accelerators": "16"}
+    toml = (
+        '[model]\nname = "llama3"\nflavor = "70B"\nconverters = ["float8"]\n[parallelism]\ntensor_parallel_degree = 8\n'
+    )
+    plan = read_launch(toml + "[training]\nlocal_batch_size = 2\n", "70b.toml", given=given, models=models()).plan
+    assert plan["model"][0] == "Meta-Llama-3.1-70B" and plan["software"][0] == "torchtitan"
+    assert [plan[name][0] for name in ("tensor_parallel", "micro_batch_size", "global_batch_size")] == [8.0, 2.0, 4.0]
+    assert (plan["precision"][0], plan["recompute"][0], plan["zero_stage"][0]) == ("fp8-current", "selective", 3.0)
+    text = "cat > extra.yml << EOF\nenable_attention_dp: true\nkv_cache_config:\n  dtype: fp8\nEOF\n"
+    text += "trtllm-serve nvidia/DeepSeek-R1-0528-FP4 --tp_size 8 --ep_size 8 --extra_llm_api_options extra.yml"
+    plan = read_launch(text, "serve.sh", given={"accelerator": "B200-SXM-180GB", **SERVING}, models=models()).plan
+    assert (plan["model"][0], plan["precision"][0], plan["kv_precision"][0]) == ("DeepSeek-R1", "fp4", "fp8")
+    names = ("tensor_parallel", "data_parallel_attention", "expert_parallel", "num_accelerators")
+    assert [plan[name][0] for name in names] == [8.0, 8.0, 8.0, 8.0]
+
+
+def models() -> Table:
+    return load_catalog().tables["models"]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("vllm serve m --tensor-parallel-size 2 --data-parallel-size 4 --enable-expert-parallel", [8, 4, 8, 8]),
+        ("vllm serve m --tensor-parallel-size 2 --data-parallel-size 4", [2, 1, 1, 8]),
+        ("sglang.launch_server --model m --tp 8 --dp 8 --ep 8 --enable-dp-attention", [8, 8, 8, 8]),
+        ("sglang.launch_server --model m --tp 4 --dp 2", [4, 1, 1, 8]),
+    ],
+)
+def test_replicas_of_engines_are_told_from_replicas_of_attention(line: str, wanted: list[float]) -> None:
+    plan = read_launch(line, "line", given={"model": "DeepSeek-R1", "accelerator": "H200-SXM-141GB", **SERVING}).plan
+    names = ("tensor_parallel", "data_parallel_attention", "expert_parallel", "num_accelerators")
+    assert [plan[name][0] if name in plan and plan[name][0] == plan[name][0] else 1.0 for name in names] == wanted
+
+
+def test_a_model_is_found_by_its_dimensions() -> None:
+    line = "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --num-query-groups 8 "
+    line += "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 5"
+    given = {"accelerator": "H100-SXM-80GB", "num_accelerators": "64"}
+    plan = read_launch(line, "line", given=given, models=models()).plan
+    assert plan["model"][0] in ("Llama2-70B", "Meta-Llama-3.1-70B") and plan["virtual_pipeline"][0] == 4.0
+    # without its flags Megatron-LM does neither of these
+    assert (plan["zero_stage"][0], plan["precision"][0], plan["sequence_parallel"][0]) == (0.0, "fp32", 0.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a=$a$a\n" * 1000 + "--tensor-model-parallel-size $a", "((((" * 10_000, '"' * 99_999, "x=${a:-" * 5000,
+     "if [ " * 5000, "k: {" * 9000, "a: |\n" * 3000, "$((9*9*9" * 3000, "[t]\n" + "a." * 5000 + "b = 1", "- " * 9000],
+)  # fmt: skip
+def test_hostile_launch_files_get_a_line(text: str) -> None:
+    start = time.process_time()
+    with pytest.raises(InputError) as caught:
+        read_launch(text, "noise", given={"model": "Llama3-70B"})
+    assert len(caught.value.lines()) == 1 and time.process_time() - start < 5.0
 
 
 def test_a_script_is_read() -> None:
     script = REST + "torchrun --nproc-per-node 8 pretrain_gpt.py \\\n  --tensor-model-parallel-size 8 --bf16 \\\n"
-    script += "  --recompute-granularity full --seq-length=8192 --sequence-parallel --lr 1e-4\n"
-    plan, unknown = read_launch(script, "train.sh")
+    script += "  --recompute-granularity full --seq-length=8192 --sequence-parallel --lr 1e-4 --my-flag 3\n"
+    plan, unknown, _ = read_launch(script, "train.sh")
     assert plan.kind == "training"
     said = {name: plan[name][0] for name in ("tensor_parallel", "sequence_length", "recompute", "sequence_parallel")}
     assert said == {"tensor_parallel": 8.0, "sequence_length": 8192.0, "recompute": "full", "sequence_parallel": 1.0}
-    assert unknown == ["--nproc-per-node 8", "--lr 1e-4"]
+    assert unknown == ["--my-flag 3"]
 
 
 def test_what_is_lacking_or_wrong_gets_a_line() -> None:
@@ -71,10 +246,10 @@ def test_commands(command: Command, tmp_path: Path) -> None:
     printed = command("launch", workbook(), "--row", "1", "--for", "megatron")
     assert printed.code == 0 and printed.out.startswith("# xlperf: megatron Megatron-Core")
     script = tmp_path / "train.sh"
-    script.write_text(printed.out + "--lr 1e-4\n")
+    script.write_text(printed.out + "--my-flag 3\n")
     back = command("plan", script)
     assert back.code == 0 and csv_rows(back.out)[0]["model"]
-    assert back.err == "note: train.sh: not read: --lr 1e-4\n"
+    assert back.err == "note: train.sh: not read: --my-flag 3\n"
     script.write_bytes(b"\xff\xfe\x00--tp")
     assert command("plan", script).err.count("\n") == 1
 

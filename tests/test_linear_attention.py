@@ -354,14 +354,6 @@ def test_what_is_refused(catalog: Catalog, row: dict[str, Any], sentence: str) -
     assert math.isnan(found.number("tpot")[0])
 
 
-def test_training_is_refused(catalog: Catalog) -> None:
-    header = ["model", "accelerator", "num_accelerators", "global_batch_size"]
-    table = table_from_rows("training", header, [["Qwen3.5-27B", "H100-SXM-80GB", 64, 64]], lambda r, c: f"{r} {c}")
-    found = evaluate(table, catalog)
-    assert "has linear attention layers, which are modelled when it serves" in found.text("reason")[0]
-    assert math.isnan(found.number("step_time")[0])
-
-
 def test_a_row_that_leaves_heads_out_is_refused() -> None:
     found = results(catalog_with(linear_num_key_heads=math.nan), {"batch_size": 1})
     assert "has hybrid attention, which is not modelled yet" in found.text("reason")[0]

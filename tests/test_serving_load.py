@@ -318,7 +318,6 @@ def test_operators_of_a_mixture_add_up(catalog: Catalog, model: str) -> None:
         ({"model": "Mixtral-8x7B-v0.1", "expert_parallel": 3, "batch_size": 1}, "does not divide"),
         ({"prefill_accelerators": 4}, "prefill accelerators needs mode disaggregated"),
         ({"prompt_variation": 0.5}, "prompt variation needs mode continuous or disaggregated"),
-        ({"model": "NVIDIA-Nemotron-3-Super-120B-A12B-FP8"}, "has hybrid attention, which is not modelled yet"),
     ],
 )
 def test_refusals(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:

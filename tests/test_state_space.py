@@ -166,8 +166,18 @@ def test_mixed_blocks_give_the_bits_of_single_rows(catalog: Catalog) -> None:
             assert values[0] == together[name][index] or values[0] != values[0], (row, name)
 
 
-def test_layers_that_do_not_add_up_and_experts_behind_projections_are_refused(catalog: Catalog) -> None:
+def test_layers_that_do_not_add_up_are_refused(catalog: Catalog) -> None:
     wrong = evaluate(plans({"batch_size": 1}), catalog_with(1))
     assert 'has 52 layers, which are not those of its pattern ("23 Mamba-2' in wrong.text("reason")[0]
-    latent = evaluate(plans({"model": "NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "batch_size": 1}), catalog)
-    assert "has hybrid attention, which is not modelled yet" in latent.text("reason")[0]
+
+
+def test_experts_behind_projections_have_the_weights_of_their_latent_space(catalog: Catalog) -> None:
+    """512 experts of 2 x 1,024 x 2,688 and two projections of 4,096 x 1,024 in each of 40 layers."""
+    name = "NVIDIA-Nemotron-3-Super-120B-A12B-FP8"
+    row = {"model": name, "batch_size": 1, "num_accelerators": 8, "tensor_parallel": 8, "expert_parallel": 8}
+    found = explain(plans(row), catalog)
+    names, numbers = found.text("operator").tolist(), {key: found.number(key) for key in ("m", "n", "k", "calls")}
+    at = names.index("expert compression")
+    assert [numbers[key][at] for key in ("n", "k", "calls")] == [1024.0, 4096.0, 40.0]
+    up = names.index("experts up")
+    assert [numbers[key][up] for key in ("n", "k", "calls")] == [2688.0, 1024.0, 40.0]

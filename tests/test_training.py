@@ -171,8 +171,6 @@ def test_korthikanti_2022_figure_1_activations_per_accelerator(catalog: Catalog)
         ({"pipeline_parallel": 64}, "pipeline 64 x virtual pipeline 1 needs more layers than the model's 32"),
         ({"virtual_pipeline": 2}, "virtual pipeline 2 needs pipeline parallel of 2 or more"),
         ({"global_batch_size": 100}, "global batch 100 is not a whole number of micro-batches of 1 on 64 replicas"),
-        ({"model": "NVIDIA-Nemotron-3-Super-120B-A12B-FP8"},
-         "model NVIDIA-Nemotron-3-Super-120B-A12B-FP8 has hybrid attention, which is not modelled yet"),
         ({"accelerator": A100, "precision": "fp8"}, "accelerator A100-SXM4-80GB states no peak rate for precision fp8"),
     ],
 )  # fmt: skip

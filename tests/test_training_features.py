@@ -17,7 +17,7 @@ from xlperf.engine.join import architecture_codes, architecture_of, named_rows
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.model import mtp_parameters, parameter_count
 from xlperf.equations.training.communication import distinct_share
-from xlperf.equations.training.setting import stages_of
+from xlperf.equations.training.stages import stages_of
 
 DENSE = {
     "model": "Meta-Llama-3.1-70B",

@@ -13,7 +13,7 @@ from xlperf.engine.join import join
 from xlperf.engine.training import training_plan
 from xlperf.equations.model.model import layer_matrices
 from xlperf.equations.plan.pipeline import layers_through_stage
-from xlperf.equations.training.setting import stages_of
+from xlperf.equations.training.stages import stages_of
 
 PLAN: dict[str, object] = {
     "model": "Llama3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": 16, "pipeline_parallel": 4,

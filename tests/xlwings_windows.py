@@ -19,6 +19,9 @@ from unittest.mock import MagicMock
 MISSING = -2147352572
 """What COM passes for an argument that is left out."""
 
+NOT_AVAILABLE = -2146826246
+"""What COM passes for a cell that holds #N/A."""
+
 
 def stand_in(name, **attributes):
     module = MagicMock(name=name)
@@ -76,6 +79,8 @@ class ComRange:
 
 def cell(value):
     """A cell as COM passes it."""
+    if value == "#N/A":
+        return NOT_AVAILABLE
     if not isinstance(value, dict):
         return value
     ((kind, text),) = value.items()

@@ -1,15 +1,17 @@
 """The one registry of worksheet functions: names, arguments, and the texts that function wizards show.
 
-``functions.csv`` and ``arguments.csv`` beside this module are the data; a function for each result comes from the
-schema, so a new result column in ``schema.csv`` is a new function without another line here. Every host is generated
-from the registry (the LibreOffice add-in, the xlwings functions), and the session computes by it: ``answer`` names the
-handler of a function, ``kind`` the reader of an argument.
+``functions.csv``, ``arguments.csv`` and ``examples.csv`` beside this module are the data; a function for each result
+comes from the schema, so a new result column in ``schema.csv`` is a new function without another line here. Every host
+is generated from the registry (the LibreOffice add-in, the xlwings functions), and the session computes by it:
+``answer`` names the handler of a function, ``kind`` the reader of an argument.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from string import Formatter
 
 from xlperf.base.resources import rows
 from xlperf.catalog.schema import PLAN_TABLES, Column, results_of
@@ -71,6 +73,7 @@ class Function:
     ``search`` and ``diagnosis`` (a header row and rows below it), ``check`` (a text per plan), ``equation`` (a number,
     or a table where ranges are given). ``rows`` says what its rows are: ``plans`` or ``plan`` of either kind, or a
     table of the schema. ``result`` is the result column that it shows, ``unit`` the unit of an equation.
+    ``arguments_of_example`` are arguments that work, a range of :func:`example_ranges` as its name in braces.
     """
 
     name: str
@@ -81,6 +84,7 @@ class Function:
     result: str = ""
     unit: str = ""
     category: str = CATEGORY
+    arguments_of_example: str = ""
 
     @property
     def says_faults(self) -> bool:
@@ -98,6 +102,19 @@ class Function:
         words = [f"[{one.name}]" if one.optional else one.name for one in self.arguments]
         return f"{self.name}({', '.join(words)}{', ...' if self.arguments[-1].repeated else ''})"
 
+    def example(self, places: Mapping[str, str]) -> str:
+        """A formula that works, without the equals sign, its ranges at the places given by name.
+
+        >>> functions()["XLPERF_STEP_TIME"].example({"training": "A1:B5"})
+        'XLPERF_STEP_TIME(A1:B5)'
+        """
+        return f"{self.name}({self.arguments_of_example.format_map(places)})"
+
+    @property
+    def example_ranges(self) -> tuple[str, ...]:
+        """Names of the ranges that its example reads."""
+        return tuple(name for _, name, _, _ in Formatter().parse(self.arguments_of_example) if name)
+
     @property
     def spills(self) -> bool:
         """Whether it returns a header row and rows below it."""
@@ -112,11 +129,28 @@ def functions() -> dict[str, Function]:
     for row in rows("addin/functions.csv"):
         name = row["function"]
         arguments = tuple(known.get((name, own)) or known["", own] for own in row["arguments"].split())
-        found[name] = Function(name, row["meaning"], arguments, row["answer"], row["rows"], row["result"], row["unit"])
+        known_by = (row["answer"], row["rows"], row["result"], row["unit"])
+        found[name] = Function(name, row["meaning"], arguments, *known_by, arguments_of_example=row["example"])
     of_plans = tuple(known["", own] for own in ("plan", "catalog", "header"))
     for result in dict.fromkeys(column.name for kind in PLAN_TABLES for column in results_of(kind).columns):
         name = PREFIX + result.upper()
-        found[name] = Function(name, _meaning(result), of_plans, "value", "plans", result)
+        kind = next(kind for kind in PLAN_TABLES if result in results_of(kind).by_name)
+        example = f"{{{kind}}}"
+        found[name] = Function(name, _meaning(result), of_plans, "value", "plans", result, arguments_of_example=example)
+    return found
+
+
+@cache
+def example_ranges() -> dict[str, tuple[tuple[str | float, ...], ...]]:
+    """Rows of cells of the ranges that examples read, by name.
+
+    >>> example_ranges()["measured"]
+    (('step time', 40.0),)
+    """
+    found: dict[str, tuple[tuple[str | float, ...], ...]] = {}
+    for row in rows("addin/examples.csv"):
+        cells = tuple(float(cell) if cell.replace(".", "").isdigit() else cell for cell in row["cells"].split(" | "))
+        found[row["range"]] = (*found.get(row["range"], ()), cells)
     return found
 
 

@@ -15,7 +15,7 @@ from xlperf.calibrate.comparison import MEMORY, Record
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
 from xlperf.calibrate.kernel_measurements import KernelRows, Row, measurements, predicted_time
 from xlperf.calibrate.published import Published
-from xlperf.calibrate.published_errors import Errors
+from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, weighted_quantile
 from xlperf.calibrate.validate import records_of, summary
 from xlperf.catalog.catalog import Catalog
 
@@ -27,8 +27,8 @@ MARKERS = {
 }
 FEWEST_SHOWN = 10
 _CROSS = (
-    "rows", "quantity", "number", "median error, in the fit", "p90", "rows left out", "p90",
-    "configurations left out", "p90", "rows in the 80 % band", "configurations in it", "in one fitted without them",
+    "rows", "quantity", "number", "configurations", "median error, by configuration", "p90", "median factor",
+    "p90 factor", "bias", "median, by row", "p90", "in the fit: median", "p90", "in the 80 % band", "width of the band",
 )  # fmt: skip
 _LEFT_OUT = ("left out", "rows", "quantity", "number", "median error", "p90", "median with them in the fit", "p90")
 _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median error", "p90", "target")
@@ -140,8 +140,8 @@ def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
 
 def cross_validated_errors(
     published: Sequence[Published], catalog: Catalog, step: Callable[[str], None] | None = None
-) -> list[tuple[Errors, Errors]]:
-    """Errors of rows with their row or configuration left out of the fit, of each kind.
+) -> list[Errors]:
+    """Errors of rows with their model left out of the fit, of each kind, beside bands made without their model.
 
     Parameters
     ----------
@@ -154,34 +154,41 @@ def cross_validated_errors(
 
     Returns
     -------
-    list of tuple
-        Errors beside the bands of the calibration, and beside bands that were fitted without the configuration.
+    list of Errors
+        Times, then memory; a kind without predictions is left out.
     """
-    found = [(cross_validated(rows, catalog, step).errors, rows) for rows in published]
-    return [(errors, bands_left_out(errors, rows.text["row_id"])) for errors, rows in found if len(errors)]
+    compared = (QUANTITIES, (MEMORY,))
+    found = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
+    return [bands_left_out(errors) for errors in found if len(errors)]
 
 
-def cross_validation_table(errors: Sequence[tuple[Errors, Errors]]) -> Table:
-    """A line for each group and quantity.
+def cross_validation_table(errors: Sequence[Errors]) -> Table:
+    """A line for each group and quantity, each configuration (software, model, accelerator) counting once.
 
     Parameters
     ----------
-    errors : sequence of tuple
+    errors : sequence of Errors
         As :func:`cross_validated_errors` has them.
     """
-    lines = []
-    for kind, without in errors:
+    lines: list[tuple[str, ...]] = []
+    for kind in errors:
         for group, quantity in sorted(set(zip(kind.group.tolist(), kind.quantity.tolist(), strict=True))):
-            mask = (kind.group == group) & (kind.quantity == quantity)
-            some, others = kind.take(mask), without.take(mask)
-            cells = [cell for part in (some.fitted, some.by_rows, some.by_families) for cell in _statistics(part)]
-            shares = (
-                some.covered(some.by_rows),
-                some.covered(some.by_families),
-                others.covered(others.by_families),
-            )
-            cells += [_share(inside) for inside in shares]
-            lines.append((f"{kind.kind}: {group}", quantity, f"{len(some)}", *cells))
+            some = kind.take((kind.group == group) & (kind.quantity == quantity) & ~np.isnan(kind.by_models))
+            if not len(some):
+                continue
+            logs, weight = some.by_models, configuration_weights(some)
+            size, factors = np.abs(np.expm1(logs)), np.abs(logs)
+            width = np.log(some.high)
+            lines.append(
+                (
+                    f"{kind.kind}: {group}", quantity, f"{len(some)}", f"{round(weight.sum())}",
+                    _percent(weighted_quantile(size, weight, 0.5)), _percent(weighted_quantile(size, weight, 0.9)),
+                    _factor(weighted_quantile(factors, weight, 0.5)), _factor(weighted_quantile(factors, weight, 0.9)),
+                    f"{100.0 * math.expm1(weighted_quantile(logs, weight, 0.5)):+.1f} %",
+                    *_statistics(logs), *_statistics(some.fitted),
+                    _share(some.covered(logs), weight), _factor(weighted_quantile(width, weight, 0.5)),
+                )
+            )  # fmt: skip
     return _CROSS, lines
 
 
@@ -192,13 +199,17 @@ def _statistics(errors: Array) -> tuple[str, str]:
     return _percent(float(np.median(sizes))), _percent(float(np.quantile(sizes, 0.9)))
 
 
-def _share(inside: Array) -> str:
-    known = inside[~np.isnan(inside)]
-    return f"{100.0 * float(known.mean()):.0f} %" if len(known) else "-"
+def _share(inside: Array, weight: Array) -> str:
+    known = ~np.isnan(inside)
+    return f"{100.0 * float(inside[known] @ weight[known] / weight[known].sum()):.0f} %" if known.any() else "-"
 
 
 def _percent(value: float) -> str:
     return "-" if math.isnan(value) else f"{100.0 * value:.1f} %"
+
+
+def _factor(log: float) -> str:
+    return "-" if math.isnan(log) else f"{math.exp(log):.2f}"
 
 
 def _left_out_lines(

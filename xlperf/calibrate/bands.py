@@ -1,29 +1,45 @@
-"""80 % bands of predictions from rows that were not fitted on, and the error of each constant on such rows."""
+r"""80 % bands of predictions, and the error of each constant, from rows whose model was left out of the fit.
+
+The half-width of a band is a quantile of :math:`|\ln(t_{predicted} / t_{measured})|` of rows of models left out,
+in which every configuration (software, model, accelerator) counts once. That of a special group is pooled towards that
+of the group above it: all of a quantity, its kind, the kind by software, by software and generation of accelerators:
+
+.. math:: h = \frac{K h_{own} + 8 h_{above}}{K + 8}
+
+with K configurations. The ends are the prediction over and times :math:`e^h`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from xlperf.base.arrays import Array
-from xlperf.calibrate.comparison import FIRST_TOKEN
+from xlperf.calibrate.comparison import MEMORY
 from xlperf.calibrate.cross_validation import CrossValidation, Step, cross_validated
 from xlperf.calibrate.fit import fit_all, read_measured
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, rounded
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.published import Published
-from xlperf.calibrate.published_errors import FOLDS, Errors, fold_of
+from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, weighted_quantile
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.serving.results import BAND_FAMILIES
 
-LOW_SHARE, HIGH_SHARE = 0.1, 0.9
+SHARE = 0.8
+"""Share of the configurations of models left out that lies in a band. [-]"""
+POOLING = 8.0
+"""Configurations that weigh as much as the group above. [-]"""
 TRAINING_BAND = "training_band"
-_HELD_OUT = f"error: median of configurations held out, {FOLDS} folds, kernels as they are"
+_HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
+_KEYS = ("quantity", "band", "software", "generation")
+Group = tuple[str, ...]
+"""Values of the first of the columns quantity, band, software and generation: from the general to the special."""
 
 
 def fitted_calibration(
@@ -80,9 +96,10 @@ def with_checks(
     known = catalog.with_tables([calibration_table(checked)])
     bands: list[FittedConstant] = []
     for rows in published:
-        found = cross_validated(rows, known)
-        checked = _with_errors(checked, found)
-        bands += fit_bands(found.errors, rows.text["row_id"], date)
+        for quantities in (QUANTITIES, (MEMORY,)):
+            found = cross_validated(rows, known, quantities=quantities)
+            checked = _with_errors(checked, found)
+            bands += fit_bands(found.errors, rows.text["row_id"], date)
     return checked + bands
 
 
@@ -94,15 +111,12 @@ def _with_errors(constants: Sequence[FittedConstant], found: CrossValidation) ->
 
 
 def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedConstant]:
-    """Bands of measured over predicted time by software and generation, by software, and for all.
-
-    Each row counts twice: with its own fold of rows left out of the fit, and with its whole configuration left out.
-    New runs of known configurations are like the one, those of new configurations like the other.
+    """Bands of measured over predicted values by kind of run, by software, and by software and generation.
 
     Parameters
     ----------
     errors : Errors
-        Of published rows of one kind.
+        Of published rows of one kind, models left out.
     order : sequence of str
         Names of all rows, in the order of their table.
     date : str
@@ -111,23 +125,20 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
     Returns
     -------
     list of FittedConstant
-        In a fixed order; a band for eight rows or more.
+        In a fixed order: the lower and the upper end of each band; a band for eight rows or more.
     """
-    banded = errors.take(errors.quantity != FIRST_TOKEN)
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    keys = zip(banded.band.tolist(), banded.generation.tolist(), banded.software.tolist(), strict=True)
-    for row, (band, generation, software) in enumerate(keys):
-        for key in ((generation, software), (ANY, software), (ANY, ANY)):
-            groups.setdefault((band, *key), []).append(row)
     source = f"published rows of the sheet {errors.kind} in validation.xlsx"
     found = []
-    for (band, generation, software), index in sorted(groups.items()):
-        some = banded.take(np.array(index, dtype=np.int64))
-        named = sorted(set(some.row_ids.tolist()))
+    for group, width in sorted(half_widths(errors).items()):
+        if len(group) < 2:
+            continue
+        band, software, generation = (*group[1:], ANY, ANY)[:3]
+        some = errors.take(_members(errors, group))
+        named = set(some.row_ids.tolist())
         if len(named) < FEWEST_ROWS:
             continue
-        family = BAND_FAMILIES[band] if errors.kind == "inference" else TRAINING_BAND
-        for end, share in (("low", LOW_SHARE), ("high", HIGH_SHARE)):
+        family = family_of_band(band, errors.kind)
+        for end, value in (("low", math.exp(-width)), ("high", math.exp(width))):
             name = f"{band}_{end}"
             found.append(
                 FittedConstant(
@@ -136,65 +147,95 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
                     ANY,
                     software,
                     name,
-                    _bounded(family, name, _end(some, share, software == ANY)),
+                    _bounded(family, name, value),
                     fit_set(named, order),
                     len(named),
-                    rounded(float(np.nanmedian(np.abs(np.expm1(some.by_families))))),
+                    rounded(float(np.median(np.abs(np.expm1(some.by_models))))),
                     date,
                     source,
-                    notes=f"from rows left out of the fit, alone and with their configuration, {FOLDS} folds",
+                    notes=f"models left out of the fit; {len(set(some.configuration.tolist()))} configurations",
                 )
             )
     return found
 
 
-def bands_left_out(errors: Errors, order: Sequence[str]) -> Errors:
-    """The errors beside bands that were fitted without the fold of the row: what new configurations would see.
+def family_of_band(band: str, kind: str) -> str:
+    """Family of the calibration sheet that a band stands in.
+
+    >>> family_of_band("mixture", "training"), family_of_band("first_pooled", "inference")
+    ('training_band', 'capacity_band')
+    """
+    return BAND_FAMILIES[band.removeprefix("first_")] if kind == "inference" else TRAINING_BAND
+
+
+def half_widths(errors: Errors) -> dict[Group, float]:
+    """Half-width of the band of every group of rows, pooled towards the group above it.
 
     Parameters
     ----------
     errors : Errors
-        Of published rows of one kind.
-    order : sequence of str
-        Names of all rows, in the order of their table.
+        Models left out; rows without a prediction do not count.
+
+    Returns
+    -------
+    dict of tuple to float
+        By the first values of quantity, band, software and generation. [-]
     """
-    folds = np.array([fold_of(name) for name in errors.family.tolist()], dtype=np.int64)
-    ends = {end: np.full(len(errors), np.nan) for end in ("low", "high")}
-    for fold in sorted(set(folds.tolist())):
-        bands = fit_bands(errors.take(folds != fold), order, "")
-        value = {(one.constant, one.generation, one.software): one.value for one in bands}
-        for row in np.flatnonzero((folds == fold) & (errors.quantity != FIRST_TOKEN)).tolist():
-            band, generation, software = (
-                str(getattr(errors, name)[row]) for name in ("band", "generation", "software")
-            )
-            family = BAND_FAMILIES[band] if errors.kind == "inference" else TRAINING_BAND
-            for end, values in ends.items():
-                name = f"{band}_{end}"
-                keys = ((name, generation, software), (name, ANY, software), (name, ANY, ANY))
-                found = [value[key] for key in keys if key in value]
-                values[row] = found[0] if found else declared_constants()[family][name].default
-    return replace(errors, low=ends["low"], high=ends["high"])
+    known = errors.take(~np.isnan(errors.by_models))
+    columns = [getattr(known, name).tolist() for name in _KEYS]
+    widths: dict[Group, float] = {}
+    rows: Counter[Group] = Counter()
+    for depth in range(1, len(_KEYS) + 1):
+        groups = list(zip(*columns[:depth], strict=True))
+        sizes = Counter(groups)
+        for group in sorted(sizes):
+            if depth == len(_KEYS) and sizes[group] == rows[group[:-1]]:
+                continue  # a software of one generation
+            width, count = _quantile(known.take(np.array([one == group for one in groups], dtype=bool)))
+            above = widths.get(group[:-1], width)
+            widths[group] = (count * width + POOLING * above) / (count + POOLING)
+        rows += sizes
+    return widths
+
+
+def bands_left_out(errors: Errors) -> Errors:
+    """The errors beside bands that were made from other models alone: what a model that nobody measured would see.
+
+    Parameters
+    ----------
+    errors : Errors
+        Of published rows of one kind, models left out.
+    """
+    width = np.full(len(errors), math.nan)
+    columns = [getattr(errors, name).tolist() for name in _KEYS]
+    groups = list(zip(*columns, strict=True))
+    for model in sorted(set(errors.model.tolist())):
+        own = errors.model == model
+        widths = half_widths(errors.take(~own))
+        for row in np.flatnonzero(own).tolist():
+            nearest = (groups[row][:depth] for depth in range(len(_KEYS), 0, -1))
+            width[row] = next((widths[group] for group in nearest if group in widths), math.nan)
+    return replace(errors, low=np.exp(-width), high=np.exp(width))
+
+
+def _members(errors: Errors, group: Group) -> np.ndarray:
+    """Mask of the entries of a group that have a prediction."""
+    found = ~np.isnan(errors.by_models)
+    for name, value in zip(_KEYS, group, strict=False):
+        found = found & (getattr(errors, name) == value)
+    return np.asarray(found)
+
+
+def _quantile(errors: Errors) -> tuple[float, int]:
+    """Size of error that the share of the configurations does not exceed, each counting once, and how many they are.
+
+    With K configurations the share is raised by half a configuration: the quantile of few is known badly.
+    """
+    weight = configuration_weights(errors)
+    count = round(float(weight.sum()))
+    return weighted_quantile(np.abs(errors.by_models), weight, min(SHARE * (count + 0.5) / count, 1.0)), count
 
 
 def _bounded(family: str, name: str, value: float) -> float:
     declared = declared_constants()[family][name]
     return min(max(rounded(value), declared.low), declared.high)
-
-
-def _end(errors: Errors, share: float, mixed: bool) -> float:
-    """End of a band; where software is mixed, every software counts like the root of its rows."""
-    ratios = np.exp(-np.concatenate([errors.by_rows, errors.by_families]))
-    known = ~np.isnan(ratios)
-    if not mixed:
-        # This quantile leaves, as expected, the share asked for of new rows beyond it, in small samples too.
-        return float(np.quantile(ratios[known], share, method="weibull"))
-    names = [*errors.software.tolist(), *errors.software.tolist()]
-    sizes: Mapping[str, int] = {name: names.count(name) for name in set(names)}
-    weights = np.array([1.0 / np.sqrt(sizes[name]) for name in names])[known]
-    return _weighted(ratios[known], share, weights)
-
-
-def _weighted(values: Array, share: float, weights: Array) -> float:
-    ranked = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[ranked]) / weights.sum()
-    return float(values[ranked][min(int(np.searchsorted(reached, share)), len(values) - 1)])

@@ -1,9 +1,10 @@
-"""Errors of published rows that the constants of their software were not fitted on: folds, generations, software.
+"""Errors of published rows that the constants of their software were not fitted on: models, generations, software.
 
-For each fold the constants that were fitted on published rows are fitted again without it, and its rows are predicted.
-Kernels keep their constants: they were fitted on measurements of kernels alone. A refit is cheap because the response
-of every row to every constant is sampled once, one constant at a time, and taken to be additive in the logarithm of
-the time; the rows of a fold are then predicted in full. Which constants a software has is not chosen again.
+Models are left out one by one, all with layers of one shape together: the constants that their rows use are fitted
+again without them, and they are predicted. Kernels keep their constants: they were fitted on measurements of kernels
+alone. A refit is cheap because the response of every row to every constant is sampled once, one constant at a time,
+and taken to be additive in the logarithm of the time; the rows left out are then predicted in full. Which constants a
+software has is not chosen again.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.calibrate.comparison import MEMORY
 from xlperf.calibrate.fit import SOURCES, as_parameters, belongs_to, read_measured, software_of
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fitted_constants import calibration_table, joined_tables
-from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, Parameter, Problem, solve
 from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
+    QUANTITIES,
     Errors,
     aligned,
     changed,
     colours_of,
     errors_of,
-    fold_of,
     log_errors,
+    may_be_fitted,
     plans_to_fit,
     published_problem,
+    taken,
     users_of,
 )
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
@@ -65,6 +69,10 @@ class _Responses:
     points: Array
     change: Array
 
+    def of(self, entries: np.ndarray) -> _Responses:
+        """The responses of some of the entries."""
+        return replace(self, users=self.users[:, entries], change=self.change[:, :, entries])
+
     def problem(self, entries: Errors, chosen: np.ndarray) -> Problem:
         """The sum of the responses as residuals of some entries."""
         which = [np.flatnonzero(users) for users in self.users]
@@ -83,8 +91,10 @@ class _Responses:
         return Problem(residuals, entries.weights(chosen), self.users, colours_of(self.parameters))
 
 
-def cross_validated(published: Published, catalog: Catalog, step: Step | None = None) -> CrossValidation:
-    """Errors of published rows with and without the row and its configuration in the fit.
+def cross_validated(
+    published: Published, catalog: Catalog, step: Step | None = None, quantities: Sequence[str] = QUANTITIES
+) -> CrossValidation:
+    """Errors of published rows with and without their model in the fit.
 
     Parameters
     ----------
@@ -94,6 +104,8 @@ def cross_validated(published: Published, catalog: Catalog, step: Step | None = 
         With the calibration that was fitted on all of them.
     step : callable, optional
         Called with a word before each evaluation of all rows.
+    quantities : sequence of str
+        What is compared: times, or memory.
 
     Returns
     -------
@@ -102,20 +114,12 @@ def cross_validated(published: Published, catalog: Catalog, step: Step | None = 
     """
     say = step if step is not None else _nothing
     plans = plans_to_fit(published, catalog)
-    entries = errors_of(plans)
+    entries = errors_of(plans, quantities)
     if not len(entries):
         return CrossValidation(entries, {})
     responses = _responses(plans, entries, say)
-    rows, families = (
-        np.array([fold_of(name) for name in names.tolist()], dtype=np.int64)
-        for names in (entries.row_ids, entries.family)
-    )
-    errors = replace(
-        entries,
-        by_rows=_left_out(plans, entries, responses, rows, say),
-        by_families=_left_out(plans, entries, responses, families, say),
-    )
-    sizes = np.abs(np.expm1(errors.by_families))
+    errors = replace(entries, by_models=_left_out(plans, entries, responses, entries.model, say))
+    sizes = np.abs(np.expm1(errors.by_models))
     of_constant = {
         row: (float(np.nanmedian(sizes[users])), errors.num_rows(users))
         for row, users in zip(responses.row, responses.users, strict=True)
@@ -175,7 +179,7 @@ def trial_values(family: str, name: str, value: float) -> Array:
 def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> _Responses:
     """Constants that were fitted on published rows of this kind, with the response of the rows that use them."""
     table = plans.catalog.tables["calibration"]
-    parameters, rows = as_parameters(table, entries.kind)
+    parameters, rows = as_parameters(table, entries.kind, MEMORY in entries.quantity)
     points = np.array([trial_values(one.family, one.constant, one.first) for one in parameters]).reshape(-1, 5)
     parameters = [
         replace(one, low=float(low), high=float(high))
@@ -197,25 +201,38 @@ def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> _Responses:
 def _left_out(plans: PublishedPlans, entries: Errors, responses: _Responses, folds: np.ndarray, say: Step) -> Array:
     """Errors of the rows of each fold under constants that were fitted without it."""
     found = np.full(len(entries), math.nan)
-    table = plans.catalog.tables["calibration"]
+    table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
     for fold in sorted(set(folds.tolist())):
         say("folds")
-        values, gone = _refitted(entries, responses, folds != fold)
+        own = folds == fold
+        values, gone = _refitted(entries, responses, fitted & ~own, own)
         kept = np.setdiff1d(np.arange(len(table)), gone)
-        catalog = plans.catalog.with_tables([changed(table, values).take(kept)])
-        errors, _ = log_errors(replace(plans, catalog=catalog))
-        found = np.where(folds == fold, aligned(errors, entries), found)
+        some, errors = taken(plans, entries, own)
+        catalog = some.catalog.with_tables([changed(table, values).take(kept)])
+        found[own] = aligned(log_errors(replace(some, catalog=catalog), set(entries.quantity.tolist()))[0], errors)
     return found
 
 
-def _refitted(entries: Errors, responses: _Responses, chosen: np.ndarray) -> tuple[dict[int, float], list[int]]:
-    """Values of the constants by row of the sheet fitted to some entries, and those that these are too few for."""
+def _refitted(
+    entries: Errors, responses: _Responses, chosen: np.ndarray, left_out: np.ndarray | None = None
+) -> tuple[dict[int, float], list[int]]:
+    """Values of the constants by row of the sheet fitted to some entries, and those that these are too few for.
+
+    Where a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
+    """
     few = [entries.num_rows(users & chosen) < FEWEST_ROWS for users in responses.users]
+    spreads: Sequence[float] = SPREADS
+    concerned = np.full(len(responses.parameters), True)
+    if left_out is not None:
+        spreads, concerned = SPREADS[-1:], (responses.users & left_out).any(axis=1)
+        chosen = chosen & responses.users[concerned].any(axis=0)
     parameters = [
-        replace(one, fixed=is_few, start=min(max(one.first, one.low), one.high))
-        for one, is_few in zip(responses.parameters, few, strict=True)
+        replace(one, fixed=is_few or not used, start=min(max(one.first, one.low), one.high))
+        for one, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
     ]
-    values = solve(responses.problem(entries, chosen), parameters).values
+    rows = np.flatnonzero(chosen)
+    problem = responses.of(rows).problem(entries.take(rows), np.full(len(rows), True))
+    values = solve(problem, parameters, spreads=spreads).values
     gone = [
         row for one, row, is_few in zip(parameters, responses.row, few, strict=True) if is_few and one.software != ANY
     ]

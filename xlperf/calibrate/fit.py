@@ -217,7 +217,7 @@ def training_constants(table: Table, date: str) -> list[FittedConstant]:
     ]
 
 
-def as_parameters(table: Table, kind: str) -> tuple[list[Parameter], list[int]]:
+def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:
     """Constants of a sheet that were fitted on published rows of a kind, as parameters to fit again, and their rows.
 
     Parameters
@@ -226,12 +226,17 @@ def as_parameters(table: Table, kind: str) -> tuple[list[Parameter], list[int]]:
         Calibration sheet; bands are no parameters.
     kind : str
         training or inference.
+    memory : bool, default False
+        Whether those of memory, rather than those of times.
     """
     source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
     rows = [
         row
         for row in range(len(table))
-        if str(source[row]).startswith(SOURCES[kind]) and count[row] > 0.0 and not str(family[row]).endswith("_band")
+        if str(source[row]).startswith(SOURCES[kind])
+        and count[row] > 0.0
+        and not str(family[row]).endswith("_band")
+        and str(family[row]).endswith("_memory") == memory
     ]
     names = ("family", "constant", "generation", "precision", "software")
     text = {name: [str(word).casefold() for word in table.text(name, ANY)] for name in names}

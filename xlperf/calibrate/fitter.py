@@ -302,7 +302,12 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
     return scaled.complete(found.x, start)
 
 
-def solve(problem: Problem, parameters: Sequence[Parameter], starts: Sequence[Array] = ()) -> Solution:
+def solve(
+    problem: Problem,
+    parameters: Sequence[Parameter],
+    starts: Sequence[Array] = (),
+    spreads: Sequence[float] = SPREADS,
+) -> Solution:
     """Fit parameters to the rows of a problem.
 
     Parameters
@@ -313,6 +318,8 @@ def solve(problem: Problem, parameters: Sequence[Parameter], starts: Sequence[Ar
         What is fitted; parents before their children.
     starts : sequence of array, optional
         Values to start from; default: those of the parameters. The start of the least cost wins.
+    spreads : sequence of float, default SPREADS
+        Residuals at which the loss turns linear, one search after the other; the last alone from a good start.
 
     Returns
     -------
@@ -329,7 +336,7 @@ def solve(problem: Problem, parameters: Sequence[Parameter], starts: Sequence[Ar
     best, least = np.zeros(0), math.inf
     for start in starts or [np.array([one.first for one in parameters])]:
         point = np.clip(scaled.unknowns(start), scaled.low, scaled.high)
-        for spread in SPREADS if len(scaled.free) else ():
+        for spread in spreads if len(scaled.free) else ():
             point = _optimised(scaled, point, spread)
         found = _cost(problem, scaled.data(point))
         if found < least or not len(best):

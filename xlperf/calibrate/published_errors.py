@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,11 +37,13 @@ NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 NEVER_FITTED_ATTENTION = ("hybrid",)
 """Attention whose models are predicted and never fitted: the scans of linear layers have one set of constants for all
 accelerators, and what they miss is not to be found in the constants of engines."""
+_SHAPE = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_experts")
+"""Columns of models whose layers have the same shape where all are equal."""
 QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
-FOLDS = 5
 WEIGHT_OF_FIRST = 0.5
 """Weight of a time to the first token beside a time per token. [-]"""
-_BANDS = {"training": ("step_time", "step_time_low", "step_time_high"), "inference": ("tpot", "tpot_low", "tpot_high")}
+_RESULT = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
+"""Result whose band holds for a quantity."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,15 @@ class Errors:
     ----------
     kind : str
         training or inference.
-    row_ids, group, quantity, software, generation, family : np.ndarray
-        Published row, what it belongs to, and which configuration it repeats: (model, accelerator).
+    row_ids, group, quantity, software, generation, family, model : np.ndarray
+        Published row, what it belongs to, which configuration it repeats (model, accelerator), and the shape of the
+        layers of its model: the same for DeepSeek-V3 and R1, and for a model with fewer layers.
     plan : np.ndarray
         Position of its plan. [-]
-    fitted, by_rows, by_families : Array
-        Logarithm of predicted over measured time: with all rows in the fit; with a fifth of the rows left out, its
-        own among them; with a fifth of the configurations left out. [-]
+    fitted, by_models : Array
+        Logarithm of predicted over measured time: with all rows in the fit; with those of its model left out. [-]
     band : np.ndarray
-        Which band holds for the plan: the constants of the calibration without ``_low`` and ``_high``.
+        Which band holds: the constants of the calibration without ``_low`` and ``_high``.
     low, high : Array
         Ends of that band over the prediction, as times; NaN where there is none. [-]
     """
@@ -73,16 +74,21 @@ class Errors:
     software: np.ndarray
     generation: np.ndarray
     family: np.ndarray
+    model: np.ndarray
     plan: np.ndarray
     fitted: Array
-    by_rows: Array
-    by_families: Array
+    by_models: Array
     band: np.ndarray
     low: Array
     high: Array
 
     def __len__(self) -> int:
         return len(self.row_ids)
+
+    @property
+    def configuration(self) -> np.ndarray:
+        """What counts once: software, model and accelerator."""
+        return np.array([f"{a}/{b}" for a, b in zip(self.software, self.family, strict=True)], dtype=object)
 
     def weights(self, chosen: np.ndarray) -> Array:
         """Weights of some of the entries in a fit: a configuration of n rows counts like the root of n. [-]"""
@@ -108,13 +114,31 @@ class Errors:
         return np.where(np.isnan(self.low + self.high + errors), math.nan, inside)
 
 
-def fold_of(name: str, folds: int = FOLDS) -> int:
-    """Fold of a name, the same on every machine.
+def configuration_weights(errors: Errors) -> Array:
+    """Weight of each entry: the entries of a configuration weigh 1 together. [-]
 
-    >>> fold_of("gpt3-175b/h100-sxm-80gb") in range(FOLDS)
-    True
+    Parameters
+    ----------
+    errors : Errors
+        Of published rows.
     """
-    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % folds
+    names = errors.configuration.tolist()
+    sizes = Counter(names)
+    return np.array([1.0 / sizes[name] for name in names])
+
+
+def weighted_quantile(values: Array, weight: Array, share: float) -> float:
+    """Quantile of values that weigh differently, interpolated between them; NaN where there is none.
+
+    >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.5)
+    2.0
+    """
+    known = ~np.isnan(values)
+    if not known.any():
+        return math.nan
+    order = np.argsort(values[known], kind="stable")
+    ranked, heavy = values[known][order], weight[known][order]
+    return float(np.interp(share, (np.cumsum(heavy) - 0.5 * heavy) / heavy.sum(), ranked))
 
 
 def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
@@ -145,7 +169,7 @@ def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:
 
 
 def log_errors(
-    plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES
+    plans: PublishedPlans, quantities: Collection[str] = QUANTITIES
 ) -> tuple[dict[tuple[str, str], float], Table]:
     """Logarithm of predicted over measured time (or size) by (row, quantity), and the results."""
     results = predicted(plans)
@@ -176,26 +200,48 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
     generation = np.array([str(kind).casefold() for kind in catalog.tables["accelerators"].text("generation")])
     models = [str(name).casefold() for name in plans.plans.text("model")]
+    shapes = _shapes(plans)
     gpus = [str(name).casefold() for name in plans.plans.text("accelerator")]
-    middle, low, high = (results.number(name) for name in _BANDS[plans.published.kind]) if keys else [np.zeros(0)] * 3
-    banded = np.array([quantity != FIRST_TOKEN for _, quantity in keys], dtype=bool)
+    quantity = np.array([quantity for _, quantity in keys], dtype=object)
+    bands = np.array(_bands(plans, results), dtype=object)[plan] if keys else np.zeros(0, dtype=object)
     fitted = np.array([errors[key] for key in keys])
     return Errors(
         kind=plans.published.kind,
         row_ids=np.array([name for name, _ in keys], dtype=object),
         group=np.array([text["group"][at] for at in row.tolist()], dtype=object),
-        quantity=np.array([quantity for _, quantity in keys], dtype=object),
+        quantity=quantity,
         software=np.array([str(name).casefold() for name in plans.plans.filled("software")[plan]], dtype=object),
         generation=generation[accelerators][plan],
         family=np.array([f"{models[at]}/{gpus[at]}" for at in plan.tolist()], dtype=object),
+        model=shapes[plan],
         plan=plan,
         fitted=fitted,
-        by_rows=fitted,
-        by_families=fitted,
-        band=np.array(_bands(plans, results), dtype=object)[plan] if keys else np.zeros(0, dtype=object),
-        low=np.where(banded, (low / middle)[plan], math.nan),
-        high=np.where(banded, (high / middle)[plan], math.nan),
+        by_models=fitted,
+        band=np.array([_band_of(kind, band) for kind, band in zip(quantity, bands, strict=True)], dtype=object),
+        low=_end_of_band(results, "low", quantity, plan),
+        high=_end_of_band(results, "high", quantity, plan),
     )
+
+
+def _band_of(quantity: str, band: str) -> str:
+    return {FIRST_TOKEN: f"first_{band}", MEMORY: "memory"}.get(quantity, band)
+
+
+def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarray) -> Array:
+    """End of the band of each entry over its prediction; NaN where its result has none."""
+    found = np.full(len(quantity), math.nan)
+    for kind, name in _RESULT.items():
+        own = quantity == kind
+        if own.any() and f"{name}_{end}" in results:
+            found[own] = (results.number(f"{name}_{end}") / results.number(name))[plan[own]]
+    return found
+
+
+def _shapes(plans: PublishedPlans) -> np.ndarray:
+    """Shape of the layers of the model of each plan, as a name."""
+    models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
+    columns = np.stack([plans.catalog.tables["models"].number(name)[models] for name in _SHAPE], axis=-1)
+    return np.array(["/".join(f"{value:g}" for value in row) for row in columns.tolist()], dtype=object)
 
 
 def _bands(plans: PublishedPlans, results: Table) -> list[str]:

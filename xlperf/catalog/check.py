@@ -14,7 +14,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import shown
-from xlperf.catalog.read import raise_faults, read_plans, unread_sheets
+from xlperf.catalog.read import raise_faults, read_plans, rows_outside, unread_sheets
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.catalog.xlsx import Workbook
@@ -91,7 +91,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
     with Workbook(path) as book:
         own = [kind for kind in EVERY_TABLE if book.sheet(kind)]
         planned = [kind for kind in PLAN_TABLES if book.sheet(kind)]
-        doubtful = unread_sheets(book)
+        doubtful = [*unread_sheets(book), *rows_outside(book)]
     if not own and not planned:
         sheets = ", ".join((*EVERY_TABLE, *PLAN_TABLES))
         raise InputError(Fault(path.name, f"has none of the sheets that xlperf reads: {sheets}"))

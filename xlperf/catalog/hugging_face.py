@@ -195,8 +195,7 @@ def _experts(row: Row, found: _Found, family: Mapping[str, str]) -> None:
         row["num_shared_experts"] = 1
     if config.get("model_type") in ("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text") and shared:
         row["shared_expert_gate"] = "yes"
-    if found.number("moe_latent_size"):
-        found.refused.append("experts that work on a compressed hidden state")
+    row["moe_latent_size"] = found.number("moe_latent_size") or None
     _mixture_layers(row, found)
 
 

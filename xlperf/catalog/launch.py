@@ -1,20 +1,23 @@
 """Launch lines of training and serving stacks: the arguments of a plan, and the plan of arguments.
 
-``launch_flags.csv`` says which flag of which version is which column. What a stack has no flag for (the accelerator,
-the network, lengths of a benchmark ...) stands in comment lines that start with ``# xlperf:``.
+``launch_flags.csv`` says which flag of which version is which column; rows without a column are flags that alter
+neither time nor memory. What a stack has no flag for (the accelerator, the network, lengths of a benchmark ...) stands
+in comment lines that start with ``# xlperf:``.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
+from xlperf.catalog.launch_rules import Stated, plan_of, stack_of
+from xlperf.catalog.launch_text import Setting, settings_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -22,10 +25,17 @@ from xlperf.catalog.table import Table
 MARK = "# xlperf:"
 MOST_TEXT = 1_000_000
 """Characters of a launch file at the most. [-]"""
+_SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
+"""Options of other commands on the same line, and variables: not listed where they are not known."""
+_ON, _OFF = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
 
 class Flag(NamedTuple):
-    """A flag of a stack: ``value`` and ``argument`` are "" where the argument is the value of the column."""
+    """A flag of a stack: ``value`` and ``argument`` are "" where the argument is the value of the column.
+
+    ``column`` is a column of the plan, a quantity of the stack that starts with ``@``, or "" for a flag that alters
+    neither time nor memory; ``argument`` is ``*`` where all words that follow belong to the flag.
+    """
 
     stack: str
     version: str
@@ -52,6 +62,23 @@ def stacks() -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["stack"] for row in rows("catalog/launch_flags.csv")))
 
 
+@cache
+def _by_name(stack: str) -> Mapping[str, tuple[Flag, ...]]:
+    found: dict[str, list[Flag]] = {}
+    for flag in flags(stack):
+        found.setdefault(_plain(flag.flag), []).append(flag)
+    return {name: tuple(own) for name, own in found.items()}
+
+
+@cache
+def _commands() -> tuple[str, ...]:
+    """Commands whose first argument is the model."""
+    return tuple(dict.fromkeys(row["flag"] for row in rows("catalog/launch_flags.csv") if row["flag"] in _POSITIONAL))
+
+
+_POSITIONAL = ("vllm serve", "trtllm-serve")
+
+
 def launch_lines(plan: Table, stack: str) -> list[str]:
     """Arguments of one plan, one per line.
 
@@ -73,20 +100,41 @@ def launch_lines(plan: Table, stack: str) -> list[str]:
         problem = f"{stack} runs {known[0].kind} plans; for {plan.kind} plans: {', '.join(fitting)}"
         raise InputError(Fault("--for", problem))
     stated = _stated(plan)
-    lines = []
+    lines = list(_arguments(known, stack_of(stack, stated)))
+    told = plan_of(stack, _told([settings_of(line, commands=_commands()) for line in lines], stack)[0])
+    rest = {name: value for name, value in stated.items() if told.get(name) != value}
+    rest |= {name: "" for name in told if name not in stated}
+    marked = [f"{MARK} {name} = {value}".rstrip() for name, value in rest.items()]
+    return [f"{MARK} {stack} {_version(known)}", *marked, *lines]
+
+
+def _version(known: Sequence[Flag]) -> str:
+    """The newest version that a flag of the stack itself is of."""
+    own = [flag.version for flag in known if flag.version[-1].isdigit()]
+    own = [version for version in own if version.split()[0] == own[0].split()[0]]
+    return max(own, key=lambda version: [int(part) for part in version.rpartition(" ")[2].split(".")])
+
+
+def _arguments(known: Sequence[Flag], stated: Mapping[str, str]) -> Iterator[str]:
+    """A line for each column, with the first flag that says it."""
+    done = set()
     for flag in known:
         value = stated.get(flag.column)
-        if value is None or (flag.value and flag.value != value):
+        if not flag.column or flag.column in done or value is None or (flag.value and flag.value != value):
             continue
-        argument = flag.argument if flag.value else value
-        lines.append(flag.flag + argument if flag.flag.endswith("=") else f"{flag.flag} {shlex.quote(argument)}")
-    lines = [line.removesuffix(" ''") for line in lines]
-    told, _ = _told(lines, stack)
-    rest = [f"{MARK} {name} = {value}" for name, value in stated.items() if told.get(name) != value]
-    return [f"{MARK} {stack} {known[0].version}", *rest, *lines]
+        if "auto" in (value, flag.argument) or (flag.argument == "*" and not flag.value):
+            continue
+        done.add(flag.column)
+        argument = "" if flag.argument == "*" else flag.argument if flag.value else value
+        if flag.flag.endswith("="):
+            yield flag.flag + argument
+        elif flag.flag[:1] == "-" or " " in flag.flag or flag.flag in _POSITIONAL:
+            yield f"{flag.flag} {shlex.quote(argument)}".removesuffix(" ''")
+        else:
+            yield f"{flag.flag}: {argument}"
 
 
-def _stated(plan: Table) -> dict[str, str]:
+def _stated(plan: Table) -> Stated:
     """What a plan states, as a sheet would have it."""
     found = {}
     for column in plan.schema.by_name.values():
@@ -104,8 +152,18 @@ def _stated(plan: Table) -> dict[str, str]:
     return found
 
 
-def read_launch(text: str, name: str, stack: str = "") -> tuple[Table, list[str]]:
-    """The plan of a launch line or script.
+class Launch(NamedTuple):
+    """The plan of a launch file, flags that are not in the table, and those whose variables have to be given."""
+
+    plan: Table
+    unknown: list[str]
+    open: list[str]
+
+
+def read_launch(
+    text: str, name: str, stack: str = "", given: Mapping[str, str] | None = None, models: Table | None = None
+) -> Launch:
+    """The plan of a launch line, script, YAML or TOML file.
 
     Parameters
     ----------
@@ -115,11 +173,10 @@ def read_launch(text: str, name: str, stack: str = "") -> tuple[Table, list[str]
         What the text is called, for messages.
     stack : str, default ""
         One of :func:`stacks`; "": the one that the text names, or that most of its flags are of.
-
-    Returns
-    -------
-    tuple
-        The plan, and flags that are not in the table.
+    given : mapping of str to str, optional
+        Columns of the plan, and variables of the environment, that the text does not say.
+    models : Table, optional
+        Among these a model is found by its name or its dimensions.
 
     Raises
     ------
@@ -128,24 +185,34 @@ def read_launch(text: str, name: str, stack: str = "") -> tuple[Table, list[str]
     """
     if len(text) > MOST_TEXT:
         raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
-    lines = text.replace("\\\n", " ").splitlines()
-    said = [line[len(MARK) :].strip() for line in lines if line.startswith(MARK)]
+    said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
-    plain = [line for line in lines if not line.lstrip().startswith("#")]
-    stack = stack or named or max(stacks(), key=lambda own: len(_told(plain, own)[0]))
-    told, unknown = _told(plain, stack)
+    groups = [settings_of(text, given, _commands())]
+    if named:  # an argument per line, as launch_lines writes them
+        groups = [[[one for group in groups[0] for one in group]]]
+    stack = stack or named or max(stacks(), key=lambda own: _fit(groups, own))
+    quantities, unknown, open_ = _told(groups, stack)
+    columns = {split_header(key)[0]: value for key, value in (given or {}).items()}
+    known = table_schema(flags(stack)[0].kind).by_name
+    told = plan_of(stack, {**quantities, **{key: value for key, value in columns.items() if key in known}}, models)
+    told |= {key: value for key, value in columns.items() if key in known}
     for key, equals, value in (line.partition("=") for line in said):
         told |= {split_header(key)[0]: value.strip()} if equals else {}
-    if not told:
+    if not quantities and not any("=" in line for line in said):
         raise InputError(Fault(name, f"has no flag of {', '.join(stacks())}"))
-    kind = flags(stack)[0].kind
+    told = {column: value for column, value in told.items() if value != ""}
+    return Launch(_plan_table(flags(stack)[0].kind, told, name, open_), unknown, open_)
+
+
+def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str]) -> Table:
     lacking = [column.header for column in table_schema(kind).columns if column.required and column.name not in told]
     if lacking:
-        problem = f"does not say {', '.join(lacking)}: add a line for each, as {MARK} {lacking[0]} = ..."
-        raise InputError(Fault(name, problem))
+        also = f" (open: {', '.join(asked)})" if asked else ""
+        remedy = f"add --set '{lacking[0]}=...', or a line {MARK} {lacking[0]} = ..."
+        raise InputError(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))
     known = table_schema(kind).by_name
     cells = [_cell(value, column in known and not known[column].is_text) for column, value in told.items()]
-    return table_from_rows(kind, list(told), [cells], lambda _, column: f"{name} [{column}]"), unknown
+    return table_from_rows(kind, list(told), [cells], lambda _, column: f"{name} [{column}]")
 
 
 def _cell(text: str, number: bool) -> str | float:
@@ -156,47 +223,85 @@ def _cell(text: str, number: bool) -> str | float:
     return text
 
 
-def _told(lines: Sequence[str], stack: str) -> tuple[dict[str, str], list[str]]:
-    """Columns that flags say, the later over the earlier, and the flags that are not known."""
-    known: dict[str, list[Flag]] = {}
-    for flag in flags(stack):
-        known.setdefault(_plain(flag.flag), []).append(flag)
-    told: dict[str, str] = {}
+def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
+    """How many flags are of a stack; those that are columns count most, those that are not known against it."""
+    known = _by_name(stack)
+    found = 0.0
+    for setting in (one for text in groups for group in text for one in group):
+        own = _candidates(known, setting.name)
+        found += (1.0 + any(flag.column for flag in own)) if own else -0.1
+    return found
+
+
+def _told(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> tuple[Stated, list[str], list[str]]:
+    """What flags say, the later over the earlier; flags that are not known; and flags of variables not known.
+
+    Commands without a flag of the stack say nothing.
+    """
+    known = _by_name(stack)
+    told: Stated = {}
     unknown: list[str] = []
-    words = _words(lines)
-    for place, word in enumerate(words):
-        head, equals, after = word.partition("=")
-        if not (word.startswith("--") or (equals and re.fullmatch(r"[\w.+]+", head))):
+    open_: list[str] = []
+    for group in (group for text in groups for group in text):
+        found = [(setting, _candidates(known, setting.name)) for setting in group]
+        if not any(own for _, own in found):
             continue
-        key = _plain(head) + ("" if word.startswith("--") else "=")
-        following = words[place + 1] if place + 1 < len(words) else ""
-        argument = after if equals else "" if following.startswith("--") else following
-        found = _value(known.get(key, []), argument)
-        if found is None:
-            unknown.append(word if equals or not argument else f"{word} {argument}")
-        else:
-            told |= found
-    return told, unknown
+        for setting, own in found:
+            if not own:
+                unknown += [] if _SHORT.fullmatch(setting.name) else [setting.words]
+                continue
+            if "$" in setting.argument:
+                open_ += [setting.words] if any(flag.column for flag in own) else []
+                continue
+            value = _value(own, setting)
+            if value is None:
+                unknown.append(setting.words)
+            else:
+                told |= value
+    return told, unknown, open_
 
 
-def _value(candidates: Sequence[Flag], argument: str) -> Mapping[str, str] | None:
+def _candidates(known: Mapping[str, tuple[Flag, ...]], name: str) -> tuple[Flag, ...]:
+    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning."""
+    plain = _plain(name)
+    found = known.get(plain)
+    if found is not None:
+        return found
+    parts = plain.split(".")
+    for start in range(1, len(parts)):
+        end = ".".join(parts[start:])
+        found = known.get(end.lstrip("-")) if "-" in end or start < len(parts) - 1 else None
+        if found is not None:
+            return found
+    for end_ in range(len(parts) - 1, 0, -1):
+        found = known.get(".".join([*parts[:end_], "*"]))
+        if found is not None:
+            return found
+    return ()
+
+
+def _value(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
+    argument = setting.argument.casefold()
+    if argument in ("null", "none", "???") and not any(flag.argument.casefold() == argument for flag in candidates):
+        return {}
     for flag in candidates:
-        if not flag.value:
-            return {flag.column: argument}
-        if not flag.argument or flag.argument.casefold() == argument.casefold():
-            return {flag.column: flag.value}
+        if not flag.column:
+            return {}
+        if flag.argument == "*":
+            return {flag.column: flag.value or " ".join(setting.arguments)}
+        if not flag.value and not flag.argument:
+            return {flag.column: setting.argument}
+        if not flag.argument:  # a switch
+            return {} if argument in _OFF else {flag.column: flag.value}
+        if flag.argument.casefold() == argument:
+            return {flag.column: flag.value or argument}
+    numbers = {"true": _ON, "false": _OFF}
+    known = [flag for flag in candidates if flag.argument.casefold() in numbers]
+    if known and argument in _ON + _OFF:
+        alike = [flag for flag in known if argument in numbers[flag.argument.casefold()]]
+        return {alike[0].column: alike[0].value} if alike else {}
     return None
 
 
 def _plain(flag: str) -> str:
-    return flag.replace("_", "-").casefold()
-
-
-def _words(lines: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for line in lines:
-        try:
-            found += shlex.split(line, comments=True)
-        except ValueError:  # a quote that is not closed on its line
-            found += line.split()
-    return found
+    return flag.strip().removesuffix("=").removesuffix(":").lstrip("-").replace("_", "-").casefold()

@@ -19,7 +19,7 @@ from xlperf.catalog.xlsx import Cells, ListObject, Workbook
 MOST_ROWS = 200_000
 """Rows that are read of one sheet. [-]"""
 _TABLE_FILES = (".csv", ".tsv", ".parquet")
-_FOR_READERS = frozenset({"start", "tco", "checks", "study", "serve", "train", "build a chip"})
+_FOR_READERS = frozenset({"start", "tco", "checks", "functions", "study", "serve", "train", "build a chip"})
 """Sheets that xlperf writes and does not read."""
 
 
@@ -258,6 +258,31 @@ def unread_sheets(book: Workbook) -> list[Fault]:
         if meant:
             problem = f"the sheet is not read; if {meant[0]} is meant, give it that name"
             faults.append(Fault(f"{book.name} [{sheet}]", problem))
+    return faults
+
+
+def rows_outside(book: Workbook) -> list[Fault]:
+    """Rows that stand further below the table of a sheet, with a name and more in its columns: they are not read.
+
+    >>> from xlperf.base.resources import workbook
+    >>> with Workbook(workbook()) as shipped:
+    ...     rows_outside(shipped)
+    []
+    """
+    faults = []
+    for kind in (*EVERY_TABLE, *PLAN_TABLES):
+        sheet = book.sheet(kind)
+        block = find_block(book, sheet, kind) if sheet is not None else None
+        if sheet is None or block is None or block.table is None:
+            continue
+        table, cells = block.table, book.cells(sheet)
+        span = range(table.first_column, table.last_column + 1)
+        for row in sorted(row for row in cells if row > table.last_row + 1):
+            filled = [column for column in span if not is_blank(cells[row].get(column))]
+            if len(filled) > 1 and filled[0] == table.first_column:
+                place = f"{book.name} [{sheet}!{column_letters(table.first_column)}{row}]"
+                problem = f'the row stands below the table "{table.name}" ({table.reference}) and is not read'
+                faults.append(Fault(place, f"{problem}; move it into a blank row of the table, or extend the table"))
     return faults
 
 

@@ -8,7 +8,17 @@ from pathlib import Path
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import Chosen, Command, InputFile, chosen_options, examples, read_one, results_option
+from xlperf.cli.options import (
+    Chosen,
+    Command,
+    InputFile,
+    catalog_of,
+    catalog_option,
+    chosen_options,
+    examples,
+    read_one,
+    results_option,
+)
 from xlperf.cli.output import STANDARD, deliver, parts, say
 
 _STACKS = click.Choice(["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"])
@@ -38,29 +48,45 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
 
 @click.command(
     cls=Command,
-    short_help="Read the plan of a launch line or script.",
+    short_help="Read the plan of a launch line, script, YAML or TOML file.",
     epilog=examples(
-        "xlperf plan serve.sh",
+        "xlperf plan serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
         "xlperf plan train.sh --for megatron -o plans.csv",
+        "xlperf plan train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
         "xlperf launch plans.csv --for megatron | xlperf plan - | xlperf evaluate -",
     ),
 )
 @click.argument("file", type=InputFile())
 @click.option("--for", "stack", type=_STACKS, help="Whose arguments; default: the stack that most flags are of.")
+@click.option(
+    "--set",
+    "given",
+    multiple=True,
+    metavar="'NAME=VALUE'",
+    help="A column of the plan that FILE does not say, or a variable of its script. May be repeated.",
+)
 @results_option
-def plan(file: str, stack: str | None, output: str) -> None:
-    """Read the arguments in FILE, or - for standard input, as a plan; flags that are not known are listed.
+@catalog_option
+def plan(file: str, stack: str | None, given: tuple[str, ...], output: str, catalog: str | None) -> None:
+    """Read the arguments in FILE, or - for standard input, as a plan.
 
-    What a launch line does not say is asked for by name: add it as a line such as "# xlperf: accelerator = ...".
+    Variables and arrays of a shell script are filled in as far as their values stand in it; nothing is executed. A
+    model is found by its name or its dimensions. Flags that are not known are listed; what FILE does not say is asked
+    for by name: give it with --set, or as a line such as "# xlperf: accelerator = ...".
     """
     from xlperf.catalog.launch import read_launch
 
+    wrong = [text for text in given if not text.partition("=")[2]]
+    if wrong:
+        raise click.UsageError(f'--set must be as accelerator=H100-SXM-80GB, got "{wrong[0]}"')
     try:
         text = sys.stdin.read() if file == STANDARD else Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(Fault(file, "is no text in UTF-8")) from None
     name = "standard input" if file == STANDARD else Path(file).name
-    table, unknown = read_launch(text, name, stack or "")
-    for flag in unknown:
-        say(f"note: {name}: not read: {flag}", err=True)
-    deliver(output, table.kind, parts(table), "plan")
+    stated = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
+    found = read_launch(text, name, stack or "", stated, catalog_of(catalog, None).tables["models"])
+    for words, flags in (("not read", found.unknown), ("variables not known; give them with --set", found.open)):
+        if flags:
+            say(f"note: {name}: {words}: {'; '.join(dict.fromkeys(flags))}", err=True)
+    deliver(output, found.plan.kind, parts(found.plan), "plan")

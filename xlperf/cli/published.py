@@ -30,7 +30,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate training_published.csv -o errors.csv",
         "xlperf validate --leave-out blackwell            refit without a generation and predict it",
         "xlperf validate --leave-out vllm --leave-out sglang    likewise one software at a time",
-        "xlperf validate --cross-validate                 errors of held-out rows and configurations, and the bands",
+        "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
         "xlperf validate --kernels                        errors of held-out kernel shapes",
         "xlperf validate --choice                         is the plan ranked first the right one, as measured",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
@@ -54,8 +54,8 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
 @click.option(
     "--cross-validate",
     is_flag=True,
-    help="Five-fold cross-validation of the constants of software: errors of the rows and of the configurations "
-    "left out, and the share that lies in the 80 % band. Kernel constants are not refitted.",
+    help="Models left out of the fit one by one: the errors of their rows, by configuration (software, model, "
+    "accelerator), and the share in an 80 % band made from other models. Kernel constants are not refitted.",
 )
 @click.option(
     "--kernels",

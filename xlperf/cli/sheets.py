@@ -44,16 +44,18 @@ def check(workbook: str | None) -> int:
     short_help="List the worksheet functions: arguments, units, meaning.",
     epilog=examples(
         "xlperf functions              a line for each",
-        "xlperf functions step_time    those with step_time in their name, with their arguments",
+        "xlperf functions step_time    what XLPERF_STEP_TIME takes, with an example",
+        "xlperf functions memory       those with memory in their name",
     ),
 )
 @click.argument("name", required=False)
 def functions(name: str | None) -> None:
-    """List the XLPERF_ functions; with NAME those that have it in their name, with what each argument is.
+    """List the XLPERF_ functions; with NAME the one of that name, else those that have it in theirs, with what each
+    argument is and an example that works.
 
     Exit code 2 where no function has it in its name.
     """
-    from xlperf.addin.functions import PREFIX
+    from xlperf.addin.functions import PREFIX, example_ranges
     from xlperf.addin.functions import functions as registry
 
     if name is None:
@@ -63,8 +65,17 @@ def functions(name: str | None) -> None:
     found = [one for one in registry().values() if wanted in one.name.removeprefix(PREFIX)]
     if not found:
         raise InputError(Fault(f'"{name}"', "is in the name of no function; xlperf functions lists all"))
-    for one in sorted(found, key=lambda one: one.name.removeprefix(PREFIX) != wanted):
-        say(one.call, f"  {one.doc}", *(f"  {each.name}: {each.doc}" for each in one.arguments), "")
+    for one in [one for one in found if one.name == PREFIX + wanted] or found:
+        say(one.call, f"  {one.doc}", *(f"  {each.name}: {each.doc}" for each in one.arguments))
+        example = one.example({each: each for each in one.example_ranges})
+        say(f"  example: ={example}{' (a block of cells)' if one.spills else ''}")
+        for each in one.example_ranges:
+            cells = "; ".join(
+                ", ".join(f"{cell:g}" if isinstance(cell, float) else cell for cell in row)
+                for row in example_ranges()[each]
+            )
+            say(f"    where {each} is a range of cells: {cells}")
+        say("")
 
 
 @click.command(

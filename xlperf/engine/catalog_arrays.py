@@ -407,6 +407,7 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "attention_gate": np.where(linear > 0, models.filled("attention_output_gate"), 0.0),
         "state_space": (bare > 0).astype(float),
         "num_bare_layers": bare,
+        "moe_latent_size": np.where(experts > 0, models.number("moe_latent_size", 0.0), 0.0),
     }
     return columns, reasons
 
@@ -541,6 +542,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
             + (model["num_experts"] > 0) * 2
             + (model["num_local_layers"] > 0) * 4
             + (model["num_linear_layers"] > 0) * 8
+            + (model["moe_latent_size"] > 0) * 16
         ),
         max_sequence_length=models.number("max_sequence_length"),
         generation=coded_words(accelerators.text("generation").tolist()),

@@ -262,7 +262,8 @@ class Joined:
         return np.asarray(self.peaks[np.arange(len(codes)), codes])
 
 
-_FIRST_LINEAR = [field.name for field in fields(Model)].index("num_linear_layers")
+_NAMES = [field.name for field in fields(Model)]
+_FIRST_LINEAR, _LATENT = _NAMES.index("num_linear_layers"), _NAMES.index("moe_latent_size")
 
 
 class Named(NamedTuple):
@@ -387,8 +388,9 @@ def _software(plans: Table) -> Words:
 
 
 def _model_of(columns: Array) -> Model:
-    """Models with the fields of linear attention only where there is any: they are the last ones."""
-    return Model(*(columns if some(columns[_FIRST_LINEAR] > 0.0) else columns[:_FIRST_LINEAR]))
+    """Models with the fields of hybrid models only where there is any: they are the last ones."""
+    hybrid = some(columns[_FIRST_LINEAR]) or some(columns[_LATENT])
+    return Model(*(columns if hybrid else columns[:_FIRST_LINEAR]))
 
 
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:

@@ -102,7 +102,8 @@ def _first(values: Array, index: int) -> float:
 def _numbers(setting: Setting, part: Part, index: int) -> dict[str, float]:
     plan = setting.plan
     if part.gemms is None:
-        return {"flop": 0.0, "traffic": _first(part.traffic, index) if part.traffic is not None else np.nan}
+        flop = 0.0 if part.flop is None else _first(part.flop, index)
+        return {"flop": flop, "traffic": _first(part.traffic, index) if part.traffic is not None else np.nan}
     m, n, k, batch = (_first(values, index) for values in part.gemms[1:])
     numbers = {"m": m, "n": n, "k": k, "batch": batch}
     size = float((plan.element_size if part.wide else plan.product_size)[0])
@@ -122,7 +123,7 @@ def _kernel_rows(setting: Setting, done: Step, bounds: list[np.ndarray]) -> list
     batches = float(plan.num_micro_batches[0])
     mode = float(plan.recompute[0])
     slowdown = float(setting.constants["training_software"]["kernel_slowdown"][0, 0])
-    repeated = min(float(plan.recompute_layers[0] / done.counts["attention"][0]), 1.0)
+    repeated = min(float(plan.recompute_layers[0] / done.counts["layers"][0]), 1.0)
     rows: list[Row] = []
     for part, words in zip(done.parts, bounds, strict=False):
         often = batches * float(done.counts[part.place][0])
@@ -149,7 +150,8 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     plan, found, counts = setting.plan, done.communication, done.counts
     batches = float(plan.num_micro_batches[0])
     layers, mixtures = float(counts["attention"][0]), float(counts["moe"][0])
-    share = min(float(plan.recompute_layers[0]) / layers, 1.0)
+    mixers = layers + float(counts["linear"][0] if "linear" in counts else 0.0)
+    share = min(float(plan.recompute_layers[0] / counts["layers"][0]), 1.0)
     passes = 2.0 + share * float(plan.recompute[0] == Recompute.FULL)
     rows: list[Row] = []
 
@@ -166,7 +168,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
                 rows.append({**row, "bound": "network"})
 
     shared = float(setting.model.shared_ffn_hidden_size[0] > 0)
-    blocks = layers + float(counts["mlp"][0]) + mixtures * shared
+    blocks = mixers + float(counts["mlp"][0]) + mixtures * shared
     mlp_again, moe_again = (share * float(plan.again(name)[0]) for name in ("mlp", "moe"))
     blocks_again = mlp_again * float(counts["mlp"][0]) + moe_again * mixtures * shared
     exchanges = batches * mixtures * (passes + moe_again)

@@ -35,6 +35,7 @@ from xlperf.equations.training.run import run_results
 
 _KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 _WIDE_KERNELS = ("attention", "attention_backward")
+_HYBRID_KERNELS = ("linear_attention",)
 RUN_COLUMNS = (
     "run_steps",
     "checkpoint_size",
@@ -90,7 +91,7 @@ def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> Trainin
 
 
 def constants_of(
-    calibration: Calibration, joined: Joined
+    calibration: Calibration, joined: Joined, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     """Calibration constants of every family that a step uses.
 
@@ -100,6 +101,8 @@ def constants_of(
         Constants of the catalog.
     joined : Joined
         Plans with their keys.
+    architecture : Architecture
+        Structure that their models share.
 
     Returns
     -------
@@ -116,7 +119,7 @@ def constants_of(
     for family in _KERNELS:
         look_up(family, family, joined.keys)
     look_up("gemm_wide", "gemm", joined.wide_keys)
-    for family in _WIDE_KERNELS:
+    for family in (*_WIDE_KERNELS, *(_HYBRID_KERNELS if architecture.linear_attention else ())):
         look_up(family, family, joined.wide_keys)
     for family in _SOFTWARE:
         look_up(family, family, joined.keys)
@@ -146,7 +149,7 @@ def training_setting(
         Setting, the joined rows, and which families are extrapolated for which rows.
     """
     joined = join(plans, catalog, named)
-    constants, extrapolated = constants_of(catalog.calibration, joined)
+    constants, extrapolated = constants_of(catalog.calibration, joined, architecture)
     plan = training_plan(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
     kernels = without_input_casts(without_launch_time(constants))
     setting = Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, kernels, architecture)

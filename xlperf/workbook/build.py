@@ -26,6 +26,7 @@ from xlperf.catalog.table import Table
 from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
 from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
+from xlperf.workbook.functions_sheet import functions_sheet
 from xlperf.workbook.package import Formulas, packed, replace_file, save_workbook
 from xlperf.workbook.questions import question_sheets
 from xlperf.workbook.style import add_styles, link, page_setup, title
@@ -101,6 +102,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
     tco_sheet(book, full, results, formulas)
     checks_sheet(book, full, results, formulas)
+    functions_sheet(book)
     if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *TECHNOLOGY_TABLES)):
         question_sheets(book, full, _catalog(full) if values else None, formulas)
     book.properties.creator = "xlperf"

@@ -166,6 +166,9 @@ def column_validation(column: Column, first: str) -> DataValidation | None:
         if "aliases" in table_schema(column.reference).by_name:
             words = f"Choose a name of the sheet {column.reference}, or one of its aliases."
             validation.errorStyle = "warning"
+    elif column.name == "software" and column.table in PLAN_TABLES:
+        validation = DataValidation(type="list", formula1=choices_of(column), allow_blank=True, errorStyle="warning")
+        words = "The calibration has rows for those of the list; another name takes the constants of any software."
     elif column.kind == "choice":
         validation = DataValidation(type="list", formula1=choices_of(column), allow_blank=True)
         words = f"One of: {', '.join(column.entries)}."
@@ -201,7 +204,7 @@ def names_of(kind: str) -> str:
 
 
 def choices_of(column: Column) -> str:
-    """Defined name of the words that a choice column may hold: ``training_precision_choices``."""
+    """Defined name of the words that a choice or a software may be: ``training_precision_choices``."""
     return f"{column.table}_{column.name}_choices"
 
 

@@ -14,6 +14,7 @@ from xlperf.catalog.schema import (
     CATALOG_TABLES,
     FORMS,
     OPTIONAL_TABLES,
+    PLAN_TABLES,
     TECHNOLOGY_TABLES,
     results_of,
     schema,
@@ -207,16 +208,27 @@ def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
     row = top + 1 + len(shown)
     link(sheet[f"B{row}"], "tco", TITLE)
     link(sheet[f"B{row + 1}"], "checks", "Checks")
+    link(sheet[f"B{row + 2}"], "functions", "Functions: a reference with examples")
 
 
-def _choices(workbook: Workbook, sheet: Worksheet, kinds: Iterable[str], first: int) -> None:
+def _softwares(kind: str, calibration: Table) -> list[str]:
+    """Training stacks or serving engines that the calibration knows: what a plan may name as its software."""
+    stack = "training_" if kind == "training" else "serving_"
+    keyed = zip(calibration.text("family").tolist(), calibration.text("software").tolist(), strict=True)
+    default = table_schema(kind).by_name["software"].default
+    return sorted({default, *(software for family, software in keyed if str(family).startswith(stack))} - {"any", ""})
+
+
+def _choices(workbook: Workbook, sheet: Worksheet, tables: Mapping[str, Table], first: int) -> None:
     top = first + 3
     put(sheet[f"B{top - 2}"], "What the columns with a choice may hold", "xlperf heading")
-    columns = [column for kind in (*kinds, *FORMS) for column in schema()[kind].columns if column.kind == "choice"]
-    for row, column in enumerate(columns, start=top - 1):
+    columns = [column for kind in (*tables, *FORMS) for column in schema()[kind].columns if column.kind == "choice"]
+    words = [(column, list(column.entries)) for column in columns]
+    known = [(table_schema(kind).by_name["software"], _softwares(kind, tables["calibration"])) for kind in PLAN_TABLES]
+    for row, (column, entries) in enumerate([*words, *known], start=top - 1):
         put(sheet[f"B{row}"], f"{column.table}: {column.header}", "xlperf key")
-        letters = [get_column_letter(3 + number) for number in range(len(column.entries))]
-        for letter, word in zip(letters, column.entries, strict=True):
+        letters = [get_column_letter(3 + number) for number in range(len(entries))]
+        for letter, word in zip(letters, entries, strict=True):
             put(sheet[f"{letter}{row}"], word, "xlperf note")
         reference = f"{quote_sheetname(sheet.title)}!$C${row}:${letters[-1]}${row}"
         workbook.defined_names[choices_of(column)] = DefinedName(choices_of(column), attr_text=reference)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, some
 from xlperf.equations.model.linear import (
     linear_attention_parameters,
     linear_attention_small_parameters,
@@ -130,6 +130,8 @@ class Model:
         1 where linear layers are Mamba-2: query and key heads are its groups, key width its state. [-]
     num_bare_layers : Array
         Layers that are a feed-forward layer and nothing else; the others then have none. 0: all have both. [-]
+    moe_latent_size : Array
+        Width that tokens are projected to before they are sent to routed experts; 0: the hidden size. [-]
     """
 
     num_layers: Array
@@ -176,6 +178,7 @@ class Model:
     attention_gate: Array = field(default_factory=_none)
     state_space: Array = field(default_factory=_none)
     num_bare_layers: Array = field(default_factory=_none)
+    moe_latent_size: Array = field(default_factory=_none)
 
     @property
     def num_dense_layers(self) -> Array:
@@ -185,6 +188,13 @@ class Model:
         return np.asarray(
             np.where(self.num_bare_layers > 0.0, self.num_bare_layers, self.num_layers) - self.num_moe_layers
         )
+
+    @property
+    def expert_hidden_size(self) -> Array:
+        """Width of the tokens that routed experts see: that of the latent space where they are projected first. [-]"""
+        if not some(self.moe_latent_size):
+            return self.hidden_size
+        return np.where(self.moe_latent_size > 0.0, self.moe_latent_size, self.hidden_size)
 
     @property
     def num_attention_layers(self) -> Array:
@@ -209,6 +219,7 @@ class Architecture(NamedTuple):
     experts: bool
     local_attention: bool
     linear_attention: bool = False
+    latent_experts: bool = False
 
 
 def attention_matrix_parameters(model: Model) -> Array:
@@ -328,6 +339,26 @@ def router_parameters(model: Model) -> Array:
     return np.asarray(model.hidden_size * (model.num_experts + model.shared_gate))
 
 
+def latent_projection_parameters(model: Model) -> Array:
+    """Projections of one mixture-of-experts layer into the latent space of its routed experts and back.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Two matrices of hidden size x latent size; 0 where experts work on the hidden size, (rows,). [-]
+
+    References
+    ----------
+    .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
+    """
+    return np.asarray(2.0 * model.hidden_size * model.moe_latent_size)
+
+
 def feed_forward_parameters(model: Model, experts_per_token: bool) -> tuple[Array, Array]:
     """Weights of a dense feed-forward layer, and of a mixture-of-experts layer with its router.
 
@@ -344,10 +375,10 @@ def feed_forward_parameters(model: Model, experts_per_token: bool) -> tuple[Arra
         Dense layer; routed and shared experts and router, (rows,). [-]
     """
     dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
-    expert = expert_parameters(model.hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
+    expert = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
     shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp)
     visited = model.top_k if experts_per_token else model.num_experts
-    return dense, visited * expert + shared + router_parameters(model)
+    return dense, visited * expert + shared + router_parameters(model) + latent_projection_parameters(model)
 
 
 def matrix_parameters(model: Model, experts_per_token: bool) -> Array:

@@ -131,8 +131,40 @@ def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array
     Gemms
         Up (with the gate) and down. [-]
     """
-    pair = mlp_gemms(model, tokens_per_expert, ffn_size, "experts")
-    return pair._replace(batch=side_by_side(experts_per_rank, experts_per_rank))
+    n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.expert_hidden_size)
+    k = side_by_side(model.expert_hidden_size, ffn_size)
+    tokens = side_by_side(tokens_per_expert, tokens_per_expert)
+    return Gemms(("experts up", "experts down"), tokens, n, k, side_by_side(experts_per_rank, experts_per_rank))
+
+
+def latent_gemms(model: Model, tokens: Array) -> Gemms:
+    """Projections of tokens into the latent space of the routed experts, and of what comes back out of it.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    tokens : Array
+        Tokens that the rank projects, (rows,); every rank holds both matrices whole. [-]
+
+    Returns
+    -------
+    Gemms
+        Compression and expansion. [-]
+
+    References
+    ----------
+    .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
+    """
+    hidden, latent = model.hidden_size, np.maximum(model.moe_latent_size, 1.0)
+    present = np.where(model.moe_latent_size > 0.0, 1.0, 0.0)
+    return Gemms(
+        ("expert compression", "expert expansion"),
+        side_by_side(tokens, tokens),
+        side_by_side(latent, hidden),
+        side_by_side(hidden, latent),
+        side_by_side(present, present),
+    )
 
 
 def router_gemm(model: Model, tokens: Array) -> Gemms:

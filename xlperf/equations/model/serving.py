@@ -12,9 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side
+from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side, some
+from xlperf.equations.model.linear_blocks import PROJECTIONS, linear_gemms, linear_widths
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.operators import Gemms, concatenated, expert_gemms, logits_gemm, mlp_gemms, router_gemm
+from xlperf.equations.model.operators import (
+    Gemms,
+    concatenated,
+    expert_gemms,
+    latent_gemms,
+    logits_gemm,
+    mlp_gemms,
+    router_gemm,
+)
 from xlperf.equations.model.transformer import activated_experts, busiest_rank_factor
 
 """Plain attention to everything, one feed-forward layer in every layer."""
@@ -33,7 +42,6 @@ _LATENT = (
     "value expansion",
     "attention output",
 )
-_LINEAR = ("linear attention input", "linear attention gates", "linear attention output")
 _LINEAR_VECTORS = ("short convolution", "gated norm")
 _LAYER_VECTORS = ("norms and residual", "rotary embedding and cache", "activation")
 _EXPERT_VECTORS = ("activation of experts", "moves of tokens")
@@ -177,37 +185,6 @@ def linear_share(model: Model) -> Array:
     return divide(model.num_linear_layers, model.num_layers)
 
 
-def linear_widths(model: Model, ranks: Array) -> tuple[Array, Array, Array]:
-    """Width of all key heads and of all value heads of linear attention on one rank, and its value heads.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    ranks : Array
-        Ranks that share the heads, (rows,). [-]
-
-    Returns
-    -------
-    tuple of Array
-        Keys, values, value heads, (rows,). [-]
-    """
-    heads = ceil_div(model.linear_value_heads, ranks)
-    keys = ceil_div(model.linear_key_heads, ranks) * model.linear_key_size
-    return keys, np.asarray(heads * model.linear_value_size), heads
-
-
-def _linear_gemms(model: Model, tokens: Array, ranks: Array) -> Gemms:
-    """Projections of a layer of linear attention: queries, keys, values and gate; decay and writing; output."""
-    keys, values, heads = linear_widths(model, ranks)
-    hidden = model.hidden_size
-    # Of Mamba-2 the step of each head comes with the other projections.
-    steps = model.state_space * heads
-    n = side_by_side(2.0 * (keys + values) + steps, 2.0 * heads, hidden)
-    k = side_by_side(hidden, hidden, values)
-    return Gemms(_LINEAR, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n))
-
-
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
     """Grouped products of the busiest rank's experts, shared experts, router."""
     ranks, held = shape.expert_parallel, model.num_experts / shape.expert_parallel
@@ -220,7 +197,8 @@ def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_toke
     shared = mlp_gemms(
         model, replica_tokens, np.maximum(model.shared_ffn_hidden_size / shape.attention_parallel, 1.0), "shared expert"
     )
-    return concatenated(expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
+    found = (expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
+    return concatenated(*found, *((latent_gemms(model, replica_tokens),) if some(model.moe_latent_size) else ()))
 
 
 def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Array:
@@ -242,6 +220,9 @@ def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Arr
             dense = divide(model.num_dense_layers, model.num_layers)
         shared = np.where(model.shared_ffn_hidden_size > 0.0, mixed, 0.0)
         columns += [dense, dense, mixed, mixed, shared, shared, mixed]
+        if architecture.latent_experts:
+            projected = mixed * (model.moe_latent_size > 0.0)
+            columns += [projected, projected]
     elif architecture.linear_attention:
         columns += [divide(model.num_dense_layers, model.num_layers)] * 2
     else:
@@ -277,7 +258,7 @@ def serving_gemms(
         tokens, routed, sampled = shape.of(phase)
         parts.append(_attention_gemms(model, tokens, tokens if phase else shape.prefill_context, ranks, latent))
         if architecture.linear_attention:
-            parts.append(_linear_gemms(model, tokens, ranks))
+            parts.append(linear_gemms(model, tokens, ranks))
         parts.append(mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"))
         if architecture.experts:
             parts.append(_expert_gemms(model, routed, shape, tokens))
@@ -285,7 +266,7 @@ def serving_gemms(
         calls.append(_gemm_calls(model, architecture, phase == DECODING))
     gemms = concatenated(*parts)
     narrow = np.array([name not in _WIDE for name in gemms.names])
-    attention = np.array([name in _PLAIN or name in _LATENT or name in _LINEAR for name in gemms.names])
+    attention = np.array([name in _PLAIN or name in _LATENT or name in PROJECTIONS for name in gemms.names])
     grouped = np.array([name.startswith("experts") for name in gemms.names])
     return ServingGemms(gemms, beside(*calls), narrow, attention, grouped)
 
@@ -376,7 +357,8 @@ def serving_vectors(
             copies = routed * model.top_k / shape.expert_parallel
             width = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
             shared = tokens * model.shared_ffn_hidden_size / ranks
-            columns += [(2.0 + model.gated_mlp) * (copies * width + shared) * element_size, 4.0 * copies * stream]
+            moved = 4.0 * copies * (model.expert_hidden_size * element_size)
+            columns += [(2.0 + model.gated_mlp) * (copies * width + shared) * element_size, moved]
             unmixed = dense if architecture.linear_attention else 1.0 - mixed
             calls += [norms, attended, unmixed, mixed, mixed]
         else:

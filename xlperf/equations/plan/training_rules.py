@@ -314,8 +314,25 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         " {open_stages} stages in between",
     ),
     Rule(
-        lambda plan, model: model.num_linear_layers > 0.0,
-        "model {words.model} has linear attention layers, which are modelled when it serves, not when it is trained",
+        lambda plan, model: (model.num_linear_layers > 0.0) & (plan.context_parallel > 1),
+        "context parallel {context_parallel} is not modelled for layers of linear attention; use 1",
+        "context_parallel",
+    ),
+    Rule(
+        lambda plan, model: (
+            (model.num_linear_layers > 0.0)
+            & (
+                _fraction(model.linear_key_heads / plan.tensor_parallel)
+                | _fraction(model.linear_value_heads / plan.tensor_parallel)
+            )
+        ),
+        "tensor parallel {tensor_parallel} does not divide the {model.linear_key_heads} key and"
+        " {model.linear_value_heads} value heads of linear attention",
+    ),
+    Rule(
+        lambda plan, model: (model.num_linear_layers > 0.0) & plan.frozen,
+        "adapters beside layers of linear attention are not modelled; train all weights",
+        "adapter_rank",
     ),
 )
 """Rules of a plan by itself and with its model, in the order in which they are said."""

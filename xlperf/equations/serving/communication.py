@@ -31,7 +31,7 @@ def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
     """
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group = plan.tensor_parallel[:, None]
-    hidden = model.hidden_size[:, None]
+    hidden = model.expert_hidden_size[:, None]
     there = np.minimum(plan.input_size, plan.activation_size)[:, None]
     back = plan.activation_size[:, None]
     reached = _distinct_ranks(model, plan.expert_parallel)[:, None] * plan.expert_tensor_parallel[:, None]

@@ -12,17 +12,12 @@ from xlperf.base.arrays import Array, beside, ceil_div, total
 from xlperf.equations.hardware.attention import attention_time, decode_attention_time, visible_pairs
 from xlperf.equations.hardware.kernels import Device, linear_attention_time, serving_gemm_time, vector_time
 from xlperf.equations.model.linear import (
-    CHUNK,
-    STATE_SPACE_CHUNK,
-    chunk_scan_flop,
-    chunk_scan_traffic,
     convolution_state_size,
     recurrent_state_size,
     recurrent_step_flop,
     recurrent_step_traffic,
-    state_space_scan_flop,
-    state_space_scan_traffic,
 )
+from xlperf.equations.model.linear_blocks import chunked_scan, linear_widths
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
@@ -31,7 +26,6 @@ from xlperf.equations.model.serving import (
     ServingGemms,
     attention_calls,
     cache_elements,
-    linear_widths,
 )
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Batching, Deployment
@@ -229,22 +223,11 @@ def _prefill_scan(deployment: Deployment, batching: Batching) -> tuple[Array, Ar
     prompts, passes = batching.own_prompts / batching.rounds, batching.passes / batching.rounds
     tokens = prompts * plan.own_tokens / passes
     together = np.maximum(prompts / passes, 1.0)
-    heads = ceil_div(model.linear_value_heads, plan.attention_parallel)
-    sizes = (model.linear_key_size, model.linear_value_size)
-    flop = chunk_scan_flop(tokens, heads, *sizes)
-    bytes_of = (plan.activation_size, model.linear_state_size)
-    traffic = chunk_scan_traffic(tokens, together, heads, *sizes, *bytes_of)
-    chunk = np.full_like(tokens, CHUNK)
-    space = model.state_space > 0.0
-    if np.any(space):
-        groups = ceil_div(model.linear_key_heads, plan.attention_parallel)
-        flop = np.where(space, state_space_scan_flop(tokens, heads, groups, *sizes), flop)
-        other = state_space_scan_traffic(tokens, together, heads, groups, *sizes, *bytes_of)
-        traffic, chunk = np.where(space, other, traffic), np.where(space, STATE_SPACE_CHUNK, chunk)
-    chunks = ceil_div(np.minimum(plan.own_tokens, tokens), chunk)
-    work = traffic[:, None], flop[:, None], chunks[:, None]
-    time = linear_attention_time(deployment.attention_device, deployment.kernels["linear_attention"], *work)
-    return flop[:, None], traffic[:, None], time
+    follow = np.minimum(plan.own_tokens, tokens)
+    scan = chunked_scan(model, tokens, together, follow, plan.attention_parallel, plan.activation_size)
+    flop, traffic, chunks = (values[:, None] for values in scan)
+    constants = deployment.kernels["linear_attention"]
+    return flop, traffic, linear_attention_time(deployment.attention_device, constants, traffic, flop, chunks)
 
 
 def _decode_recurrence(deployment: Deployment, sequences: Array) -> tuple[Array, Array, Array]:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide
+from xlperf.equations.model.linear_blocks import linear_widths
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.serving import cache_elements, linear_share, linear_widths
+from xlperf.equations.model.serving import cache_elements, linear_share
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import state_size

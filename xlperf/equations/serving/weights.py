@@ -10,8 +10,9 @@ from xlperf.equations.model.linear import (
     linear_attention_small_parameters,
     linear_gate_parameters,
 )
-from xlperf.equations.model.model import Architecture, Model, router_parameters
-from xlperf.equations.model.serving import linear_share, linear_widths
+from xlperf.equations.model.linear_blocks import linear_widths
+from xlperf.equations.model.model import Architecture, Model, latent_projection_parameters, router_parameters
+from xlperf.equations.model.serving import linear_share
 from xlperf.equations.model.transformer import (
     embedding_parameters,
     expert_parameters,
@@ -110,13 +111,15 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
         return np.asarray(narrow + dense), np.asarray(wide)
     mixed = model.num_moe_layers / model.num_layers
     expert = expert_parameters(
-        model.hidden_size, model.expert_ffn_hidden_size / plan.expert_tensor_parallel, model.gated_mlp
+        model.expert_hidden_size, model.expert_ffn_hidden_size / plan.expert_tensor_parallel, model.gated_mlp
     )
     shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size / ranks, model.gated_mlp)
     held = model.num_experts / plan.expert_parallel
     if not architecture.linear_attention:
         dense = (1.0 - mixed) * dense
     narrow = narrow + dense + mixed * (held * expert + shared)
+    if architecture.latent_experts:
+        narrow = narrow + mixed * latent_projection_parameters(model)
     return np.asarray(narrow), np.asarray(wide + mixed * router_parameters(model))
 
 

@@ -170,7 +170,7 @@ def _expert_messages(setting: Setting) -> dict[str, _Message]:
     """Tokens sent to the ranks of their experts, and gathered within the ranks that share an expert."""
     model, plan = setting.model, setting.plan
     routed, _, _ = setting.routed
-    copies = routed * model.top_k * model.hidden_size
+    copies = routed * model.top_k * model.expert_hidden_size
     sent = _sent_share(setting) * copies * plan.dispatch_size
     stream = copies * plan.element_size * plan.expert_tensor_parallel
     shared = plan.expert_tensor_parallel, plan.expert_strides["tp"]
@@ -287,6 +287,7 @@ def used_families(model: Model, plan: TrainingPlan) -> dict[str, np.ndarray]:
         "point_to_point": (plan.pipeline_parallel > 1) | context,
         "attention": flash,
         "attention_backward": flash,
+        "linear_attention": model.num_linear_layers > 0,
     }
 
 

@@ -1,7 +1,8 @@
 """Kernels of a training step: the blocks of a layer, the embedding and the head, for one micro-batch.
 
 A part stands at a *place*: ``attention`` (projections of every layer), ``core`` and ``local core`` (attention proper
-of the layers that attend to everything, or within a window), ``mlp`` and ``moe`` (dense and mixture-of-experts
+of the layers that attend to everything, or within a window), ``linear`` (linear attention of hybrid models with its
+scan), ``mlp`` and ``moe`` (dense and mixture-of-experts
 feed-forward layers), ``embedding``, ``head`` and ``mtp`` (entry and exit of a multi-token prediction module).
 """
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, ones, side_by_side, some, total
 from xlperf.equations.hardware.attention import attention_backward_time, attention_time
-from xlperf.equations.hardware.kernels import gemm_time, vector_time
+from xlperf.equations.hardware.kernels import gemm_time, linear_attention_time, vector_time
+from xlperf.equations.model.linear_blocks import chunked_scan, linear_gemms, linear_vectors, scan_gradient
 from xlperf.equations.model.operators import (
     Gemms,
     Vectors,
@@ -25,6 +27,7 @@ from xlperf.equations.model.operators import (
     concatenated,
     expert_bias_vectors,
     expert_gemms,
+    latent_gemms,
     logits_gemm,
     mlp_gemms,
     mlp_vectors,
@@ -38,7 +41,7 @@ from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.equations.training.setting import MASK, WORD, Part, Setting
 
-LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe")
+LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")
 _STANDALONE = ("attention output", "experts up")
 """Products whose input comes from no norm or activation: a cast of it is a kernel of its own."""
@@ -147,6 +150,23 @@ def _core_parts(setting: Setting) -> list[Part]:
     return parts
 
 
+def _scan_parts(setting: Setting) -> list[Part]:
+    """Scan of a layer of linear attention, forward and backward: no state comes in or goes out."""
+    model, plan = setting.model, setting.plan
+    none = 0.0 * plan.tokens
+    forward = chunked_scan(model, plan.tokens, none, plan.sequence_length, plan.tensor_parallel, plan.element_size)
+    parts = []
+    for phase, name, scan in (
+        ("forward", "linear attention", forward),
+        ("backward", "linear attention gradient", scan_gradient(forward)),
+    ):
+        flop, traffic, chunks = (values[:, None] for values in scan)
+        constants = setting.constants["linear_attention"]
+        time = linear_attention_time(setting.wide_device, constants, traffic, flop, chunks)
+        parts.append(Part(phase, "linear_attention", (name,), "linear", ones(flop), time, None, traffic, True, flop))
+    return parts
+
+
 def _standard_scores(setting: Setting) -> Array:
     plan = setting.plan
     pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
@@ -165,6 +185,8 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         routed, copies, experts = setting.routed
         ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
         narrow.add_with_gradients("moe", expert_gemms(model, copies / experts, experts, ffn), element, gradient)
+        if setting.architecture.latent_experts:
+            narrow.add_with_gradients("moe", latent_gemms(model, routed), element, gradient)
         if some(model.shared_ffn_hidden_size):
             shared = mlp_gemms(model, tokens, model.shared_ffn_hidden_size / tensor, "shared expert")
             present = np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)
@@ -172,6 +194,10 @@ def _gemm_parts(setting: Setting) -> list[Part]:
             shared = shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=present)
             narrow.add_with_gradients("moe", shared, element, gradient)
         wide.add_with_gradients("moe", router_gemm(model, routed), element, gradient)
+    if setting.architecture.linear_attention:
+        linear = linear_gemms(model, tokens, tensor)
+        gates = side_by_side(ones(tokens), 1.0 - model.state_space, ones(tokens))
+        narrow.add_with_gradients("linear", linear._replace(batch=gates), element, gradient)
     adapters: list[Part] = []
     if some(plan.frozen):
         for place, gemms in narrow.forward[: len(ADAPTED)]:
@@ -254,7 +280,7 @@ def _vector_parts(setting: Setting) -> list[Part]:
         inner = separate * ffn + tokens * model.shared_ffn_hidden_size / tensor
         slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
         sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
-        moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.hidden_size
+        moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.expert_hidden_size
         biased = np.where(plan.graphs < Graphs.STEP, model.bias_all, 0.0)
     for phase in ("forward", "backward"):
         backward = phase == "backward"
@@ -268,6 +294,8 @@ def _vector_parts(setting: Setting) -> list[Part]:
             groups.append((phase, "moe", mixture))
             if some(biased):
                 groups.append((phase, "moe", expert_bias_vectors(model, biased * copies, ffn, element, WORD, backward)))
+        if setting.architecture.linear_attention:
+            groups.append((phase, "linear", linear_vectors(model, tokens, tensor, sequence, element, backward)))
         if some(plan.mtp_layers):
             split = np.where(sequence > 0, tensor, 1.0)
             groups.append((phase, "mtp", mtp_vectors(model, tokens, split, element, backward)))
@@ -343,6 +371,8 @@ def kernel_parts(setting: Setting) -> list[Part]:
     if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
         # standard attention masks what a window leaves out: local layers compute every score
         parts += [part._replace(place="local core") for part in parts if part.place == "core"]
+    if setting.architecture.linear_attention:
+        parts += _scan_parts(setting)
     return parts + _core_parts(setting)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array, side_by_side, some, total
 from xlperf.equations.hardware.kernels import vector_time
-from xlperf.equations.model.model import Model, layer_matrices, matrix_parameters
+from xlperf.equations.model.linear import recurrent_step_flop
+from xlperf.equations.model.model import layer_matrices, matrix_parameters
 from xlperf.equations.model.transformer import attention_flop, expert_parameters, training_flop_per_token
 from xlperf.equations.plan.pipeline import (
     dualpipe_bubble_time,
@@ -30,14 +31,14 @@ from xlperf.equations.training.setting import (
     WORD,
     Part,
     Setting,
-    StageContents,
     optimizer_element_size,
-    pacing_contents,
     quantized_weights,
 )
+from xlperf.equations.training.stages import StageContents, pacing_contents
 
 PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
 _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)
+_HYBRID = (*PLACES, "linear")
 FIRST, MIDDLE, LAST = 0, 1, 2
 
 
@@ -105,14 +106,26 @@ class _StageTimes(NamedTuple):
         return _StageTimes(*(values[rows, index] for values in self))
 
 
+def _places(setting: Setting) -> tuple[str, ...]:
+    """Places of the parts of a step; the last one is that of linear attention where there is any."""
+    return _HYBRID if setting.architecture.linear_attention else PLACES
+
+
+def _of_layers(values: Array) -> Array:
+    """Sum over the places in layers, (rows, 3) of (rows, 3, places)."""
+    found = total(values[..., _LAYERS])
+    return found + values[..., -1] if values.shape[-1] > len(PLACES) else found
+
+
 def _block_times(setting: Setting, parts: list[Part], communication: Communication) -> _BlockTimes:
     """Kernels of each place and collectives of each block, once."""
     slowdown = setting.constants["training_software"]["kernel_slowdown"]
     selective = some(setting.plan.recompute == Recompute.SELECTIVE)
-    times = np.zeros((4, len(slowdown), len(PLACES)))
+    places = _places(setting)
+    times = np.zeros((4, len(slowdown), len(places)))
     forward, backward, weights, again = times
     for part in parts:
-        place = PLACES.index(part.place)
+        place = places.index(part.place)
         (forward if part.phase == "forward" else backward)[:, place] += part.total_time
         if part.phase == "backward" and part.family == "gemm":
             weights[:, place] += part.time_of("weight gradient")
@@ -138,11 +151,13 @@ def _block_times(setting: Setting, parts: list[Part], communication: Communicati
     )
 
 
-def _calls(model: Model, contents: StageContents) -> Array:
+def _calls(setting: Setting, contents: StageContents) -> Array:
     """Calls of each place per micro-batch, (rows, 3, places): an MTP module looks tokens up and has a head as well."""
-    layers, mixtures, embedding, head, mtp = contents
-    local = layers * (model.num_local_layers / model.num_layers)[:, None]
-    return side_by_side(layers, layers - local, local, layers - mixtures, mixtures, head + mtp, embedding + mtp, mtp)
+    model, attention, mtp = setting.model, contents.attention, contents.mtp
+    local = attention * (model.num_local_layers / model.num_layers)[:, None]
+    blocks = attention, attention - local, local, contents.dense, contents.mixtures
+    linear = (contents.linear,) if setting.architecture.linear_attention else ()
+    return side_by_side(*blocks, contents.head + mtp, contents.embedding + mtp, mtp, *linear)
 
 
 def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array]:
@@ -153,6 +168,8 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     plan, constants = setting.plan, setting.constants
     layers, mixtures, software = contents.layers, contents.mixtures, constants["training_software"]
     ranks = np.where(plan.tensor_parallel > 1, plan.tensor_parallel, 0.0)[:, None]
+    if setting.architecture.linear_attention:  # a layer of one block is half of one of two
+        layers = 0.5 * setting.model.num_blocks[:, None] * layers
     host = contents.dense * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
     host = np.where((plan.graphs != Graphs.NONE)[:, None], 0.0, host)
     if not setting.architecture.experts:
@@ -165,7 +182,7 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
 
 def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents) -> _StageTimes:
     """Times of one micro-batch on each stage, (rows, 3): kernels and collectives of a block, times how often."""
-    plan, calls = setting.plan, _calls(setting.model, contents)
+    plan, calls = setting.plan, _calls(setting, contents)
     layers, mixtures = contents.layers, contents.mixtures
     full = (plan.recompute == Recompute.FULL)[:, None]
     selective = (plan.recompute == Recompute.SELECTIVE)[:, None]
@@ -173,14 +190,14 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
     passes = 2.0 + np.where(full, share, 0.0)  # forward, backward, and forward again
 
     forward, backward = calls * blocks.forward[:, None], calls * blocks.backward[:, None]
-    layer_forward, layer_backward = total(forward[..., _LAYERS]), total(backward[..., _LAYERS])
-    repeated = total((calls * blocks.again[:, None])[..., _LAYERS])
+    layer_forward, layer_backward = _of_layers(forward), _of_layers(backward)
+    repeated = _of_layers(calls * blocks.again[:, None])
     again = share * np.where(full, layer_forward, np.where(selective, repeated, 0.0))
     whole_forward = layer_forward + total(forward[..., _OUTSIDE])
     whole_backward = layer_backward + total(backward[..., _OUTSIDE])
 
     shared = np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0)
-    block_count = layers + contents.dense + mixtures * (shared[:, None] if np.ndim(shared) else shared)
+    block_count = contents.mixers + contents.dense + mixtures * (shared[:, None] if np.ndim(shared) else shared)
     tensor, tensor_backward = blocks.tensor_forward[:, None], blocks.tensor_backward[:, None]
     cores = calls[..., CORES]
     context, context_backward = total(cores * blocks.context_forward), total(cores * blocks.context_backward)
@@ -195,7 +212,7 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
     exchanges = mixtures * passes
     if some(plan.more_modules):
         mlp, moe = share * plan.again("mlp")[:, None], share * plan.again("moe")[:, None]
-        blocks_again = mlp * contents.dense + moe * (block_count - layers - contents.dense)
+        blocks_again = mlp * contents.dense + moe * (block_count - contents.mixers - contents.dense)
         exchanges = exchanges + moe * mixtures
     exchange = exchanges * blocks.exchange[:, None]
     if some(plan.expert_overlap):
@@ -323,8 +340,8 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     found = plan.again("core_attention") * scores
     if some(plan.more_modules):
         dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
-        width = model.top_k * model.expert_ffn_hidden_size + model.shared_ffn_hidden_size
-        mixture = expert_parameters(model.hidden_size, width, model.gated_mlp)
+        routed = model.top_k * model.expert_ffn_hidden_size * (model.expert_hidden_size / model.hidden_size)
+        mixture = expert_parameters(model.hidden_size, routed + model.shared_ffn_hidden_size, model.gated_mlp)
         again = plan.again("mlp") * model.num_dense_layers * dense + plan.again("moe") * model.num_moe_layers * mixture
         found = np.where(plan.again("products") > 0, 0.5 * (forward - scores), found + 2.0 * again)
     found = np.where(plan.recompute == Recompute.FULL, forward, found)
@@ -345,7 +362,10 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array]:
     if some(mtp):
         module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
         active = active + mtp * (module + model.hidden_size * model.vocab_size)
-        scores = scores * (1.0 + mtp / model.num_layers)
+        scores = scores * (1.0 + mtp / model.num_attention_layers)
+    if setting.architecture.linear_attention:
+        states = recurrent_step_flop(1.0, model.linear_value_heads, model.linear_key_size, model.linear_value_size)
+        scores = scores + model.num_linear_layers * states
     flop = training_flop_per_token(active, 0.5 * scores)
     head = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
     recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head, setting.pipeline.middle.layers)
@@ -420,5 +440,7 @@ def step(setting: Setting) -> Step:
         **_rates(setting, step_time),
         **memory_of(setting),
     }
-    calls = _calls(setting.model, contents)[np.arange(len(which)), which]
-    return Step(parts, communication, results, dict(zip(PLACES, calls.T, strict=True)), traffic, optimizer)
+    rows = np.arange(len(which))
+    counts = dict(zip(_places(setting), _calls(setting, contents)[rows, which].T, strict=True))
+    counts["layers"] = contents.layers[rows, which]
+    return Step(parts, communication, results, counts, traffic, optimizer)

@@ -1,0 +1,367 @@
+"""Activations that a layer keeps for its backward pass, as recomputation and low precision leave them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, ones, some
+from xlperf.equations.model.linear_blocks import linear_kept_widths
+from xlperf.equations.plan.records import AdapterModules, ContextMethod, Recompute
+from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Setting
+
+
+def attention_activation_size(
+    tokens: Numeric,
+    hidden_size: Numeric,
+    projected_size: Numeric,
+    attention_size: Numeric,
+    score_elements: Numeric,
+    dropout: Numeric,
+    tensor_parallel: Numeric,
+    sequence_parallel: Numeric,
+    element_size: Numeric,
+    mask_size: Numeric,
+) -> Array:
+    r"""Activations that one attention block keeps for its backward pass.
+
+    .. math::
+
+        S = e n \left(\frac{2 h}{t_s} + \frac{w + o}{t}\right) + \delta \mu \frac{n h}{t_s}
+        + (e (1 + \delta) + \delta \mu) A
+
+    With w = 3 h, o = h, e = 2, mu = 1, dropout, standard attention and one rank: 11 s b h + 5 a s^2 b + 2 s b h.
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens n of a micro-batch. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    projected_size : numeric
+        Width w of queries, keys and values together. [-]
+    attention_size : numeric
+        Width o of the output of the attention. [-]
+    score_elements : numeric
+        Attention scores A that the rank keeps; 0 with flash attention. [-]
+    dropout : numeric
+        Delta: 1 where dropout is applied and its masks are kept. [-]
+    tensor_parallel : numeric
+        Ranks t that share each matrix. [-]
+    sequence_parallel : numeric
+        1 where norms and residuals are split over them too: t_s is then t, else 1. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    mask_size : numeric
+        Bytes mu of an element of a dropout mask. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one block and micro-batch. [B]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, section 4.1 and equations 1 to 4.
+
+    Examples
+    --------
+    GPT-3, one sequence of 2,048 tokens: 13 x 24 MiB and 5 x 384 MiB.
+
+    >>> float(attention_activation_size(2048, 12288, 36864, 12288, 96 * 2048**2, 1, 1, 0, 2, 1)) / 2**20
+    2232.0
+    """
+    split = array(tensor_parallel)
+    shared = 1.0 + (split - 1.0) * array(sequence_parallel)
+    element, count, hidden = array(element_size), array(tokens), array(hidden_size)
+    mask = array(dropout) * array(mask_size)
+    inner = (array(projected_size) + array(attention_size)) / split
+    kept = element * count * (2.0 * hidden / shared + inner) + mask * count * hidden / shared
+    return np.asarray(kept + (element * (1.0 + array(dropout)) + mask) * array(score_elements))
+
+
+def mlp_activation_size(
+    tokens: Numeric,
+    hidden_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+    dropout: Numeric,
+    tensor_parallel: Numeric,
+    sequence_parallel: Numeric,
+    element_size: Numeric,
+    mask_size: Numeric,
+) -> Array:
+    r"""Activations that one dense feed-forward block keeps for its backward pass.
+
+    .. math:: S = e n \left(\frac{2 h}{t_s} + \frac{(2 + \gamma) f}{t}\right) + \delta \mu \frac{n h}{t_s}
+
+    With f = 4 h, e = 2, mu = 1, dropout, no gate and one rank: 19 s b h + 2 s b h.
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens n of a micro-batch. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    ffn_hidden_size : numeric
+        Width f of the feed-forward layer. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix. [-]
+    dropout : numeric
+        Delta: 1 where dropout is applied and its mask is kept. [-]
+    tensor_parallel : numeric
+        Ranks t that share each matrix. [-]
+    sequence_parallel : numeric
+        1 where norms and residuals are split over them too: t_s is then t, else 1. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    mask_size : numeric
+        Bytes mu of an element of a dropout mask. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one block and micro-batch. [B]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, section 4.1 and equations 1 to 4.
+
+    Examples
+    --------
+    GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB.
+
+    >>> float(mlp_activation_size(2048, 12288, 49152, 0, 1, 1, 0, 2, 1)) / 2**20
+    504.0
+    """
+    split = array(tensor_parallel)
+    shared = 1.0 + (split - 1.0) * array(sequence_parallel)
+    element, count, hidden = array(element_size), array(tokens), array(hidden_size)
+    inner = (2.0 + array(gated_mlp)) * array(ffn_hidden_size) / split
+    mask = array(dropout) * array(mask_size)
+    return np.asarray(element * count * (2.0 * hidden / shared + inner) + mask * count * hidden / shared)
+
+
+def expert_activation_size(
+    received_tokens: Numeric,
+    hidden_size: Numeric,
+    ffn_hidden_size: Numeric,
+    gated_mlp: Numeric,
+    element_size: Numeric,
+) -> Array:
+    r"""Activations that the routed experts of one rank keep for the backward pass of a layer.
+
+    .. math:: S = e n \left(h + (2 + \gamma) f\right)
+
+    Router probabilities are applied inside the experts, so that what comes back to the sender need not be kept.
+
+    Parameters
+    ----------
+    received_tokens : numeric
+        Copies n of tokens that its experts see. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    ffn_hidden_size : numeric
+        Width f of an expert on the rank. [-]
+    gated_mlp : numeric
+        Gamma: 1 with a gate matrix. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one layer and micro-batch. [B]
+
+    References
+    ----------
+    .. [1] D. Liu et al., "MoE parallel folding", 2025, arXiv:2504.14960 (token dispatcher: permuted inputs are kept).
+
+    Examples
+    --------
+    >>> float(expert_activation_size(1000, 4096, 1024, 1, 2))  # 2 x 1000 x (4096 + 3 x 1024)
+    14336000.0
+    """
+    inner = array(hidden_size) + (2.0 + array(gated_mlp)) * array(ffn_hidden_size)
+    return np.asarray(array(element_size) * array(received_tokens) * inner)
+
+
+class LayerActivations(NamedTuple):
+    """Bytes of one layer and micro-batch, (rows,): kept, and all of them while the layer is computed. [B]
+
+    ``dense`` and ``mixture`` hold what a layer that recomputes keeps, ``dense_whole`` and ``mixture_whole`` what one
+    that does not keeps.
+    """
+
+    dense: Array
+    mixture: Array
+    dense_whole: Array
+    mixture_whole: Array
+
+
+class _Inputs(NamedTuple):
+    """Bytes of one layer in the inputs of products, (rows,). [B]"""
+
+    attention: Array
+    dense: Array
+    mixture: Array
+
+
+def _freed_inputs(setting: Setting) -> _Inputs:
+    """Inputs of frozen products without an adapter: no weight gradient asks for them."""
+    model, plan = setting.model, setting.plan
+    element, tensor = plan.element_size, plan.tensor_parallel
+    stream = plan.tokens * model.hidden_size * element / np.where(plan.sequence_parallel > 0, tensor, 1.0)
+    frozen = np.where(plan.frozen, 1.0, 0.0)
+    alone = np.where(plan.adapter_modules == AdapterModules.ALL, 0.0, frozen)
+    norm, activation = (1.0 - plan.again(name) for name in ("norm", "activation"))
+    again = (1.0 - plan.again("products")) * (1.0 - plan.again("mlp"))
+    dense = alone * again * (norm * stream + activation * plan.tokens * model.ffn_hidden_size / tensor * element)
+    if not setting.architecture.experts:
+        return _Inputs(0.0 * dense, dense, dense)
+    _, copies, _ = setting.routed
+    width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+    received = copies * (model.expert_hidden_size + activation * width) * element
+    shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor * element
+    shared = np.where(model.shared_ffn_hidden_size > 0, shared, 0.0)
+    again = (1.0 - plan.again("products")) * (1.0 - plan.again("moe"))
+    return _Inputs(0.0 * dense, dense, frozen * again * (received + shared))
+
+
+def _narrow_inputs(setting: Setting) -> _Inputs | None:
+    """Quantized inputs that GEMMs keep: instead of outputs of norms and activations, beside that of attention."""
+    model, plan = setting.model, setting.plan
+    if not some(plan.keeps_copies):
+        return None
+    tensor, narrow = plan.tensor_parallel, plan.product_size
+    share = np.where(plan.keeps_copies & ~plan.frozen, 1.0 - plan.wide_layers / model.num_layers, 0.0)
+    saved = share * (narrow - plan.element_size)
+    stream = plan.tokens * model.hidden_size / np.where(plan.sequence_parallel > 0, tensor, 1.0)
+    norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
+    output = plan.tokens * model.num_attention_heads * model.v_head_size / tensor
+    beside = np.where(plan.stores_fp8, 0.0, share * narrow)
+    attention = products * (norm * saved * stream + beside * output)
+    inner = plan.tokens * model.ffn_hidden_size / tensor
+    dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
+    if not setting.architecture.experts:
+        return _Inputs(attention, dense, dense)
+    _, copies, _ = setting.routed
+    width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+    received = copies * (model.expert_hidden_size + activation * width)
+    shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor
+    shared = np.where(model.shared_ffn_hidden_size > 0, shared, 0.0)
+    return _Inputs(attention, dense, products * (1.0 - plan.again("moe")) * saved * (received + shared))
+
+
+def _mixer_activations(setting: Setting, attention: Array) -> tuple[Array, Array]:
+    """Activations of the attention of either kind beside one feed-forward block, and layers beside it. [B, -]
+
+    What a hybrid model keeps is counted by its feed-forward blocks: those that it has less than mixers have their
+    share of these.
+    """
+    model, plan = setting.model, setting.plan
+    inner, output = linear_kept_widths(model)
+    linear = attention_activation_size(
+        plan.tokens, model.hidden_size, inner, output, 0.0, model.dropout, plan.tensor_parallel,
+        plan.sequence_parallel, plan.element_size, MASK,
+    )  # fmt: skip
+    blocks = model.num_dense_layers + model.num_moe_layers
+    mixers = model.num_attention_layers * attention + model.num_linear_layers * linear
+    hybrid = model.num_linear_layers > 0.0
+    return np.where(hybrid, mixers / blocks, attention), np.where(hybrid, model.num_layers / blocks, 1.0)
+
+
+def layer_activations(setting: Setting) -> LayerActivations:
+    """Bytes that a dense layer and a mixture of experts keep.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model, plan and calibration. [-]
+
+    Returns
+    -------
+    LayerActivations
+        With and without the recomputation of the plan. [B]
+    """
+    model, plan = setting.model, setting.plan
+    tensor, sequence, element = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
+    scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
+    width = model.num_attention_heads * model.v_head_size
+    compressed = tensor * (2.0 * model.q_lora_rank + 2.0 * model.kv_lora_rank + model.qk_rope_head_size)
+    expanded = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
+    latent = model.latent_attention > 0
+    plain = width + 2.0 * model.num_query_groups * model.head_size
+    projected = np.where(latent, expanded + compressed, plain)
+    common = (tensor, sequence, element, MASK)
+
+    attention = attention_activation_size(
+        plan.tokens, model.hidden_size, projected, width, scores, model.dropout, *common
+    )
+    exchanged = (plan.context_method == ContextMethod.ULYSSES) & (plan.context_parallel > 1)
+    if some(exchanged):  # the output is kept on both sides of the exchange
+        attention = attention + np.where(exchanged, plan.tokens * width / tensor * element, 0.0)
+    streams = ones(attention)
+    if setting.architecture.linear_attention:
+        attention, streams = _mixer_activations(setting, attention)
+    dense = mlp_activation_size(
+        plan.tokens, model.hidden_size, model.ffn_hidden_size, model.gated_mlp, model.dropout, *common
+    )
+    mixture = dense
+    inner = expert_inner = plan.tokens * model.ffn_hidden_size / tensor
+    if setting.architecture.experts:
+        _, copies, _ = setting.routed
+        shared = mlp_activation_size(
+            plan.tokens, model.hidden_size, model.shared_ffn_hidden_size, model.gated_mlp, model.dropout, *common
+        )
+        expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
+        mixture = shared + expert_activation_size(
+            copies, model.expert_hidden_size, expert_ffn, model.gated_mlp, element
+        )
+        expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / tensor
+    if some(plan.frozen):
+        freed = _freed_inputs(setting)
+        dense, mixture = dense - freed.dense, mixture - freed.mixture
+    narrow = _narrow_inputs(setting)
+    if narrow is not None:
+        attention, dense = attention + narrow.attention, dense + narrow.dense
+        mixture = mixture + narrow.mixture
+    output_size = before_size = element  # of the output of attention; of what an activation function reads
+    if some(plan.stores_fp8):
+        stored = plan.stores_fp8
+        output_size, before_size = np.where(stored, STORED_OUTPUT, element), np.where(stored, STORED, element)
+        up = (1.0 + model.gated_mlp) * (element - before_size)
+        attention = attention - plan.tokens * width / tensor * (element - output_size)
+        dense, mixture = dense - up * inner, mixture - up * expert_inner
+    unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
+    whole, mixture_whole = unfused * (attention + dense), unfused * (attention + mixture)
+    if not some(plan.recompute > 0):
+        return LayerActivations(whole, mixture_whole, whole, mixture_whole)
+
+    stream = streams * plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
+    full, selective = plan.recompute == Recompute.FULL, plan.recompute == Recompute.SELECTIVE
+    if some(scores):
+        kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
+        attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)
+    if some(plan.more_modules):
+        norm, activation = plan.again("norm"), plan.again("activation")
+        again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
+        expansion = plan.tokens * expanded / tensor * element
+        attention = attention - norm * stream - np.where(latent, plan.again("latent") * expansion, 0.0)
+        dense = np.where(again_mlp > 0, stream, dense - norm * stream - activation * inner * element)
+        mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
+        output = stream + plan.tokens * width / tensor * output_size
+        products = plan.again("products") > 0
+        half = 0.5 * element * plan.tokens * (projected / tensor + 2.0 * model.hidden_size)
+        up = 0.5 * before_size * (1.0 + model.gated_mlp)
+        attention = np.where(products, output + half, attention)
+        dense, mixture = np.where(products, up * inner, dense), np.where(products, up * expert_inner, mixture)
+    return LayerActivations(
+        np.where(full, stream, unfused * (attention + dense)),
+        np.where(full, stream, unfused * (attention + mixture)),
+        whole,
+        mixture_whole,
+    )
