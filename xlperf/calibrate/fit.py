@@ -11,16 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
+from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
+from xlperf.calibrate.fit_machines import fit_machines
 from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, rounded, without_repeats
 from xlperf.calibrate.fitter import Parameter, pooled_parameters
-from xlperf.calibrate.kernel_measurements import read_kernels
+from xlperf.calibrate.kernel_measurements import machine_lines, read_kernels
 from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
-from xlperf.calibrate.published_errors import plans_of
-from xlperf.catalog.calibration import ANY
+from xlperf.calibrate.published_errors import plans_of, rows_of_machines
+from xlperf.catalog.calibration import ANY, Calibration, generation_line
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 
@@ -41,6 +45,11 @@ class Measured:
     kernels: Sequence[Mapping[str, object]]
     training: Published
     inference: Published
+
+    @property
+    def machines(self) -> list[Published]:
+        """Published rows on machines that are fitted by line."""
+        return [rows_of_machines(rows) for rows in (self.training, self.inference)]
 
     def without(self, name: str, catalog: Catalog) -> Measured:
         """The rows of other generations of accelerators, or of other software.
@@ -150,6 +159,7 @@ def fit_all(
     done = documented_constants(date)
     say("kernels")
     done += fit_kernels(measured.kernels, _with(catalog, done), date)
+    done = with_machine_kernels(done, measured, _with(catalog, done), date)
     done += kernels_of_stacks(done)
     say("training")
     known = training_constants(catalog.tables["calibration"], date) if values_only else []
@@ -158,7 +168,47 @@ def fit_all(
     done += fit_memory(measured.training, _with(catalog, done), date)
     say("serving")
     done += fit_serving(measured.inference, _with(catalog, done), date)
-    return list({(row.family, row.generation, row.precision, row.software, row.constant): row for row in done}.values())
+    say("machines")
+    done += fit_machines(measured.machines, _with(catalog, done), date)
+    return without_repeats(done)
+
+
+def with_machine_kernels(
+    constants: Sequence[FittedConstant], measured: Measured, catalog: Catalog, date: str
+) -> list[FittedConstant]:
+    """Constants of kernels with those of machines that are fitted by line.
+
+    Parameters
+    ----------
+    constants : sequence of FittedConstant
+        Kernels of other machines, and the best rates found on these.
+    measured : Measured
+        Kernel measurements.
+    catalog : Catalog
+        Accelerators and networks.
+    date : str
+        Date that the rows carry.
+    """
+    more = fit_machine_kernels(measured.kernels, and_constants(catalog, constants), date)
+    known = {(one.family, one.precision, generation_line(one.generation)) for one in more if one.num_rows}
+    lines = machine_lines(catalog)
+    kept = [
+        one
+        for one in constants
+        if one.kind != "estimate" or (one.family, one.precision, generation_line(one.generation)) not in known
+    ]
+    shared = and_constants(catalog, constants).calibration
+    return [*(_pooled_best(one, shared) if one.generation in lines else one for one in kept), *more]
+
+
+def _pooled_best(one: FittedConstant, shared: Calibration) -> FittedConstant:
+    """The best rate of products found on a machine, pulled half the way to what any machine sustains."""
+    if one.kind != "estimate":
+        return one
+    key = (np.array([part], dtype=object) for part in (ANY, one.precision, ANY))
+    usual = float(shared.constants(one.family, *key)[0][one.constant][0, 0])
+    note = f"{one.notes}; pooled towards what holds for any machine"
+    return replace(one, value=rounded(math.sqrt(one.value * usual)), notes=note)
 
 
 def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
@@ -263,6 +313,19 @@ def _nothing(_: str) -> None:
 
 def _with(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
     return catalog.with_tables([calibration_table(constants)])
+
+
+def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
+    """The catalog with more constants.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        With a calibration.
+    constants : sequence of FittedConstant
+        Replace those of the same key.
+    """
+    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(constants))])
 
 
 def documented_constants(date: str) -> list[FittedConstant]:

@@ -28,6 +28,7 @@ from xlperf.calibrate.kernel_measurements import (
     KernelRows,
     Measurements,
     Row,
+    machine_lines,
     measurements,
     predicted_time,
     take_rows,
@@ -105,7 +106,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     fits = fitted_groups(found, catalog)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _derived_backward(fits, date)
-    constants += _best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
+    constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
     constants += _fall_backs(constants, fits, date)
     order = {family: number for number, family in enumerate(declared_constants())}
     return sorted(constants, key=lambda one: (order[one.family], one.generation, one.precision, one.software))
@@ -135,10 +136,13 @@ def fitted_groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelFit]
 
 def _groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
     members: dict[Key, list[int]] = {}
+    apart = machine_lines(catalog)
     for family, rows in found.families.items():
         for row, (generation, precision, software) in enumerate(
             zip(rows.generation, rows.precision, rows.software, strict=True)
         ):
+            if generation in apart:
+                continue  # fitted by line, with pooling
             key_precision = ANY if family in (*_COLLECTIVES, "vector", "attention_decode") else precision
             members.setdefault((family, generation, key_precision, software), []).append(row)
     groups = {}
@@ -404,7 +408,7 @@ def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedCo
     return found
 
 
-def _best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
+def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
     """Efficiency of products from the best rate found, for generations without a sweep of shapes."""
     accelerators = catalog.tables["accelerators"]
     names = [str(name).casefold() for name in accelerators.text("accelerator")]

@@ -19,7 +19,14 @@ from xlperf.base.units import factor
 from xlperf.calibrate.fit_kernels import backward_constants, row_weights
 from xlperf.calibrate.fitted_constants import FittedConstant, rounded
 from xlperf.calibrate.fitter import Parameter, Problem, Solution, solve
-from xlperf.calibrate.kernel_measurements import KernelRows, Row, measurements, predicted_time, take_rows
+from xlperf.calibrate.kernel_measurements import (
+    KernelRows,
+    Row,
+    machine_lines,
+    measurements,
+    predicted_time,
+    take_rows,
+)
 from xlperf.calibrate.published import package_rows
 from xlperf.catalog.calibration import ANY, Calibration, declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog
@@ -28,7 +35,6 @@ SOURCE = "rows of the sheet kernels in validation.xlsx, pooled"
 _OF_LINES = 0.3
 """Pull of a line towards any machine, over that of a generation towards its line. [-]"""
 _LONG = 200.0
-_COMPANY = "nvidia"
 _STEP = 1e-6
 _SHARES = ("compute_efficiency", "memory_efficiency", "bandwidth_efficiency")
 _STARTS = (1.0, 10.0, 100.0)
@@ -43,48 +49,21 @@ _BACKWARD = ("compute_efficiency", "softmax_flop", "tile_time", "energy_per_flop
 
 @dataclass(frozen=True)
 class _Group:
-    """Measurements of a family on all such machines, in one precision."""
+    """Measurements of a family on the machines of a line, in one precision."""
 
     family: str
     precision: str
+    line: str
     rows: KernelRows
-    line: np.ndarray
 
-    def generations(self, line: str) -> list[str]:
-        """Generations of a line that have rows, but for a line of one name."""
-        pairs = zip(self.rows.generation, self.line.tolist(), strict=True)
-        return sorted({kind for kind, of in pairs if of == line} - {line})
+    @property
+    def generations(self) -> list[str]:
+        """Generations of the line that have rows, but for a line of one name."""
+        return sorted(set(self.rows.generation) - {self.line})
 
     def own(self, parameter: Parameter) -> np.ndarray:
         """Rows of the generation or line of a parameter."""
-        return np.array(
-            [parameter.generation in pair for pair in zip(self.rows.generation, self.line.tolist(), strict=True)]
-        )
-
-
-def machine_lines(catalog: Catalog) -> dict[str, str]:
-    """Generations of accelerators that are fitted by line, and the line of each.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Accelerators with their vendors.
-
-    Returns
-    -------
-    dict of str to str
-        Generation to line, casefolded.
-
-    >>> from xlperf.catalog.catalog import load_catalog
-    >>> machine_lines(load_catalog())["cdna3"]
-    'cdna'
-    """
-    table = catalog.tables["accelerators"]
-    pairs = zip(table.text("generation").tolist(), table.text("vendor").tolist(), strict=True)
-    vendors: dict[str, set[str]] = {}
-    for kind, vendor in pairs:
-        vendors.setdefault(str(kind).casefold(), set()).add(str(vendor).casefold())
-    return {kind: generation_line(kind) for kind in sorted(vendors) if _COMPANY not in vendors[kind]}
+        return np.array([parameter.generation in (self.line, kind) for kind in self.rows.generation])
 
 
 def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
@@ -105,21 +84,21 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
         In a fixed order; the same rows give the same constants.
     """
     found: list[FittedConstant] = []
+    products = []
     for group in _groups(rows, catalog):
         parameters, base = _parameters(group, catalog.calibration)
-        if not parameters:
-            continue
         first = np.array([one.first for one in parameters])
         starting = np.array([one.constant == "launch_time" for one in parameters])
         starts = [np.where(starting, first * share, first) for share in _STARTS]
-        solution = solve(_problem(group, parameters, base), parameters, starts)
+        solution = solve(_problem(group, parameters, base), parameters, starts if starting.any() else [])
         own = _sheet_rows(group, parameters, solution, date)
         found += own
         if group.family == "attention":
             found += _backward(group, own, base, date)
         if (group.family, group.precision) == ("gemm", "bf16"):
-            others = set(machine_lines(catalog).values()) - set(group.line.tolist()) - _with_best_rates(rows, catalog)
-            found += _products_of_others(group, base, others, date)
+            products.append(group)
+    others = set(machine_lines(catalog).values()) - {one.line for one in products} - _with_best_rates(rows, catalog)
+    found += _products_of_others(products, catalog.calibration, others, date)
     return found + _as_all_reduce(found)
 
 
@@ -135,19 +114,15 @@ def _with_best_rates(rows: Sequence[Row], catalog: Catalog) -> set[str]:
 def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
     lines = machine_lines(catalog)
     fitted = {(row["family"], row["precision"]) for row in package_rows("machine_kernels.csv")}
-    members: dict[tuple[str, str], list[int]] = {}
+    members: dict[tuple[str, str, str], list[int]] = {}
     families = measurements(rows, catalog).families
     for family, own in families.items():
         starts = _starts_across_nodes(own)
         for at, (generation, precision) in enumerate(zip(own.generation, own.precision, strict=True)):
             key = precision if (family, precision) in fitted else ANY
             if generation in lines and (family, key) in fitted and not starts[at]:
-                members.setdefault((family, key), []).append(at)
-    found = []
-    for (family, precision), index in sorted(members.items()):
-        some = take_rows(families[family], index, catalog)
-        found.append(_Group(family, precision, some, np.array([lines[kind] for kind in some.generation], dtype=object)))
-    return found
+                members.setdefault((family, key, lines[generation]), []).append(at)
+    return [_Group(*key, take_rows(families[key[0]], index, catalog)) for key, index in sorted(members.items())]
 
 
 def _starts_across_nodes(rows: KernelRows) -> np.ndarray:
@@ -175,18 +150,18 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
         general = Parameter(
             group.family,
             name,
-            precision=group.precision,
+            group.line,
+            group.precision,
             start=_inside(base[name] or 0.1 * (declared.default or declared.high), declared.low, declared.high),
             centre=_inside(base[name], declared.low, declared.high),
             low=_LAUNCH_SHARE * base[name] if name == "launch_time" else math.nan,
             high=1.0 if name in _SHARES else math.nan,
             pull=pull,
         )
-        for line in sorted(set(group.line.tolist())):
-            parent = len(found)
-            found.append(replace(general, generation=line, pull=_OF_LINES * pull))
-            kinds = group.generations(line) if row["level"] != "line" else []
-            found += [replace(general, generation=kind, parent=parent) for kind in kinds]
+        parent = len(found)
+        found.append(replace(general, pull=_OF_LINES * pull))
+        kinds = group.generations if row["level"] != "line" else []
+        found += [replace(general, generation=kind, parent=parent) for kind in kinds]
     return found, base
 
 
@@ -243,30 +218,33 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
     return found
 
 
-def _products_of_others(group: _Group, base: Mapping[str, float], lines: set[str], date: str) -> list[FittedConstant]:
+def _products_of_others(
+    groups: Sequence[_Group], calibration: Calibration, lines: set[str], date: str
+) -> list[FittedConstant]:
     """Efficiency of products on lines that nobody measured: mean of what any machine and the measured lines reach."""
-    rows = group.rows
-    given, device = rows.arguments, rows.machine.device
-    flop = 2.0 * given["batch"] * given["m"] * given["n"] * given["k"]
-    share = flop / (rows.time * device.peak_flop_rate[:, 0])
-    long = rows.time > _LONG * factor("us")
-    reached = [float(np.median(share[(group.line == line) & long])) for line in sorted(set(group.line[long].tolist()))]
-    mean = math.exp(float(np.mean(np.log([base["compute_efficiency"], *reached]))))
+    key = (np.array([part], dtype=object) for part in (ANY, "bf16", ANY))
+    reached = [float(calibration.constants("gemm", *key)[0]["compute_efficiency"][0, 0])]
+    for group in groups:
+        given, time = group.rows.arguments, group.rows.time
+        flop = 2.0 * given["batch"] * given["m"] * given["n"] * given["k"]
+        share = flop / (time * group.rows.machine.device.peak_flop_rate[:, 0])
+        long = time > _LONG * factor("us")
+        reached += [float(np.median(share[long]))] if long.any() else []
     return [
         FittedConstant(
             "gemm",
             line,
-            group.precision,
+            "bf16",
             ANY,
             "compute_efficiency",
-            rounded(mean),
+            rounded(math.exp(float(np.mean(np.log(reached))))),
             "",
             0,
             math.nan,
             date,
             SOURCE,
             kind="assumption",
-            notes="not measured: mean of other lines of machines",
+            notes="not measured: mean of any machine and of the lines that were",
         )
         for line in sorted(lines)
     ]

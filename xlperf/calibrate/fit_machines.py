@@ -16,14 +16,16 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fit_machine_kernels import machine_lines
-from xlperf.calibrate.fitted_constants import FittedConstant, fit_set, rounded
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, Solution, solve
+from xlperf.calibrate.kernel_measurements import machine_lines
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import (
     Errors,
+    aligned,
     colours_of,
     errors_of,
+    log_errors,
     plans_of,
     published_problem,
     taken,
@@ -66,11 +68,87 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
     rows = [_rows(one, catalog) for one in published if len(one)]
     found: list[FittedConstant] = []
     for line in sorted(set(machine_lines(catalog).values())):
-        own = [_of_line(one, line) for one in rows if (one.line == line).any()]
-        parameters = _parameters(own, line, catalog) if own else []
-        if parameters:
-            found += _sheet_rows(own, parameters, solve(_problem(own, parameters), parameters), date)
-    return found + _of_other_lines(found, catalog, date) + _of_other_stacks(found)
+        found += _line_constants(rows, line, catalog, date)
+    return _completed(found, catalog, date)
+
+
+def errors_left_out(published: Sequence[Published], catalog: Catalog) -> list[Errors]:
+    """Errors of rows whose source, with half of all sources, was left out of the fit of software and engines.
+
+    The sources are halved in several ways so that each is left out as often as it is kept.
+
+    Parameters
+    ----------
+    published : sequence of Published
+        Training and inference rows of such machines.
+    catalog : Catalog
+        With the calibration that was fitted on all of them; kernels keep their constants.
+
+    Returns
+    -------
+    list of Errors
+        One for each kind that has rows; ``by_models`` is the mean over the halves that lack the source of a row.
+    """
+    table = catalog.tables["calibration"]
+    fitted = [str(source).startswith(SOURCE) for source in table.text("source").tolist()]
+    before = catalog.with_tables([table.take([row for row, own in enumerate(fitted) if not own])])
+    names = sorted({name for one in published for name in one.text["source_id"]})
+    known: dict[tuple[str, tuple[str, ...]], list[FittedConstant]] = {}
+    errors = [errors_of(plans_of(one, catalog)) for one in published if len(one)]
+    logs: list[list[Array]] = [[] for _ in errors]
+    for half in _halves(names):
+        kept = [_rows(_without(one, half), before) for one in published if len(_without(one, half))]
+        found: list[FittedConstant] = []
+        for line in sorted(set(machine_lines(catalog).values())):
+            key = line, tuple(sorted({name for one in kept for name in _sources(one, line)}))
+            if key not in known:
+                known[key] = _line_constants(kept, line, before, "")
+            found += known[key]
+        sheet = joined_tables(before.tables["calibration"], calibration_table(_completed(found, before, "")))
+        for one, entries, seen in zip([one for one in published if len(one)], errors, logs, strict=True):
+            plans = plans_of(one, catalog)
+            source = np.array(one.text["source_id"], dtype=object)[plans.index[entries.plan]]
+            tried = replace(plans, catalog=plans.catalog.with_tables([sheet]))
+            seen.append(np.where(np.isin(source, half), aligned(log_errors(tried)[0], entries), math.nan))
+    return [
+        replace(entries, by_models=np.nanmean(np.array(seen), axis=0))
+        for entries, seen in zip(errors, logs, strict=True)
+        if len(entries)
+    ]
+
+
+def _halves(names: Sequence[str]) -> list[list[str]]:
+    """Halves of some names and the other halves: by each digit of their number in binary, and by their sum."""
+    digits = max(len(names) - 1, 1).bit_length()
+    parity = [[at >> digit & 1 for at in range(len(names))] for digit in range(digits)]
+    parity.append([at.bit_count() & 1 for at in range(len(names))])
+    return [
+        [name for name, own in zip(names, side, strict=True) if own == chosen] for side in parity for chosen in (0, 1)
+    ]
+
+
+def _without(published: Published, sources: Sequence[str]) -> Published:
+    return published.take([row for row, name in enumerate(published.text["source_id"]) if name not in sources])
+
+
+def _sources(rows: _Rows, line: str) -> set[str]:
+    """Sources, with their kind, of the rows of a line."""
+    names = rows.published.text["source_id"]
+    own = rows.plans.index[rows.entries.plan][rows.line == line]
+    return {f"{rows.entries.kind} {names[row]}" for row in own.tolist()}
+
+
+def _line_constants(rows: Sequence[_Rows], line: str, catalog: Catalog, date: str) -> list[FittedConstant]:
+    own = [_of_line(one, line) for one in rows if (one.line == line).any()]
+    parameters = _parameters(own, line, catalog) if own else []
+    if not parameters:
+        return []
+    return _sheet_rows(own, parameters, solve(_problem(own, parameters), parameters), date)
+
+
+def _completed(found: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Constants with those of lines without rows and of other stacks on a line."""
+    return [*found, *_of_other_lines(found, catalog, date), *_of_other_stacks(found)]
 
 
 def _of_line(rows: _Rows, line: str) -> _Rows:
@@ -114,6 +192,17 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Para
 
 
 def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
+    """Value that holds on a line today; of a constant that is known by generation alone, the mean of those."""
+    table, names = catalog.calibration.table, (row["family"], row["constant"])
+    own = [
+        at
+        for at, of in enumerate(zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True))
+        if of == names
+    ]
+    kinds = table.text("generation", ANY)[own]
+    if row["start"] == "mean" and len(own) and (kinds != ANY).all():
+        unit = factor(declared_constants()[row["family"]][row["constant"]].unit)
+        return math.exp(float(np.mean(np.log(table.number("value")[own] * unit))))
     key = [np.array([part], dtype=object) for part in (line, row["precision"], stack)]
     return float(catalog.calibration.constants(row["family"], *key)[0][row["constant"]][0, 0])
 
@@ -189,7 +278,7 @@ def _of_other_lines(found: Sequence[FittedConstant], catalog: Catalog, date: str
     """Lines without rows of a kind: mean of what holds for any machine and of the lines that were fitted."""
     more = []
     for row in package_rows("machine_software.csv"):
-        if row["level"] != "generation":
+        if row["unmeasured"] != "mean":
             continue
         lines = row["lines"].split()
         known = {

@@ -19,7 +19,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
 from xlperf.calibrate.published import sheet_rows
-from xlperf.catalog.calibration import ANY
+from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.table import Table
@@ -38,6 +38,7 @@ Row = Mapping[str, object]
 Constants = Mapping[str, Array]
 
 HELD_BACK_SHARE = 0.3
+_COMPANY = "nvidia"
 FP8_BLOCK = "fp8_block"
 DEEPGEMM, FLASH_2 = "deepgemm", "flashattention-2"
 TENSORRT, TENSORRT_1_2 = "tensorrt-llm", "tensorrt-llm-1.2"
@@ -155,6 +156,31 @@ def read_kernels(path: str | Path) -> list[dict[str, str]]:
         raise InputError(Fault(Path(path).name, "has no sheet kernels with a column row_id"))
     header, rows, _ = found
     return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def machine_lines(catalog: Catalog) -> dict[str, str]:
+    """Generations of accelerators that are fitted by line, and the line of each.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Accelerators with their vendors.
+
+    Returns
+    -------
+    dict of str to str
+        Generation to line, casefolded.
+
+    >>> from xlperf.catalog.catalog import load_catalog
+    >>> machine_lines(load_catalog())["cdna3"]
+    'cdna'
+    """
+    table = catalog.tables["accelerators"]
+    pairs = zip(table.text("generation").tolist(), table.text("vendor").tolist(), strict=True)
+    vendors: dict[str, set[str]] = {}
+    for kind, vendor in pairs:
+        vendors.setdefault(str(kind).casefold(), set()).add(str(vendor).casefold())
+    return {kind: generation_line(kind) for kind in sorted(vendors) if _COMPANY not in vendors[kind]}
 
 
 def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:

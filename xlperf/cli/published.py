@@ -151,6 +151,7 @@ def validate(
         "xlperf calibrate --fit                           fitted anew, shown",
         "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
         "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
+        "xlperf calibrate --fit --machines -o study.xlsx  only those of AMD, TPU, Gaudi and Trainium machines",
         "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
     ),
 )
@@ -163,6 +164,11 @@ def validate(
     "--values-only",
     is_flag=True,
     help="With --fit: keep the constants that each training stack has and refit their values; no selection.",
+)
+@click.option(
+    "--machines",
+    is_flag=True,
+    help="With --fit: only the constants and bands of AMD, TPU, Gaudi and Trainium machines; all others stay.",
 )
 @click.option(
     "--measurements",
@@ -186,6 +192,7 @@ def validate(
 def calibrate(
     fit: bool,
     values_only: bool,
+    machines: bool,
     measurements: str | None,
     date: datetime.datetime | None,
     output: str | None,
@@ -197,15 +204,22 @@ def calibrate(
     """
     from xlperf.base.resources import workbook as shipped
 
-    if not fit and (measurements or date or values_only):
-        raise click.UsageError("--measurements, --date and --values-only need --fit")
+    if not fit and (measurements or date or values_only or machines):
+        raise click.UsageError("--measurements, --date, --values-only and --machines need --fit")
+    if machines and values_only:
+        raise click.UsageError("--machines chooses no constants: leave --values-only out")
     known = catalog_of(catalog, None)
     table = known.tables["calibration"]
     if fit:
         from xlperf.calibrate.bands import fitted_calibration
+        from xlperf.calibrate.fit import read_measured
+        from xlperf.calibrate.machines import refit_machines
 
         day = f"{date or datetime.datetime.now():%Y-%m-%d}"
-        table = fitted_calibration(known, day, measurements, _announced, values_only)
+        if machines:
+            table = refit_machines(read_measured(measurements), known, day)
+        else:
+            table = fitted_calibration(known, day, measurements, _announced, values_only)
     if output is None:
         shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
         say(*text_table(shown))
