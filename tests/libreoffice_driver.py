@@ -157,6 +157,10 @@ class Office:
         self.document.Sheets.getByName(sheet).getCellRangeByName(area).setFormulaArray(tuple(map(tuple, rows)))
         return time.monotonic() - begin
 
+    def data(self, sheet, area):
+        """Values of an area at once: numbers and texts, null for errors."""
+        return self.document.Sheets.getByName(sheet).getCellRangeByName(area).getDataArray()
+
     def add_sheet(self, name):
         self.document.Sheets.insertNewByName(name, self.document.Sheets.Count)
 

@@ -13,7 +13,7 @@ from conftest import Outcome
 from workbook_samples import refused, sheets, write
 
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.csv_parquet import read_csv
+from xlperf.catalog.csv_files import read_csv
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.xlsx_package import Package
 

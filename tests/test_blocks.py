@@ -65,13 +65,14 @@ def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
     values = (0.8, 0.1, 1e-6, 0.0, 1e-3, 1.0, 0.0, 0.0, 0.0)
     constants = {name: value * column for name, value in zip(names, values, strict=True)}
     size = random.choice([1.0, 2.0], (500, 6))
+    tiles = TILES[:, 2:]  # the first two need more shared memory
     least = tiled_product_time(
         m,
         n,
         k,
         batch,
         size,
-        *TILES,
+        *tiles,
         peak_flop_rate=device.peak_flop_rate,
         cache_bandwidth=device.l2_bandwidth,
         num_multiprocessors=units,
@@ -81,4 +82,6 @@ def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
         sum_size=4.0,
     ).min(axis=0)
     memory = batch * (size * k * (m + n) + 2.0 * m * n) / device.memory_bandwidth
-    assert (gemm_time(device, constants, m, n, k, batch, size, 2.0) == np.maximum(least, memory)).all()
+    np.testing.assert_allclose(
+        gemm_time(device, constants, m, n, k, batch, size, 2.0), np.maximum(least, memory), rtol=1e-12
+    )

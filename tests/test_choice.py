@@ -6,6 +6,7 @@ import csv
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from xlperf.base.resources import workbook
@@ -13,6 +14,7 @@ from xlperf.calibrate.choice import Alternative, alternatives_of, choice_table, 
 from xlperf.calibrate.published import read_published
 from xlperf.catalog.catalog import Catalog
 from xlperf.cli import run
+from xlperf.explore.objectives import most_robust, num_alike
 
 _FIELDS = {
     "source_id": "lab", "group": "dense", "software": "megatron", "model": "7b", "gpu": "h100", "n_gpus": "8",
@@ -81,3 +83,12 @@ def test_the_command_writes_a_line_per_choice(tmp_path: Path) -> None:
     assert {"choice", "chosen", "best", "regret", "broken"} <= set(rows[0])
     assert sum(row["choice"] == "mapping: nanotron" for row in rows) > 30
     assert run(["validate", "--choice", "--baseline"]) == 2
+
+
+def test_plans_that_cannot_be_told_apart_are_said_and_the_narrowest_band_wins() -> None:
+    """Within 5 % of the first; the least upper end among them, not the least mean."""
+    values = np.array([1.0, 1.02, 1.04, 1.2, 1.0])
+    assert num_alike(values) == 3
+    assert num_alike(values[:2]) == 2 and num_alike(values[[0, 3]]) == 1
+    assert most_robust(values, np.array([2.0, 1.5, 1.3, 1.21, 2.0])) == 2
+    assert most_robust(values[[3, 0]], np.array([1.21, 2.0])) == 1, "not one that is far behind"

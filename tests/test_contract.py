@@ -27,7 +27,7 @@ NOT_DRAWN = {
     "serving.results.with_request_latency": "columns of results in and out",
     "serving.results.full_cache": "masks in place of numbers",
     "serving.results.band_of_mode": "words",
-    "serving.results.band_ends": "words",
+    "serving.results.band_of_time": "words",
     "serving.deployment.host_times": "constants of any family",
     "serving.continuous.loaded_results": "takes the state that operating returns",
     "serving.kernels.attention_kernels": "takes the batching that batching_of returns",
@@ -55,12 +55,17 @@ NOT_DRAWN = {
     "training.communication.tensor_times": "takes the collectives that communication_of returns",
     "training.stages.pacing_contents": "takes the contents of three stages beside each other",
     "training.communication.used_families": "answers yes or no",
+    "training.sparse.sparse_cores": "a list of kernels, part of training.step.step",
+    "serving.sparse.decode_sparse": "a list of kernels, part of serving.phases.serving_work",
+    "serving.sparse.prefill_sparse": "a list of kernels, part of serving.phases.serving_work",
     "training.kernels.kernel_parts": "a list of kernels, part of training.step.step",
 }
 
 # Yardsticks that a whole step or service does not follow: it stores words of fixed size (FP32 logits, moments and
 # master weights of 4 bytes, dropout masks of 1), which are constants with their unit beside them.
 FIXED_WORDS = {
+    "hardware.kernels.gemm_time": {"B"},  # stages of tiles
+    "hardware.kernels.serving_gemm_time": {"B"},
     "training.activations.layer_activations": {"B"},
     "serving.continuous.operating": {"B"},
     "serving.memory.memory_of": {"B"},

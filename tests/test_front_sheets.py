@@ -116,10 +116,13 @@ def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
 
 
 def test_badges_follow_the_published_runs(catalog: Catalog) -> None:
-    asked = {**ASKED, "model": "DeepSeek-V3"}
+    asked = {**ASKED, "model": "Meta-Llama-3.1-8B"}
     assert answered(catalog, "serve", **asked)["trust"] == "MEASURED"
     assert "published run" in answered(catalog, "serve", **asked)["trust_reason"]
-    assert answered(catalog, "serve", **ASKED)["trust"] == "INTERPOLATED"  # runs on H100, and other models on H200
+    far = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V3"})  # three times the load that was measured
+    assert far["trust"] == "INTERPOLATED" and "load far from theirs" in far["trust_reason"]
+    other = answered(catalog, "serve", **{**ASKED, "model": "Qwen2.5-72B"})
+    assert other["trust"] == "INTERPOLATED" and "none of Qwen2.5-72B" in other["trust_reason"]  # others on H200
     assert answered(catalog, "serve", **{**ASKED, "accelerator": "MI325X"})["trust"] != "MEASURED"
 
 

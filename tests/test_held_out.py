@@ -37,7 +37,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.engine import evaluate
 from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.equations.serving.results import band_ends, band_of_mode, full_cache
+from xlperf.equations.serving.results import band_of_mode, band_of_time, full_cache
 
 STACK = "somestack"
 SOURCE = SOURCES["training"] + " in validation.xlsx"
@@ -254,9 +254,11 @@ def test_bands_differ_by_mode_and_by_what_decides_the_batch() -> None:
     }
     full = full_cache(np.array([64.0, 10.0]), np.array([65.0, 65.0]))
     assert full.tolist() == [True, False]
-    assert [end.tolist() for end in band_ends("continuous", full, arrays)] == [[0.7, 0.8], [1.3, 1.2]]
-    assert [end.tolist() for end in band_ends("static", full, arrays)] == [[0.9, 0.9], [1.1, 1.1]]
-    assert [end.tolist() for end in band_ends("disaggregated", full, arrays)] == [[0.6, 0.6], [1.4, 1.4]]
+    near, far = np.ones(2), np.array([1.0, 2.0])
+    assert [end.tolist() for end in band_of_time("continuous", full, arrays, near)] == [[0.7, 0.8], [1.3, 1.2]]
+    assert [end.tolist() for end in band_of_time("static", full, arrays, near)] == [[0.9, 0.9], [1.1, 1.1]]
+    assert [end.tolist() for end in band_of_time("disaggregated", full, arrays, near)] == [[0.6, 0.6], [1.4, 1.4]]
+    assert band_of_time("continuous", full, arrays, far)[1].tolist() == pytest.approx([1.3, 1.2**2])
     assert band_of_mode("disaggregated", True) == "pooled"
 
 

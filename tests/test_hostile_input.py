@@ -24,7 +24,7 @@ from xlperf.addin.session import Session
 from xlperf.addin.worker import answer
 from xlperf.base.errors import Fault, InputError, nearest, printable
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.csv_parquet import _as_written, harmless
+from xlperf.catalog.csv_files import as_written, harmless
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.explore.objectives import limit_of
@@ -366,7 +366,7 @@ def test_no_part_of_a_text_in_csv_is_a_formula(separator: str, formula: str) -> 
         f"{separator}{formula}",
     ):
         written = harmless(text)
-        assert _as_written(written) == text
+        assert as_written(written) == text
         for part in re.split(f"[{''.join(SEPARATORS)}]", written):
             assert not re.match(r'[ "]*[=@\uff1d\uff20]', part)
             assert re.fullmatch(r"[+-]?[0-9.]*", part) or part[:1] not in "+-"
@@ -377,7 +377,7 @@ def test_marks_of_any_text_are_taken_away_again() -> None:
     letters = "=@+-;,\t|\n\r'\" 1ax.eE\uff1d\x85\u2028"
     for _ in range(20_000):
         text = "".join(rng.choice(letters) for _ in range(rng.randrange(9)))
-        assert _as_written(harmless(text)) == text
+        assert as_written(harmless(text)) == text
 
 
 @pytest.mark.parametrize("text", ["-2", "x;-2;y", "+1.5e3", "a-b", "a, -b", "Llama-3 70B, 64 H100", "a@b", "x|-5|-6"])

@@ -115,23 +115,27 @@ def test_conversion_of_the_input_and_launch_stand_before_the_product() -> None:
 
 
 def test_power_limit_slows_long_products_only() -> None:
-    energy = 0.2e-12
+    energy = 1.05e-12
     warm = constants("gemm", **(IDEAL | {"energy_per_flop": energy, "boost_time": 1e-3}))
     cold = constants("gemm", **IDEAL)
 
-    def slower(size: float) -> float:
-        shape = (size, size, size, 1.0, 2.0, 2.0)
-        return float((gemm_time(device(), warm, *shape) / gemm_time(device(), cold, *shape)).item()) - 1.0
+    def slower(size: float, **changed: float) -> float:
+        shape, machine = (size, size, size, 1.0, 2.0, 2.0), device(**changed)
+        return float((gemm_time(machine, warm, *shape) / gemm_time(machine, cold, *shape)).item()) - 1.0
 
-    share = energy * PEAK / 700.0
+    # 2 x 525 W at the boost clock: the clock falls by the cube root of 2, all of it after many boost times
+    share = 2.0 ** (1.0 / 3.0) - 1.0
     assert 0.0 < slower(2048.0) < 0.05 * share
-    assert slower(65536.0) == pytest.approx(share, rel=0.01)
-    limitless = gemm_time(device(thermal_design_power=np.inf), warm, 8192.0, 8192.0, 8192.0, 1.0, 2.0, 2.0)
-    assert limitless.item() == gemm_time(device(), cold, 8192.0, 8192.0, 8192.0, 1.0, 2.0, 2.0).item()
+    assert slower(65536.0) == pytest.approx(share, rel=0.02)
+    assert slower(8192.0, thermal_design_power=np.inf) == 0.0
+    assert slower(65536.0, energy_ratio=0.5) == 0.0
+    assert slower(65536.0, energy_ratio=4.0) == pytest.approx(2.0 - 1.0, rel=0.02)
+    # leakage takes from the limit what arithmetic could draw
+    assert slower(65536.0, static_power=200.0) > slower(65536.0) > slower(65536.0, static_power=10.0)
 
 
 def test_a_product_that_leaves_units_idle_is_not_held_back_by_power() -> None:
-    limit = {"energy_per_flop": 0.2e-12, "boost_time": 1e-3}
+    limit = {"energy_per_flop": 1.05e-12, "boost_time": 1e-3}
     warm, cold = constants("gemm", **(IDEAL | limit)), constants("gemm", **IDEAL)
     full = (8192.0, 8448.0, 65536.0, 1.0, 2.0, 2.0)  # 16 whole waves of 132 tiles
     partly = (128.0, 256.0, 8388608.0, 1.0, 2.0, 2.0)  # a few tiles on 132 multiprocessors

@@ -401,6 +401,30 @@ def test_a_plan_may_depend_on_the_result_of_another(office, sheet, catalog, row,
     compare()
 
 
+def test_a_column_of_formulas_is_what_it_was_after_opening(office, sheet, catalog, row):
+    """Formulas that are filled down on opening: those that differ, and looks of cells, stay as they were."""
+    rows = [[f"plan {number}", *row[1:3], 8 * (number + 1), 8, number + 1] for number in range(300)]
+    path = sheet([HEADER, *rows])
+    book = openpyxl.load_workbook(path)
+    cells = book.active
+    for k in range(2, 302):
+        cells[f"H{k}"] = f"=XLPERF_STEP_TIME(A{k}:F{k},,A$1:F$1)"
+        cells[f"H{k}"].number_format = "0.00" if k < 150 else "0.000E+00"
+    cells["H40"], cells["H41"] = "=XLPERF_STEP_TIME(A3:F3,,A$1:F$1)", "=XLPERF_MFU(A41:F41,,A$1:F$1)"
+    cells["H299"] = "=XLPERF_STEP_TIME(A299:F299,,A$1:F$1)*2"
+    book.save(path)
+    office.open(path)
+    found = [line[0] for line in office.values("s", "H2:H301")]
+    wanted = expected(catalog, rows, "step_time")
+    wanted[38], wanted[39], wanted[297] = wanted[1], expected(catalog, rows, "mfu")[39], 2 * wanted[297]
+    assert found == wanted
+    office("save_as", path=str(path.with_name("again.xlsx")))
+    saved = openpyxl.load_workbook(path.with_name("again.xlsx")).active
+    for k in range(2, 302):
+        assert saved[f"H{k}"].value.replace(" ", "") == cells[f"H{k}"].value
+        assert saved[f"H{k}"].number_format == cells[f"H{k}"].number_format
+
+
 def test_two_thousand_new_cells_are_a_few_messages(office, sheet, catalog, row):
     rows = [[f"plan {number}", *row[1:3], 8 * (number + 1), 8, number + 1] for number in range(2000)]
     rows[700][1] = "no such model"

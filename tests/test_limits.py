@@ -276,7 +276,7 @@ def test_lines_and_columns_of_csv_files_are_bounded(content: bytes, words: str, 
 
 
 def test_lines_below_the_limit_are_read(tmp_path: Path) -> None:
-    from xlperf.catalog.csv_parquet import LINE_LIMIT, read_csv
+    from xlperf.catalog.csv_files import LINE_LIMIT, read_csv
 
     path = tmp_path / "long.csv"
     long = "y" * 100_000

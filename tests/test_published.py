@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -277,7 +278,7 @@ def test_every_training_row_of_a_modelled_architecture_is_predicted(
     shipped_training: Published, catalog: Catalog
 ) -> None:
     """Rows that state a mapping: all but times to converge."""
-    allowed = ("sparse attention", "time to train")
+    allowed = ("time to train",)
     missing = {
         record.row_id: record.reason
         for record in records_of([shipped_training], catalog)
@@ -312,3 +313,24 @@ def test_inference_rows(inference: Published, catalog: Catalog) -> None:
     assert plans.plans["mode"][most] == "continuous", "maximum throughput: the cache says how many requests run"
     assert "batch not stated" in plans.notes[plans.index[most]]
     assert reasons["I05294"] == "the mapping is not stated"
+
+
+def test_a_row_that_prints_the_batch_of_a_replica_tells_the_requests_in_flight(
+    inference: Published, catalog: Catalog
+) -> None:
+    """Aggregated and disaggregated rows print both; without the one the other gives the same plan."""
+    blank = np.full(len(inference), np.nan)
+    without = replace(inference, number={**inference.number, "concurrency": blank})
+    stated, derived = inference_plans(inference, catalog), inference_plans(without, catalog)
+    at = {name: row for row, name in enumerate(derived.plans["name"])}
+    before = {name: row for row, name in enumerate(stated.plans["name"])}
+    pooled = at["I00824"]
+    assert derived.plans["concurrency"][pooled] == stated.plans["concurrency"][before["I00824"]] == 1024.0
+    assert "concurrency not stated: 1024" in derived.notes[derived.index[pooled]]
+    same = [name for name in at if stated.plans["mode"][before[name]] == "continuous"]
+    plain = [name for name in same if "concurrency not stated" in derived.notes[derived.index[at[name]]]]
+    assert plain and all(
+        derived.plans["concurrency"][at[name]] == stated.plans["concurrency"][before[name]] for name in plain
+    )
+    reasons = dict(zip(inference.text["row_id"], derived.reasons, strict=True))
+    assert reasons["I00078"] == "neither the concurrency nor the batch is stated"

@@ -41,8 +41,9 @@ from xlperf.workbook.build import (
     write_workbook,
 )
 from xlperf.workbook.checks import TOLERANCE, computed_parameters
-from xlperf.workbook.data_sheets import LIVE_RESULTS, plan_formula, sheet_columns
+from xlperf.workbook.data_sheets import DATA_SHEETS, LIVE_RESULTS, header_row, plan_formula, plan_names, sheet_columns
 from xlperf.workbook.package import with_values
+from xlperf.workbook.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.question_look import NUMBERS, SHEETS
 from xlperf.workbook.tables import data_rows
 from xlperf.workbook.validation import PARTS, PREDICTED, read_parts, validation_package
@@ -149,18 +150,19 @@ def test_main_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 def test_sheets_stand_in_order_with_one_native_table_each(book: Any, tables: dict[str, Table]) -> None:
     kinds = [*KINDS, *(kind for kind in OPTIONAL_TABLES if kind in tables)]
-    assert book.sheetnames == [*SHEETS, "start", *kinds, "tco", "checks", "functions", *NUMBERS]
+    assert book.sheetnames == [*SHEETS, "start", *kinds, "tco", "checks", "functions", *NUMBERS, CARD_NUMBERS]
     for kind in kinds:
         assert list(book[kind].tables) == [kind]
-        assert book[kind].freeze_panes == "B5"
+        top = header_row(kind)
+        assert book[kind].freeze_panes == f"B{top + 1}"
         assert book[kind].page_setup.orientation == "landscape"
-        assert book[kind].print_title_rows == "$3:$4"
+        assert book[kind].print_title_rows == f"${top - 1}:${top}"
 
 
 def test_every_header_parses_and_says_its_unit_and_meaning(book: Any) -> None:
     for kind in KINDS:
         first, last = book[kind].tables[kind].ref.split(":")
-        header = list(book[kind][first : re.sub(r"\d+", "4", last)][0])
+        header = list(book[kind][first : re.sub(r"\d+", str(header_row(kind)), last)][0])
         assert [cell.value for cell in header] == [column.header for column in sheet_columns(kind)]
         assert parse_header(kind, [cell.value for cell in header]).faults == ()
         for cell, column in zip(header, sheet_columns(kind), strict=True):
@@ -179,7 +181,7 @@ def test_drop_downs_refer_to_names_that_exist(book: Any) -> None:
         reference = book.defined_names[name].attr_text
         native = re.fullmatch(r"(\w+)\[([^\]]+)\]", reference)
         if native:
-            assert native[2] in [cell.value for cell in book[native[1]][4]]
+            assert native[2] in [cell.value for cell in book[native[1]][header_row(native[1])]]
         else:
             sheet, area = reference.replace("$", "").replace("'", "").split("!")
             words = [cell.value for row in book[sheet][area] for cell in row]
@@ -200,17 +202,43 @@ def test_every_input_column_with_a_choice_or_bounds_is_guarded(book: Any) -> Non
         guarded = {
             str(validation.sqref).split(":")[0]: validation for validation in book[kind].data_validations.dataValidation
         }
-        for offset, column in enumerate(table_schema(kind).columns, start=1):
-            first = book[kind].cell(5, offset).coordinate
+        inputs = [column for column in sheet_columns(kind) if not column.is_result]
+        assert sorted(column.name for column in inputs) == sorted(column.name for column in table_schema(kind).columns)
+        for offset, column in enumerate(inputs, start=1):
+            first = book[kind].cell(header_row(kind) + 1, offset).coordinate
             known = column.kind == "reference" and column.reference in book.sheetnames
             known |= column.name == "software" and kind in PLAN_TABLES
             wanted = known or column.kind in ("choice", "flag") or (column.kind == "number" and column.bounds)
             assert (first in guarded) == bool(wanted), (kind, column.name)
 
 
+def test_expert_columns_are_folded_between_the_name_and_what_matters_beside_the_results(book: Any) -> None:
+    for kind in PLAN_TABLES:
+        columns, in_sight = sheet_columns(kind), DATA_SHEETS[kind].in_sight
+        hidden = []
+        for offset, column in enumerate(columns, start=1):
+            letter = openpyxl.utils.get_column_letter(offset)
+            known = next((own for own in book[kind].column_dimensions.values() if own.min <= offset <= own.max), None)
+            assert known is not None, letter
+            hidden += [column.name] if known.hidden else []
+            assert bool(known.outlineLevel) == known.hidden
+        assert {*hidden, "name", *in_sight} == {column.name for column in table_schema(kind).columns}
+        shown = [column.name for column in columns if column.name not in hidden]
+        assert tuple(shown) == ("name", *in_sight, *LIVE_RESULTS[kind])
+        assert len(in_sight) == 8
+        assert book.defined_names[plan_names(kind)].attr_text == f"{kind}[name]"
+
+
+def test_bars_fill_a_cell_where_a_plan_fills_its_memory(book: Any) -> None:
+    for kind in PLAN_TABLES:
+        rules = [rule for own in book[kind].conditional_formatting for rule in own.rules if rule.type == "dataBar"]
+        assert len(rules) == 3
+        assert all([float(end.val) for end in rule.dataBar.cfvo] == [0.0, 1.0] for rule in rules)
+
+
 def test_number_formats_follow_the_units(book: Any) -> None:
     columns = [column.name for column in sheet_columns("training")]
-    row = book["training"][5]
+    row = book["training"][header_row("training") + 1]
     assert row[columns.index("mfu")].number_format == "0.0%"
     assert row[columns.index("num_accelerators")].number_format == "#,##0"
 
@@ -294,19 +322,19 @@ def test_no_plan_is_refused_and_all_fit(tables: dict[str, Table], values: Any) -
         for name in LIVE_RESULTS[kind]:
             column = results_of(kind).by_name[name]
             offset = top.index(column.header) + 1
-            shown = [values[kind].cell(5 + row, offset).value for row in range(len(names))]
+            shown = [values[kind].cell(header_row(kind) + 1 + row, offset).value for row in range(len(names))]
             if name == "reason":
                 assert shown == [words or "ok" for words in results["reason"]]
             elif name == "fits":
                 assert shown == [True] * len(names)
-            elif name == "cost_basis":
+            elif column.is_text:
                 assert shown == results[name].tolist()
             else:
                 assert shown == (results[name] / unit_of(column).factor).tolist()
 
 
 def book_header(book: Any, kind: str) -> list[str]:
-    return [cell.value for cell in book[kind][4]]
+    return [cell.value for cell in book[kind][header_row(kind)]]
 
 
 # --- formulas
@@ -320,7 +348,7 @@ def test_results_are_live_formulas_in_the_form_of_files(book: Any) -> None:
             text = results_of(kind).by_name[name].header
             formula = plan_formula(kind, name)
             assert native[text].calculatedColumnFormula.text == formula
-            assert book[kind].cell(5, header.index(text) + 1).value == f"={formula}"
+            assert book[kind].cell(header_row(kind) + 1, header.index(text) + 1).value == f"={formula}"
             assert "[@" not in formula and f"{kind}[[#All]]" not in formula
     assert book.defined_names["catalog"].attr_text == "start!$C$13"
     sent = (*CATALOG_TABLES, *TECHNOLOGY_TABLES, "process_nodes", "packages")
@@ -361,7 +389,7 @@ def test_values_are_put_only_where_formulas_are() -> None:
 def test_text_that_starts_like_a_formula_stays_text(tables: dict[str, Table]) -> None:
     rows = [{"name": "=1+1", "model": "Llama2-7B", "accelerator": "A100-SXM4-80GB", "num_accelerators": 8}]
     data = workbook_package({**tables, "training": rows})
-    cell = openpyxl.load_workbook(io.BytesIO(data))["training"]["A5"]
+    cell = openpyxl.load_workbook(io.BytesIO(data))["training"][f"A{header_row('training') + 1}"]
     assert (cell.value, cell.data_type) == ("=1+1", "s")
     assert not any(b"<f>1+1</f>" in part for part in parts(data).values())
 
@@ -423,7 +451,7 @@ def test_an_empty_workbook_has_all_headers_and_no_rows(tmp_path: Path) -> None:
         ["training", "inference", "accelerators", "networks", "models", "prices"], 0
     )
     book = openpyxl.load_workbook(path)
-    assert book.sheetnames == ["start", *KINDS, "tco", "checks", "functions"]
+    assert book.sheetnames == ["start", *KINDS, "tco", "checks", "functions", CARD_NUMBERS]
     native = {column.name: column for column in book["training"].tables["training"].tableColumns}
     assert native["step time (s)"].calculatedColumnFormula.text == plan_formula("training", "step_time")
 

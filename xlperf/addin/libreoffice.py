@@ -27,7 +27,7 @@ from xlperf.base.files import scratch_folder
 
 IDENTIFIER = "org.xlperf.addin"
 SERVICE = "XLPERF"
-EVENTS = ("OnLoadFinished", "OnSaveDone", "OnSaveAsDone")
+EVENTS = ("OnLoadFinished", "OnViewCreated", "OnSaveDone", "OnSaveAsDone")
 SPILL = "Select a range as large as the block, for example A10:F20, and enter it with Ctrl+Shift+Enter."
 HOST_MODULES = ("client", "libreoffice_host", "neighbours")
 _INSTALL_LIMIT = 120.0

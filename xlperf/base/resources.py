@@ -31,13 +31,22 @@ def template(name: str) -> Path:
     return _resource("templates", name)
 
 
+def table(name: str) -> Path:
+    """Path of a CSV file of the package.
+
+    >>> table("catalog/measured.csv").name
+    'measured.csv'
+    """
+    return _PACKAGE / name
+
+
 def rows(name: str) -> list[dict[str, str]]:
     """Rows of a CSV file of the package, such as ``studies/studies.csv``.
 
     >>> rows("studies/studies.csv")[0]["study"]
     'a100-to-b200'
     """
-    return list(csv.DictReader((_PACKAGE / name).read_text(encoding="utf-8").splitlines()))
+    return list(csv.DictReader(table(name).read_text(encoding="utf-8").splitlines()))
 
 
 def shipped_folders() -> tuple[Path, ...]:

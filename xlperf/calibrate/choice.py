@@ -18,6 +18,7 @@ from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predi
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_errors import plans_of
 from xlperf.catalog.catalog import Catalog
+from xlperf.explore.objectives import most_robust
 
 SMALLEST_GROUP = 3
 """Alternatives that a group needs. [-]"""
@@ -161,7 +162,7 @@ def _best_of_each_engine(group: Sequence[Alternative]) -> list[Alternative]:
 
 
 def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
-    chosen = min(group, key=lambda one: one.predicted)
+    chosen = _chosen(group)
     best = min(group, key=lambda one: one.measured)
     return Choice(
         kind,
@@ -173,6 +174,11 @@ def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
         chosen.measured / best.measured - 1.0,
         kendall_tau([one.measured for one in group], [one.predicted for one in group]),
     )
+
+
+def _chosen(group: Sequence[Alternative]) -> Alternative:
+    """The fastest by prediction; of those that cannot be told apart from it the one with the least upper end."""
+    return group[most_robust(*(np.array([getattr(one, name) for one in group]) for name in ("predicted", "high")))]
 
 
 def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:

@@ -11,20 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
 from xlperf.calibrate.fit_machines import fit_machines
 from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, rounded, without_repeats
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, without_repeats
 from xlperf.calibrate.fitter import Parameter, pooled_parameters
 from xlperf.calibrate.kernel_measurements import machine_lines, read_kernels
 from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
 from xlperf.calibrate.published_errors import plans_of, rows_of_machines
-from xlperf.catalog.calibration import ANY, Calibration, generation_line
+from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 
@@ -181,7 +179,7 @@ def with_machine_kernels(
     Parameters
     ----------
     constants : sequence of FittedConstant
-        Kernels of other machines, and the best rates found on these.
+        Kernels of other machines; the best rates found on these give way.
     measured : Measured
         Kernel measurements.
     catalog : Catalog
@@ -189,26 +187,9 @@ def with_machine_kernels(
     date : str
         Date that the rows carry.
     """
-    more = fit_machine_kernels(measured.kernels, and_constants(catalog, constants), date)
-    known = {(one.family, one.precision, generation_line(one.generation)) for one in more if one.num_rows}
     lines = machine_lines(catalog)
-    kept = [
-        one
-        for one in constants
-        if one.kind != "estimate" or (one.family, one.precision, generation_line(one.generation)) not in known
-    ]
-    shared = and_constants(catalog, constants).calibration
-    return [*(_pooled_best(one, shared) if one.generation in lines else one for one in kept), *more]
-
-
-def _pooled_best(one: FittedConstant, shared: Calibration) -> FittedConstant:
-    """The best rate of products found on a machine, pulled half the way to what any machine sustains."""
-    if one.kind != "estimate":
-        return one
-    key = (np.array([part], dtype=object) for part in (ANY, one.precision, ANY))
-    usual = float(shared.constants(one.family, *key)[0][one.constant][0, 0])
-    note = f"{one.notes}; pooled towards what holds for any machine"
-    return replace(one, value=rounded(math.sqrt(one.value * usual)), notes=note)
+    kept = [one for one in constants if one.generation not in lines or one.family != "gemm"]
+    return [*kept, *fit_machine_kernels(measured.kernels, and_constants(catalog, kept), date)]
 
 
 def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:

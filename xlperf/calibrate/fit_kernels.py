@@ -33,9 +33,10 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
+from xlperf.calibrate.shared_kernels import shared_products
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.hardware.roofline import sustained_time
+from xlperf.equations.hardware.power import clock_limited_time
 
 Key = tuple[str, str, str, str]
 Scalar = TypeVar("Scalar", float, Array)
@@ -103,16 +104,19 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
         When scipy is not installed.
     """
     found = measurements(rows, catalog)
-    fits = fitted_groups(found, catalog)
+    products = found.families.get("gemm")
+    shared = [] if products is None else shared_products(products, fitted_weights(products), catalog, date)
+    fits = fitted_groups(found, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _derived_backward(fits, date)
     constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
     constants += _fall_backs(constants, fits, date)
+    constants += shared
     order = {family: number for number, family in enumerate(declared_constants())}
     return sorted(constants, key=lambda one: (order[one.family], one.generation, one.precision, one.software))
 
 
-def fitted_groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelFit]:
+def fitted_groups(found: Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()) -> dict[Key, KernelFit]:
     """Fit every group of measurements that is large enough.
 
     Parameters
@@ -121,6 +125,8 @@ def fitted_groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelFit]
         As :func:`xlperf.calibrate.kernel_measurements.measurements` sorts them.
     catalog : Catalog
         Accelerators and networks.
+    shared : sequence of FittedConstant
+        Constants of products that all generations share: what a group does not fit.
     """
     groups = _groups(found, catalog)
     fits: dict[Key, KernelFit] = {}
@@ -128,7 +134,7 @@ def fitted_groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelFit]
         if key[0] == "attention_backward":
             found_fits = _fit_backward(key, groups[key], fits)
         else:
-            names, base = _choice(key, groups[key], fits)
+            names, base = _choice(key, groups[key], fits, shared)
             found_fits = [_fit(key, groups[key], names, base)]
         fits.update((fit.key, fit) for fit in found_fits)
     return fits
@@ -165,10 +171,17 @@ def _fit_order(key: Key) -> tuple[object, ...]:
     return (rank, generation != "hopper", family, generation, precision, software)
 
 
-def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Constants that a group fits, and those that it takes from elsewhere."""
+def _choice(
+    key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit], shared: Sequence[FittedConstant]
+) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Constants that a group fits, and those that it takes from elsewhere, as the calibration sheet is looked up."""
     family, generation, precision, software = key
     base = {name: inside_value(family, name, one.default) for name, one in declared_constants()[family].items()}
+    for wider in (ANY, "fp8" if precision == FP8_BLOCK else precision, precision):
+        mine = [one for one in shared if (one.family, one.precision, one.software) == (family, wider, ANY)]
+        base |= {one.constant: one.value for one in mine}
+    if precision == FP8_BLOCK and (family, generation, "fp8", ANY) in fits:
+        base |= fits[family, generation, "fp8", ANY].values
     if software != ANY and (family, generation, precision, ANY) in fits:
         base |= fits[family, generation, precision, ANY].constants
     powers = np.unique(rows.machine.device.thermal_design_power)
@@ -204,12 +217,21 @@ def _choice(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> tuple[
     return (*_INNER, *(("in_network_efficiency",) if adds_up else ())), base
 
 
-def row_weights(rows: KernelRows) -> Array:
-    """Less for short kernels, and less for each row of a source that has many."""
+def fitted_weights(rows: KernelRows, fewest: int = 0) -> Array:
+    """Less for short kernels, and less for each row of a source that has many; 0 for rows that are held back.
+
+    Parameters
+    ----------
+    rows : KernelRows
+        Measurements of one family.
+    fewest : int, default 0
+        None of so few rows is held back.
+    """
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())
     share = np.array([(count[source] / most) ** -0.25 for source in rows.source_id])
-    return share * np.where(rows.time > LONG * factor("us"), 1.0, _SHORT_WEIGHT)
+    weights = share * np.where(rows.time > LONG * factor("us"), 1.0, _SHORT_WEIGHT)
+    return np.where(rows.held_back & (len(rows) > fewest), 0.0, weights)
 
 
 def _columns(values: Mapping[str, float]) -> dict[str, Array]:
@@ -243,7 +265,7 @@ def _solved(
     """
     declared = declared_constants()[family]
     start = {name: base[name] or (abs(declared[name].default) or declared[name].high / 10.0) * _START for name in names}
-    if family == "gemm" and "energy_per_flop" in names:
+    if "energy_per_flop" in names:
         start["energy_per_flop"] = _drawn(rows)
     parameters = [
         Parameter(
@@ -261,15 +283,19 @@ def _solved(
         time = time_of({name: trials[None, :, at] for at, name in enumerate(names)})
         return np.log(time / rows.time[:, None]).T
 
-    weights = np.where(rows.held_back, 0.0, row_weights(rows))
-    found = solve(Problem(residuals, weights, step=_STEP), parameters, _starts(names, np.array(list(start.values()))))
+    found = solve(
+        Problem(residuals, fitted_weights(rows), step=_STEP),
+        parameters,
+        _starts(names, np.array(list(start.values()))),
+    )
     return {name: rounded(value) for name, value in zip(names, found.values.tolist(), strict=True)}
 
 
 def _drawn(rows: KernelRows) -> float:
-    """Energy of an operation with which long products reach a usual share of the peak. [J/FLOP]"""
+    """Energy of an operation with which the clock of long products falls to a usual share of the peak. [J/FLOP]"""
     device = rows.machine.device
-    return float(np.median(device.thermal_design_power / device.peak_flop_rate)) * (1.0 / _USUAL_RATE - 1.0)
+    at_peak = device.arithmetic_power / (device.peak_flop_rate * device.energy_ratio)
+    return float(np.median(at_peak)) / _USUAL_RATE**3
 
 
 def _starts(names: Sequence[str], start: Array) -> list[Array]:
@@ -352,8 +378,10 @@ def _pair_rate(fit: KernelFit, products: float) -> float:
     device = fit.rows.machine.device
     peak, vector = device.peak_flop_rate[0, 0], device.vector_flop_rate[0, 0]
     flop = 2.0 * products * 128.0
-    limited = fit.constants["energy_per_flop"] / device.thermal_design_power[0, 0]
-    time = flop / (fit.constants["compute_efficiency"] * peak) + flop * limited + fit.constants["softmax_flop"] / vector
+    energy = fit.constants["energy_per_flop"] * device.energy_ratio[0, 0] * flop
+    burst = flop / (fit.constants["compute_efficiency"] * peak)
+    limited = clock_limited_time(burst, energy, device.arithmetic_power[0, 0])
+    time = limited + fit.constants["softmax_flop"] / vector
     return float(flop / (time * peak))
 
 
@@ -423,14 +451,16 @@ def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: 
         rate = float(str(row.get("tflops") or "nan")) * factor("TFLOP/s")
         if generation not in known and math.isfinite(rate / peak):
             best.setdefault((generation, dtype), []).append(rate / peak)
-    return [
-        FittedConstant(
+    found: list[FittedConstant] = []
+    for (generation, dtype), shares in sorted(best.items()):
+        highest = declared_constants()["gemm"]["compute_efficiency"].high
+        reached = FittedConstant(
             "gemm",
             generation,
             dtype,
             ANY,
             "compute_efficiency",
-            rounded(min(float(np.median(shares)), declared_constants()["gemm"]["compute_efficiency"].high)),
+            rounded(min(float(np.median(shares)), highest)),
             "ml_engineering_mamf",
             len(shares),
             math.nan,
@@ -439,35 +469,24 @@ def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: 
             kind="estimate",
             notes="best rate found over shapes, over the peak; median of the accelerators of the generation",
         )
-        for (generation, dtype), shares in sorted(best.items())
-    ]
+        said = "in the rate, which was measured under the power limit"
+        none = replace(reached, constant="energy_per_flop", value=0.0, kind="assumption", notes=said)
+        found += [reached, none]
+    return found
 
 
 def _fall_backs(constants: Sequence[FittedConstant], fits: Mapping[Key, KernelFit], date: str) -> list[FittedConstant]:
     """What holds for generations that nothing was measured on: the constants of one that was, all together."""
     groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
     for one in constants:
-        if one.software == ANY and one.generation in _REFERENCES and one.precision != FP8_BLOCK:
+        if one.software == ANY and one.generation in _REFERENCES and one.family != "gemm":
             precision = ANY if one.precision in ("bf16", ANY) else one.precision
             groups.setdefault((one.family, precision), {}).setdefault(one.generation, []).append(one)
     found = []
-    for (family, precision), known in groups.items():
+    for (_, precision), known in groups.items():
         reference = next(generation for generation in _REFERENCES if generation in known)
         for one in known[reference]:
-            if family == "gemm" and one.constant in ("energy_per_flop", "boost_time", "wave_time"):
-                continue  # a group that does not fit these holds them at their defaults
-            value = one.value
-            if family == "gemm" and one.constant == "compute_efficiency":
-                value = rounded(_sustained(fits["gemm", reference, one.precision, ANY]))
-            fallback = replace(one, generation=ANY, precision=precision, value=value, fit_set="", num_rows=0)
+            fallback = replace(one, generation=ANY, precision=precision, fit_set="", num_rows=0)
             note = f"as {reference}, for generations without measurements of their own"
             found.append(replace(fallback, error=math.nan, kind="assumption", date=date, notes=note))
     return found
-
-
-def _sustained(fit: KernelFit) -> float:
-    """Efficiency of a product of one millisecond under the power limit."""
-    device, values, length = fit.rows.machine.device, fit.constants, factor("ms")
-    efficiency = values["compute_efficiency"]
-    limit = 1.0 + values["energy_per_flop"] * float(np.median(device.peak_flop_rate / device.thermal_design_power))
-    return efficiency / float(sustained_time(length, efficiency * limit * length, values["boost_time"]) / length)

@@ -16,9 +16,9 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fit_kernels import backward_constants, row_weights
+from xlperf.calibrate.fit_kernels import backward_constants, best_products, fitted_weights
 from xlperf.calibrate.fitted_constants import FittedConstant, rounded
-from xlperf.calibrate.fitter import Parameter, Problem, Solution, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, Solution, solve
 from xlperf.calibrate.kernel_measurements import (
     KernelRows,
     Row,
@@ -35,9 +35,10 @@ SOURCE = "rows of the sheet kernels in validation.xlsx, pooled"
 _OF_LINES = 0.3
 """Pull of a line towards any machine, over that of a generation towards its line. [-]"""
 _LONG = 200.0
+_HALF = "pulled half the way to what long products reach on machines that were measured"
 _STEP = 1e-6
 _SHARES = ("compute_efficiency", "memory_efficiency", "bandwidth_efficiency")
-_STARTS = (1.0, 10.0, 100.0)
+_VARIED = {"energy_per_flop": (1.0, 0.3, 0.05), "launch_time": (1.0, 10.0, 100.0)}
 _LAUNCH_SHARE = 0.25
 _LARGE = 16.0
 _FEW = 20
@@ -84,31 +85,23 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
         In a fixed order; the same rows give the same constants.
     """
     found: list[FittedConstant] = []
-    products = []
     for group in _groups(rows, catalog):
         parameters, base = _parameters(group, catalog.calibration)
-        first = np.array([one.first for one in parameters])
-        starting = np.array([one.constant == "launch_time" for one in parameters])
-        starts = [np.where(starting, first * share, first) for share in _STARTS]
-        solution = solve(_problem(group, parameters, base), parameters, starts if starting.any() else [])
-        own = _sheet_rows(group, parameters, solution, date)
+        solution = solve(_problem(group, parameters, base), parameters, _starts(parameters))
+        own = _sheet_rows(group, parameters, solution, date) + _not_limited(group, date)
         found += own
         if group.family == "attention":
             found += _backward(group, own, base, date)
-        if (group.family, group.precision) == ("gemm", "bf16"):
-            products.append(group)
-    others = set(machine_lines(catalog).values()) - {one.line for one in products} - _with_best_rates(rows, catalog)
-    found += _products_of_others(products, catalog.calibration, others, date)
-    return found + _as_all_reduce(found)
+    return found + _products_of_others(rows, catalog, found, date) + _as_all_reduce(found)
 
 
-def _with_best_rates(rows: Sequence[Row], catalog: Catalog) -> set[str]:
-    """Lines of machines of which the best rate of products is known."""
-    table, lines = catalog.tables["accelerators"], machine_lines(catalog)
-    names = [str(name).casefold() for name in table.text("accelerator").tolist()]
-    kinds = dict(zip(names, table.text("generation").tolist(), strict=True))
-    found = {str(row.get("gpu") or "").casefold() for row in rows if row.get("kind") == "gemm_max"}
-    return {lines[kind] for kind in (str(kinds.get(name, "")).casefold() for name in found) if kind in lines}
+def _starts(parameters: Sequence[Parameter]) -> list[Array]:
+    """Points that a search starts from: slow starts of messages, products that the power hardly limits."""
+    first = np.array([one.first for one in parameters])
+    names = [one.constant for one in parameters]
+    chosen, shares = next(((name, shares) for name, shares in _VARIED.items() if name in names), ("", (1.0,)))
+    varied = np.array([name == chosen for name in names])
+    return [np.where(varied, first * share, first) for share in shares]
 
 
 def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
@@ -143,8 +136,8 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
         if (row["family"], row["precision"]) != (group.family, group.precision):
             continue
         name = row["constant"]
-        if row["base"]:
-            base[name] = float(row["base"])
+        if row["base"] or group.line not in (row["lines"] or group.line).split():
+            base[name] = float(row["base"] or 0.0)
             continue
         declared, pull = declared_constants()[group.family][name], float(row["pull"])
         general = Parameter(
@@ -175,8 +168,7 @@ def _problem(group: _Group, parameters: Sequence[Parameter], base: Mapping[str, 
     def residuals(trials: Array) -> Array:
         return np.array([np.log(_times(group, parameters, users, values, base) / rows.time) for values in trials])
 
-    weights = np.where(rows.held_back & (len(rows) > _FEW), 0.0, row_weights(rows))
-    return Problem(residuals, weights, users, step=_STEP)
+    return Problem(residuals, fitted_weights(rows, _FEW), users, step=_STEP)
 
 
 def _times(
@@ -218,36 +210,73 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
     return found
 
 
-def _products_of_others(
-    groups: Sequence[_Group], calibration: Calibration, lines: set[str], date: str
-) -> list[FittedConstant]:
-    """Efficiency of products on lines that nobody measured: mean of what any machine and the measured lines reach."""
-    key = (np.array([part], dtype=object) for part in (ANY, "bf16", ANY))
-    reached = [float(calibration.constants("gemm", *key)[0]["compute_efficiency"][0, 0])]
-    for group in groups:
-        given, time = group.rows.arguments, group.rows.time
-        flop = 2.0 * given["batch"] * given["m"] * given["n"] * given["k"]
-        share = flop / (time * group.rows.machine.device.peak_flop_rate[:, 0])
-        long = time > _LONG * factor("us")
-        reached += [float(np.median(share[long]))] if long.any() else []
+def _not_limited(group: _Group, date: str) -> list[FittedConstant]:
+    """Products of lines whose power limit is not known: what they reach is in their rate."""
     return [
         FittedConstant(
-            "gemm",
-            line,
-            "bf16",
+            group.family,
+            group.line,
+            group.precision,
             ANY,
-            "compute_efficiency",
-            rounded(math.exp(float(np.mean(np.log(reached))))),
+            row["constant"],
+            0.0,
             "",
             0,
             math.nan,
             date,
             SOURCE,
             kind="assumption",
-            notes="not measured: mean of any machine and of the lines that were",
+            notes="power limits are estimates: in the rate, which was measured under them",
         )
-        for line in sorted(lines)
+        for row in package_rows("machine_kernels.csv")
+        if (row["family"], row["precision"]) == (group.family, group.precision)
+        and row["lines"]
+        and group.line not in row["lines"].split()
     ]
+
+
+def _products_of_others(
+    rows: Sequence[Row], catalog: Catalog, found: Sequence[FittedConstant], date: str
+) -> list[FittedConstant]:
+    """Share of the peak that products reach where no sweep was measured.
+
+    That is the best rate found, half the way to what long products reach on machines that were measured; where there
+    is none either, what they reach on those.
+    """
+    lines, shares = machine_lines(catalog), _reached(rows, catalog)
+    known = {(one.precision, one.generation) for one in found if one.family == "gemm"}
+    usual = {
+        precision: math.exp(float(np.mean(np.log([share for (_, of), share in shares.items() if of == precision]))))
+        for precision in {of for _, of in shares}
+    }
+    best = [
+        replace(one, value=rounded(math.sqrt(one.value * usual[one.precision])), notes=f"{one.notes}; {_HALF}")
+        if one.constant == "compute_efficiency"
+        else one
+        for one in best_products(rows, catalog, set(), date)
+        if one.precision in usual and one.generation in lines and (one.precision, lines[one.generation]) not in known
+    ]
+    others = set(lines.values()) - {of for _, of in known} - {lines[one.generation] for one in best}
+    mean = FittedConstant(
+        "gemm", "", "bf16", ANY, "compute_efficiency", rounded(usual["bf16"]), "", 0, math.nan, date, SOURCE,
+        kind="assumption", notes="not measured: mean of the machines that were",
+    )  # fmt: skip
+    none = replace(mean, constant="energy_per_flop", value=0.0, notes="in the rate, which was measured under the limit")
+    return [*best, *(replace(one, generation=line) for line in sorted(others) for one in (mean, none))]
+
+
+def _reached(rows: Sequence[Row], catalog: Catalog) -> dict[tuple[str, str], float]:
+    """Median share of the peak of long products, by generation of NVIDIA machines or line of others and precision."""
+    lines, products = machine_lines(catalog), measurements(rows, catalog).families["gemm"]
+    given, device = products.arguments, products.machine.device
+    flop = 2.0 * given["batch"] * given["m"] * given["n"] * given["k"]
+    share = flop / (products.time * device.peak_flop_rate[:, 0])
+    long = products.time > _LONG * factor("us")
+    groups: dict[tuple[str, str], list[float]] = {}
+    for at in np.flatnonzero(long).tolist():
+        kind = products.generation[at]
+        groups.setdefault((lines.get(kind, kind), products.precision[at]), []).append(float(share[at]))
+    return {group: float(np.median(values)) for group, values in groups.items() if len(values) >= FEWEST_ROWS}
 
 
 def _backward(

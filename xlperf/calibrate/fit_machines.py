@@ -268,10 +268,19 @@ def _sheet_rows(
                 rounded(float(np.median(np.abs(np.expm1(solution.residuals[own]))))),
                 date,
                 SOURCE,
-                notes=f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}",
+                notes=_said(one, float(solution.values[at])),
             )
         )
     return found
+
+
+def _said(one: Parameter, value: float) -> str:
+    """What a constant is pooled towards, and what a bound means where it is reached."""
+    words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
+    low, high = one.bounds
+    if value <= low or value >= high:
+        words += "; at its bound: " + ("nothing beyond the kernels shows" if value <= low else "all of it")
+    return words
 
 
 def _of_other_lines(found: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:

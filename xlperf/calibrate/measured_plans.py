@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xlperf.calibrate.comparison import STEP_TIME, Record
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.csv_parquet import STANDARD, read_csv
+from xlperf.catalog.csv_files import STANDARD, read_csv
 from xlperf.catalog.read import read_plan_tables
 from xlperf.catalog.schema import MEASURED, results_of, split_header, unit_of
 from xlperf.catalog.table import Table

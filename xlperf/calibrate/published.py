@@ -22,7 +22,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, is_blank, number_of, shown
-from xlperf.catalog.csv_parquet import read_csv
+from xlperf.catalog.csv_files import read_csv
 from xlperf.catalog.table import Place, Table, column_letters
 from xlperf.catalog.xlsx import Workbook
 

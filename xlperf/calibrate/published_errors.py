@@ -29,6 +29,7 @@ from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import ANY, Calibration, precision_key
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.trust import model_traits
 from xlperf.equations.serving.results import band_of_mode, full_cache
 
 NEVER_FITTED = "papers"
@@ -39,8 +40,6 @@ NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 NEVER_FITTED_ATTENTION = ("hybrid",)
 """Attention whose models are predicted and never fitted: the scans of linear layers have one set of constants for all
 accelerators, and what they miss is not to be found in the constants of engines."""
-_SHAPE = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_experts")
-"""Columns of models whose layers have the same shape where all are equal."""
 QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
 WEIGHT_OF_FIRST = 0.5
 """Weight of a time to the first token beside a time per token. [-]"""
@@ -249,8 +248,8 @@ def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarra
 def _shapes(plans: PublishedPlans) -> np.ndarray:
     """Shape of the layers of the model of each plan, as a name."""
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
-    columns = np.stack([plans.catalog.tables["models"].number(name)[models] for name in _SHAPE], axis=-1)
-    return np.array(["/".join(f"{value:g}" for value in row) for row in columns.tolist()], dtype=object)
+    shapes, _ = model_traits(plans.catalog)
+    return np.array([shapes[row] for row in models.tolist()], dtype=object)
 
 
 def _bands(plans: PublishedPlans, results: Table) -> list[str]:

@@ -334,10 +334,10 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
     batch, requests = number["batch"], number["concurrency"]
     plan["mode"] = "static"
     if "disagg" in mode:
+        workers = _pools(plan, text["notes"])
         if math.isnan(requests):
-            raise Refusal("the concurrency is not stated")
+            requests = _in_flight(plan, batch, workers, said)
         plan["mode"], plan["concurrency"] = "disaggregated", requests
-        _pools(plan, text["notes"])
     elif text["group"] == "max-throughput" and math.isnan(batch):
         shape = {**text, "notes": f"{text['notes']}; {number['isl']:g}x{number['osl']:g}"}
         offered, why = engine_default(str(plan["software"]), shape, "run_requests")
@@ -348,12 +348,12 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
         said.append("batch not stated: the largest that the cache takes")
     elif text["group"] == "static" and not math.isnan(batch):
         plan["batch_size"] = batch
-    elif mode.startswith("serving"):
+    elif mode.startswith("serving") or "agg" in mode:
+        if math.isnan(requests):
+            requests = _in_flight(plan, batch, 1.0, said)
         if requests == 1.0:
             plan["batch_size"] = 1.0
             said.append("one request in flight: a static batch of 1")
-        elif math.isnan(requests):
-            raise Refusal("the concurrency is not stated")
         else:
             plan["mode"], plan["concurrency"] = "continuous", requests
     elif math.isnan(batch):
@@ -362,8 +362,19 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
         plan["batch_size"] = batch
 
 
-def _pools(plan: dict[str, object], notes: str) -> None:
-    """Degrees of both pools, which the notes of a disaggregated row state.
+def _in_flight(plan: dict[str, object], batch: float, workers: float, said: list[str]) -> float:
+    """Requests in flight of a row that prints the batch of each copy of the attention layers."""
+    if math.isnan(batch):
+        raise Refusal("neither the concurrency nor the batch is stated")
+    copies = plan["data_parallel_attention"]
+    assert isinstance(copies, float)
+    requests = batch * copies * workers
+    said.append(f"concurrency not stated: {requests:g}, a batch of {batch:g} in each copy of the attention layers")
+    return requests
+
+
+def _pools(plan: dict[str, object], notes: str) -> float:
+    """Degrees of both pools, which the notes of a disaggregated row state, and the workers that decode.
 
     Raises
     ------
@@ -388,6 +399,7 @@ def _pools(plan: dict[str, object], notes: str) -> None:
         sizes[pool] = values["num_workers"] * ranks * stages
     plan["prefill_accelerators"] = sizes["prefill"]
     plan["num_accelerators"] = sizes["prefill"] + sizes["decode"]
+    return pools["decode"]["num_workers"]
 
 
 def prefill_utilization(plans: PublishedPlans) -> Array:

@@ -20,7 +20,7 @@ from xlperf.calibrate.measured_plans import has_measured_plans, records_of_plans
 from xlperf.calibrate.published import Published, read_published, sheet_rows
 from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.csv_parquet import harmless
+from xlperf.catalog.csv_files import harmless
 from xlperf.catalog.read import read_plans
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.model import parameter_count

@@ -24,7 +24,14 @@ _KEYS = {
     "num_attention_heads": ("num_attention_heads", "n_head", "n_heads"),
     "num_query_groups": ("num_key_value_heads", "num_kv_heads", "kv_n_heads"),
     "head_size": ("head_dim", "attention_head_dim"),
-    "ffn_hidden_size": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+    "ffn_hidden_size": (
+        "intermediate_size_mlp",
+        "dense_intermediate_size",
+        "intermediate_size",
+        "n_inner",
+        "ffn_dim",
+        "ffn_hidden_size",
+    ),
     "vocab_size": ("padded_vocab_size", "vocab_size"),
     "max_sequence_length": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
     "num_experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
@@ -47,6 +54,13 @@ _LINEAR = {
     "linear_value_head_size": ("linear_value_head_dim", "mamba_head_dim"),
     "linear_convolution_size": ("linear_conv_kernel_dim", "conv_kernel"),
 }
+_INDEX = {
+    "index_num_heads": ("index_n_heads", "sparse_num_index_heads"),
+    "index_head_size": ("index_head_dim", "sparse_index_dim"),
+    "index_top_k": ("index_topk",),
+}
+_SPARSE_KINDS = ("selected", "compressed")
+_OUTPUT = {"output_lora_rank": "o_lora_rank", "output_groups": "o_groups", "residual_streams": "hc_mult"}
 _FULL = ("full_attention", "attention", "global_attention")
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 Row = dict[str, object]
@@ -113,16 +127,19 @@ def model_row(config: Mapping[str, Any], name: str, source: str) -> ModelRow:
     _experts(row, found, family)
     if family["attention_type"] != "MLA" and "kv_lora_rank" in row and not family["attention_type"]:
         row["attention_type"] = "MLA"
-    latent = row["attention_type"] == "MLA"
+    latent = row["attention_type"] == "MLA" or (row["attention_type"] == "sparse" and "kv_lora_rank" in row)
     for column in (*(() if latent or row["attention_type"] == "sparse" else _LATENT),):
         row.pop(column, None)
     if latent:
         row.pop("head_size", None)
     _words(row, found, family)
-    _layers(row, found)
-    if family["attention_type"] in ("sparse", "linear", "hybrid"):
+    if family["attention_type"] == "sparse":
+        _sparse(row, found, family["remark"])
+    else:
+        _layers(row, found)
+    if family["attention_type"] in ("linear", "hybrid"):
         found.refused.append(family["remark"])
-    elif family["remark"]:
+    elif family["remark"] and family["attention_type"] != "sparse":
         left_out.append(family["remark"])
     if not row["attention_type"]:
         heads, groups = row.get("num_attention_heads"), row.get("num_query_groups")
@@ -282,6 +299,36 @@ def _layers(row: Row, found: _Found) -> None:
     elif sliding or chunked:
         word = "chunked" if chunked else "sliding"
         row["attention_pattern"] = f"{_ratio(sliding or chunked, full)} full".replace(" :", f" {word} {window} :", 1)
+
+
+def _sparse(row: Row, found: _Found, remark: str) -> None:
+    """Index of sparse attention, and which layers select entries or see compressed ones."""
+    config, layers = found.config, int(str(row.get("num_layers") or 0))
+    blocks = config.get("sparse_attention_config") or {}
+    inner = _Found({**config, **blocks})
+    row |= {column: inner.number(*keys) or None for column, keys in _INDEX.items()}
+    block = inner.number("sparse_block_size")
+    if block:  # blocks of tokens are selected, keys of the index are in 16 bits
+        row |= {"index_top_k": block * inner.number("sparse_topk_blocks"), "index_block_size": block}
+        row["index_key_size"] = 2
+    ratios, mixed = config.get("compress_ratios"), inner.first(("sparse_attention_freq",))
+    types = config.get("indexer_types")
+    if isinstance(types, list):
+        row["num_index_layers"] = types.count("full")
+    if isinstance(ratios, list):
+        counted = [ratios[:layers].count(ratio) for ratio in sorted(set(ratios[:layers]))]
+        kinds = dict(zip(sorted(set(ratios[:layers])), counted, strict=True))
+        near, *far = (kinds.pop(0, 0), *sorted(kinds))
+        words = [f"{near} sliding"] if near else []
+        words += [f"{kinds[ratio]} {word} {ratio}" for word, ratio in zip(_SPARSE_KINDS, far, strict=False)]
+        row |= {"attention_pattern": " : ".join(words), "sliding_window": found.number("sliding_window") or None}
+        if len(far) > len(_SPARSE_KINDS):
+            found.refused.append(f"caches compressed by {', '.join(map(str, far))}")
+    elif isinstance(mixed, list) and not all(mixed):
+        row["attention_pattern"] = f"{mixed.count(0)} full : {len(mixed) - mixed.count(0)} selected"
+    row |= {column: found.number(key) or None for column, key in _OUTPUT.items()}
+    if not (row.get("index_num_heads") and row.get("index_head_size") and row.get("index_top_k")):
+        found.refused.append(remark)
 
 
 def _ratio(near: int, far: int) -> str:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
-from xlperf.catalog.csv_parquet import STANDARD, parquet_place, read_csv, read_parquet
-from xlperf.catalog.parse import parse_coded, parse_rows
+from xlperf.catalog.csv_blocks import csv_blocks
+from xlperf.catalog.csv_files import STANDARD, read_csv
+from xlperf.catalog.parquet_files import parquet_blocks, parquet_place, read_parquet
+from xlperf.catalog.parse import Coded, parse_coded, parse_rows
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, PLAN_TABLES, results_of, split_header, table_schema
-from xlperf.catalog.table import SheetCells, Table, column_letters
+from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
 from xlperf.catalog.xlsx import Cells, ListObject, Workbook
 
 MOST_ROWS = 200_000
 """Rows that are read of one sheet. [-]"""
 _TABLE_FILES = (".csv", ".tsv", ".parquet")
+_TEXT_FILES = (".csv", ".txt", ".tsv")
 _FOR_READERS = frozenset({"start", "tco", "checks", "functions", "study", "serve", "train", "build a chip"})
 """Sheets that xlperf writes and does not read."""
 
@@ -319,7 +323,7 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     InputError
         With every fault found.
     """
-    if _is_workbook(path):
+    if is_workbook(path):
         tables, faults = read_plan_tables(path, sheet, kind)
     else:
         table, faults = _read_rows(path, sheet, lambda _, header: kind or plan_kind(header), "plans")
@@ -329,6 +333,67 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
     if not filled:
         raise InputError(Fault(_name(path), "has no plans; fill at least one row"))
     return filled
+
+
+class PlanRows(NamedTuple):
+    """Rows of plans as a file has them, not yet checked.
+
+    Attributes
+    ----------
+    kind : str
+        ``training`` or ``inference``.
+    header : sequence
+        Headers of all columns.
+    columns : list of (codes, distinct)
+        As readers of CSV and Parquet have them.
+    locate : callable
+        Where a cell stands.
+    """
+
+    kind: str
+    header: Sequence[object]
+    columns: list[Coded]
+    locate: Locate
+
+    def table(self) -> tuple[Table, list[Fault]]:
+        """The rows as a table, with every fault."""
+        return parse_coded(self.kind, self.header, self.columns, self.locate)
+
+
+def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
+    """The plans of a CSV or Parquet file, or of CSV on standard input, in blocks, in the memory of one of them.
+
+    Parameters
+    ----------
+    path : path-like
+        ``.csv``, ``.parquet``, or ``-`` for standard input.
+    rows : int
+        Rows of a block, as far as lines are of one length. [-]
+
+    Yields
+    ------
+    PlanRows
+        One at least.
+
+    Raises
+    ------
+    InputError
+        Where the file cannot be read; faults of its cells come with the tables.
+    """
+    name, ending = _name(path), Path(path).suffix.casefold()
+
+    def wanted(header: Sequence[object]) -> set[int]:
+        return _wanted(plan_kind(header), header)
+
+    if ending == ".parquet":
+        for block in parquet_blocks(Path(path), wanted, rows):
+            place = partial(parquet_place, name, block.header, block.first)
+            yield PlanRows(plan_kind(block.header), block.header, block.columns, place)
+        return
+    if str(path) != STANDARD and ending not in _TEXT_FILES:
+        _read_rows(path, None, lambda _, header: plan_kind(header), "plans")  # says what is wrong
+    for found in csv_blocks(path, wanted, rows):
+        yield PlanRows(plan_kind(found.header), *found)
 
 
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
@@ -355,7 +420,7 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: 
     InputError
         With every fault found.
     """
-    if not _is_workbook(path):
+    if not is_workbook(path):
         table, faults = _read_rows(path, sheet, partial(_design_kind, kinds=kinds), "designs")
     elif sheet in PLAN_TABLES:
         return read_plans(path, sheet, sheet)[0]
@@ -377,7 +442,8 @@ def _name(path: str | os.PathLike[str]) -> str:
     return "standard input" if str(path) == STANDARD else Path(path).name
 
 
-def _is_workbook(path: str | os.PathLike[str]) -> bool:
+def is_workbook(path: str | os.PathLike[str]) -> bool:
+    """Whether plans stand in a workbook rather than in a CSV or Parquet file."""
     return str(path) != STANDARD and Path(path).suffix.casefold() in (".xlsx", ".xlsm")
 
 
@@ -388,12 +454,12 @@ def _read_rows(
     name, ending = _name(path), Path(path).suffix.casefold()
     if sheet is not None:
         raise InputError(Fault(name, "has no sheets; leave the sheet out"))
-    if str(path) == STANDARD or ending in (".csv", ".txt", ".tsv"):
+    if str(path) == STANDARD or ending in _TEXT_FILES:
         header, columns, locate = read_csv(path)
         return parse_coded(kind_of(name, header), header, columns, locate)
     if ending == ".parquet":
         names, coded = read_parquet(Path(path), lambda header: _wanted(kind_of(name, header), header))
-        return parse_coded(kind_of(name, names), names, coded, partial(parquet_place, name, names))
+        return parse_coded(kind_of(name, names), names, coded, partial(parquet_place, name, names, 0))
     if Path(path).is_dir():
         raise InputError(Fault(str(path), f"is a folder; a file of {meant} is meant"))
     if not Path(path).exists():

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
-from xlperf.cli.output import STANDARD, Part, joined_parquet, parts, progress, say, standard_output, write_block
+from xlperf.cli.output import STANDARD, parts, progress, say, standard_output
+from xlperf.cli.table_files import Part, parquet_rows, write_parquet, written_block
+from xlperf.cli.workers import worked
 
 if TYPE_CHECKING:
     from xlperf.explore.sweep import Sweep
 
-SERIAL_BLOCKS = 3
-"""Blocks that one process computes before others have started. [-]"""
-_AHEAD = 2
 _MANIFEST = "sweep.json"
-_worker: dict[str, Blocks] = {}
 
 
 class Blocks(NamedTuple):
@@ -52,9 +44,7 @@ class Blocks(NamedTuple):
         plans, results, varied = self.sweep.block(number)
         block: list[Part] = [*parts(plans), *varied, *parts(results)]
         kept = [part for part in block if not self.columns or part[0].name in self.columns]
-        stream = io.BytesIO()
-        write_block(stream, kept, self.suffix)
-        return stream.getvalue()
+        return written_block(kept, self.suffix)
 
     @property
     def manifest(self) -> str:
@@ -63,59 +53,7 @@ class Blocks(NamedTuple):
         return json.dumps(stated)
 
 
-def all_processes() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _start(blocks: Blocks) -> None:
-    """Prepare a worker process: it ends when the process that asked for it is killed."""
-    _worker["blocks"] = blocks
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _written(number: int) -> bytes:
-    return _worker["blocks"].written(number)
-
-
-def computed(blocks: Blocks, numbers: Sequence[int], processes: int) -> Iterator[tuple[int, bytes]]:
-    """Blocks as files, in the order asked for, by several processes where there are enough of them."""
-    if processes == 1 or len(numbers) <= SERIAL_BLOCKS:
-        for number in numbers:
-            yield number, blocks.written(number)
-        return
-    context = get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(numbers)), context, _start, (blocks,)) as pool:
-        try:
-            yield from _in_order(pool, numbers, processes * _AHEAD)
-        except BrokenProcessPool:
-            problem = "ended before its block was done (too little memory?): run again with fewer --processes"
-            raise InputError(Fault("a process of the sweep", problem)) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _in_order(pool: Executor, numbers: Sequence[int], ahead: int) -> Iterator[tuple[int, bytes]]:
-    """Results in the order of their numbers, a bounded count of them under way."""
-    waiting: deque[tuple[int, Any]] = deque()
-    for number in numbers:
-        waiting.append((number, pool.submit(_written, number)))
-        if len(waiting) > ahead:
-            done, future = waiting.popleft()
-            yield done, future.result()
-    while waiting:
-        done, future = waiting.popleft()
-        yield done, future.result()
-
-
-def write_sweep(output: str, blocks: Blocks, processes: int) -> None:
+def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | None = None) -> None:
     """Compute a sweep block by block and write it, in the memory of a few blocks.
 
     Blocks are kept in a folder beside the output until all are done; a command that was killed goes on from there
@@ -128,12 +66,14 @@ def write_sweep(output: str, blocks: Blocks, processes: int) -> None:
     blocks : Blocks
         What is computed and kept.
     processes : int
-        Processes that compute.
+        Processes that compute. [-]
+    scheduler : str, optional
+        Address of a Dask scheduler whose workers compute instead.
     """
     count, number = len(blocks.sweep), blocks.sweep.num_blocks
     if output == STANDARD:
         with _rows_done(blocks, count) as advance:
-            for place, content in computed(blocks, range(number), processes):
+            for place, content in enumerate(worked(blocks.written, range(number), processes, scheduler)):
                 _copy_csv(standard_output().write, content, place == 0)
                 advance(place)
         return
@@ -145,13 +85,13 @@ def write_sweep(output: str, blocks: Blocks, processes: int) -> None:
         say(f"{output}: {number - len(todo):,} of {number:,} blocks are there from before", err=True)
     left = sum(_size(blocks, place) for place in todo)
     with _rows_done(blocks, left) as advance:
-        for place, content in computed(blocks, todo, processes):
+        for place, content in zip(todo, worked(blocks.written, todo, processes, scheduler), strict=True):
             with replaced(files[place]) as temporary:
                 temporary.write_bytes(content)
             advance(place)
     with replaced(output) as temporary:
         if blocks.suffix == ".parquet":
-            joined_parquet(temporary, files)
+            write_parquet(temporary, parquet_rows(files))
         else:
             with temporary.open("w", encoding="utf-8", newline="") as stream:
                 for place, file in enumerate(files):

@@ -108,6 +108,37 @@ _most_accelerators = click.option(
 )
 
 
+_processes = click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    help="Processes that compute what is long, this one among them. Default: one for each core.",
+)
+_scheduler = click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Dask scheduler whose workers compute instead, as tcp://10.0.0.1:8786 (pip install 'xlperf[cluster]').",
+)
+
+
+class Machines(NamedTuple):
+    """Who computes: processes of this machine, or the workers of a Dask scheduler."""
+
+    processes: int | None
+    scheduler: str | None
+
+
+def machines_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--processes`` and ``--scheduler``, as its argument ``machines``."""
+
+    @wraps(command)
+    def called(processes: int | None, scheduler: str | None, **given: Any) -> Any:
+        if processes is not None and scheduler is not None:
+            raise click.UsageError("give --processes or --scheduler, not both")
+        return command(machines=Machines(processes, scheduler), **given)
+
+    return _processes(_scheduler(called))
+
+
 def bounds_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command ``--most`` and ``--most-accelerators``, as its argument ``bounds``."""
 

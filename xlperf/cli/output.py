@@ -1,13 +1,10 @@
-"""What commands put out: messages, progress, tables for a terminal, CSV, Parquet and workbooks.
+"""What commands put out: messages, progress, tables for a terminal, in files and in workbooks.
 
-Headers carry the unit as those of sheets do, ``memory bandwidth (TB/s)``, and values are in it. Numbers keep every bit
-(shortest decimal that reads back the same). Blocks are written as they come, so that a table of any length
-needs the memory of one block.
+Blocks are written as they come, so that a table of any length needs the memory of one block.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import sys
@@ -23,18 +20,14 @@ from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from xlperf.catalog.schema import Column
     from xlperf.catalog.table import Table
+    from xlperf.cli.table_files import Part
 
 STANDARD = "-"
 DIGITS = 4
 FITTED_ROWS = 2_000  # decimals of more rows follow from the unit alone
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
-_FLAGS = {"flag": {0.0: "no", 1.0: "yes"}, "result-flag": {0.0: "FALSE", 1.0: "TRUE"}}
-
-Part = tuple["Column", "np.ndarray"]
 
 
 def say(*lines: str, err: bool = False) -> None:
@@ -137,12 +130,23 @@ def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
     elif output == STANDARD:
         _write_csv(standard_output(), (block for _, block in sheets))
     else:
+        from xlperf.cli.table_files import arrow_table, write_parquet
+
         with replaced(output) as temporary:
             if temporary.suffix.lower() == ".parquet":
-                _write_parquet(temporary, (block for _, block in sheets))
+                write_parquet(temporary, (arrow_table(block) for _, block in sheets))
             else:
                 with temporary.open("w", encoding="utf-8", newline="") as stream:
                     _write_csv(stream, (block for _, block in sheets))
+
+
+def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
+    from xlperf.cli.table_files import csv_header, csv_rows
+
+    for number, block in enumerate(blocks):
+        if number == 0:
+            stream.write(csv_header(block))
+        stream.write(csv_rows(block))
 
 
 def deliver(
@@ -174,6 +178,8 @@ def text_table(block: list[Part]) -> list[str]:
     list of str
         Lines without trailing blanks.
     """
+    from xlperf.cli.table_files import shown
+
     columns: list[list[str]] = []
     for column, values in block:
         inside = shown(column, values).tolist()
@@ -242,161 +248,8 @@ def _asked() -> tuple[str, dict[str, str]]:
     return context.command_path, given
 
 
-def shown(column: Column, values: np.ndarray) -> np.ndarray:
-    """Values in the unit of the column; those of a sheet as they were entered, 15 rather than 15.000000000000002."""
-    import numpy as np
-
-    from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, unit_of
-
-    factor = unit_of(column).factor
-    if column.is_text or factor == 1.0:
-        return values
-    found = values / factor
-    if column.table in EVERY_TABLE or column.table in PLAN_TABLES:
-        entered = np.array([float(f"{value:.15g}") for value in found.tolist()])
-        found = np.where(entered * factor == values, entered, found)
-    return found
-
-
-def texts(column: Column, values: np.ndarray) -> list[str]:
-    """Values as CSV has them: shortest decimal that reads back the same, blank for NaN; no text is a formula.
-
-    >>> import numpy as np
-    >>> from xlperf.catalog.schema import column
-    >>> texts(column("training_results", "step_time"), np.array([0.1, 8.0, float("nan")]))
-    ['0.1', '8', '']
-    """
-    from xlperf.catalog.csv_parquet import harmless
-
-    if column.is_text:
-        written = {value: harmless(str(value)) for value in dict.fromkeys(values.tolist())}
-        return [written[value] for value in values.tolist()]
-    if column.kind in _FLAGS:
-        words = _FLAGS[column.kind]
-        return [words.get(value, "") for value in values.tolist()]
-    return [_decimal(value) for value in shown(column, values).tolist()]
-
-
-def _decimal(value: float) -> str:
-    text = repr(value)
-    if text.endswith(".0"):
-        return text[:-2]
-    return "" if text == "nan" else text
-
-
 def standard_output() -> IO[str]:
     """Standard output for data: UTF-8 with line feeds, as files are written, whatever the terminal takes."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n", errors="backslashreplace")
     return sys.stdout
-
-
-def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
-    writer = csv.writer(stream, lineterminator="\n")
-    for number, block in enumerate(blocks):
-        if number == 0:
-            writer.writerow([column.header for column, _ in block])
-        writer.writerows(zip(*(texts(column, values) for column, values in block), strict=True))
-
-
-def _write_parquet(path: Path | IO[bytes], blocks: Iterable[list[Part]]) -> None:
-    pa, pq = _pyarrow()
-    writer = None
-    try:
-        for block in blocks:
-            arrays = [_arrow(pa, column, values) for column, values in block]
-            if writer is None:
-                fields = [
-                    pa.field(column.header, values.type, metadata={"unit": column.unit or "-"})
-                    for (column, _), values in zip(block, arrays, strict=True)
-                ]
-                schema = pa.schema(fields)
-                writer = pq.ParquetWriter(path, schema)
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ModuleNotFoundError:
-        raise InputError(Fault("pyarrow", "is not installed, Parquet needs it: pip install pyarrow")) from None
-    return pa, pq
-
-
-def write_block(stream: IO[bytes], block: list[Part], suffix: str) -> None:
-    """Write columns of one length as a whole file.
-
-    Parameters
-    ----------
-    stream : binary stream
-        Where to.
-    block : list of (Column, array)
-        Columns, in the units used inside.
-    suffix : str
-        ``.csv`` or ``.parquet``.
-    """
-    if suffix == ".parquet":
-        _write_parquet(stream, [block])
-        return
-    text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-    _write_csv(text, [block])
-    text.detach()
-
-
-def joined_parquet(path: Path, files: Iterable[Path]) -> None:
-    """Write the rows of Parquet files of one schema below each other, in the memory of one of them.
-
-    Parameters
-    ----------
-    path : Path
-        File to write.
-    files : iterable of Path
-        At least one.
-    """
-    _, pq = _pyarrow()
-    writer = None
-    try:
-        for file in files:
-            table = pq.read_table(file)
-            writer = writer or pq.ParquetWriter(path, table.schema)
-            writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _arrow(pa: Any, column: Column, values: np.ndarray) -> Any:
-    """A column as Arrow has it: text as a dictionary, flags as bool, blanks as null.
-
-    Made of buffers: what makes arrays of anything else imports pandas first.
-    """
-    import numpy as np
-
-    if column.is_text:
-        words = {word: code for code, word in enumerate(dict.fromkeys(word for word in values.tolist() if word))}
-        codes = np.array([words.get(word, 0) for word in values.tolist()], dtype=np.int32)
-        return pa.DictionaryArray.from_arrays(_filled(pa, pa.int32(), codes, values != ""), _strings(pa, list(words)))
-    blank = np.isnan(values)
-    if column.kind in _FLAGS:
-        return _filled(pa, pa.bool_(), np.packbits(values == 1.0, bitorder="little"), ~blank)
-    return _filled(pa, pa.float64(), np.ascontiguousarray(shown(column, values)), ~blank)
-
-
-def _filled(pa: Any, kind: Any, content: np.ndarray, present: np.ndarray) -> Any:
-    """An Arrow array of some content that is null where it is not present."""
-    import numpy as np
-
-    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(present), [valid, pa.py_buffer(content)])
-
-
-def _strings(pa: Any, words: list[str]) -> Any:
-    import numpy as np
-
-    encoded = [word.encode("utf-8") for word in words]
-    ends = np.cumsum([0, *(len(word) for word in encoded)], dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), len(words), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])

@@ -12,12 +12,15 @@ from xlperf.cli.options import (
     Chosen,
     Command,
     InputFile,
+    Machines,
     OutputFile,
     bounds_options,
     catalog_for,
+    catalog_of,
     catalog_option,
     chosen_options,
     examples,
+    machines_options,
     note_unread,
     output_option,
     read_one,
@@ -129,9 +132,12 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 @click.argument("plans", type=InputFile())
 @results_option
 @click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
+@machines_options
 @bounds_options
 @catalog_option
-def evaluate(plans: str, output: str, sheet: str | None, bounds: Bounds, catalog: str | None) -> None:
+def evaluate(
+    plans: str, output: str, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
+) -> None:
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
     Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. An illegal plan has
@@ -139,9 +145,18 @@ def evaluate(plans: str, output: str, sheet: str | None, bounds: Bounds, catalog
     (ms) ...: it is kept, and the error of the prediction stands beside the result.
     A cell that says auto gets the value of the best plan that fits, chosen as xlperf search does; the reason says among
     how many.
+
+    CSV and Parquet may have any number of rows: they are read, computed and written in blocks, by all cores.
     """
+    from xlperf.catalog.read import is_workbook as is_read_workbook
     from xlperf.catalog.read import read_plans
 
+    if not is_workbook(output) and not is_read_workbook(plans) and sheet is None:
+        from xlperf.cli.evaluated import write_evaluated
+
+        number, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds, *machines)
+        wrote(output, number, f"{kind} plan")
+        return
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
     if not is_workbook(output):

@@ -32,6 +32,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate --leave-out vllm --leave-out sglang    likewise one software at a time",
         "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
         "xlperf validate --kernels                        errors of held-out kernel shapes",
+        "xlperf validate --kernels --leave-out blackwell  kernels of a generation by those of the others",
         "xlperf validate --choice                         is the plan ranked first the right one, as measured",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
     ),
@@ -49,7 +50,8 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     metavar="NAME",
     multiple=True,
     help="Refit the calibration without this generation of accelerators, or this software, and predict its rows; "
-    "may be given several times, each is left out alone.",
+    "may be given several times, each is left out alone. With --kernels: refit the kernels without this generation or "
+    "accelerator.",
 )
 @click.option(
     "--cross-validate",
@@ -106,9 +108,10 @@ def validate(
 
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
-    if (cross_validate or kernels) and (files or leave_out or baseline or output or (cross_validate and kernels)):
+    refused = files or baseline or output or (cross_validate and kernels) or (leave_out and (cross_validate or readme))
+    if (cross_validate or kernels) and refused:
         raise click.UsageError("--cross-validate and --kernels take the shipped measurements and no other option but "
-                               "--readme and --catalog")  # fmt: skip
+                               "--readme and --catalog, or --kernels --leave-out")  # fmt: skip
     if choice and (leave_out or baseline or cross_validate or kernels):
         raise click.UsageError("--choice goes with files, -o, --readme and --catalog only")
     if len(leave_out) > 1 and output is not None:
@@ -117,7 +120,7 @@ def validate(
     if cross_validate:
         return _cross_validate(known, readme)
     if kernels:
-        return _kernels(known, readme)
+        return _kernels_left_out(known, leave_out) if leave_out else _kernels(known, readme)
     if choice:
         return _choices(files, known, output, readme)
     if len(leave_out) > 1 or (leave_out and readme is not None):
@@ -268,7 +271,7 @@ def _choices(files: Sequence[str], catalog: Catalog, output: str | None, readme:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
     from xlperf.calibrate.published import read_published
-    from xlperf.catalog.csv_parquet import harmless
+    from xlperf.catalog.csv_files import harmless
 
     with progress(0, "published runs") as done:
         paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
@@ -302,6 +305,21 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
     for one in missed:
         say(f"missed: {one.operation}: median {100.0 * one.median:.1f} %, asked for {100.0 * one.bar:.0f} %", err=True)
     return 1 if missed else 0
+
+
+def _kernels_left_out(catalog: Catalog, names: Sequence[str]) -> int:
+    from xlperf.base.resources import workbook
+    from xlperf.calibrate.accuracy import kernel_table
+    from xlperf.calibrate.kernel_measurements import read_kernels
+    from xlperf.calibrate.kernels_left_out import kernel_errors_left_out
+
+    errors = kernel_errors_left_out(read_kernels(workbook("validation.xlsx")), catalog, names)
+    header, lines = kernel_table(errors)
+    header = ("operation", "left out", "", "shapes", *header[4:])
+    shown = [at for at in range(len(header)) if at not in (2, len(header) - 1)]
+    table = tuple(header[at] for at in shown), [tuple(line[at] for at in shown) for line in lines]
+    _show("Kernels left out of the fit", "kernels", table, None)
+    return 0
 
 
 def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], readme: str | None) -> int:

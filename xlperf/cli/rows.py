@@ -184,6 +184,6 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
         return add_row(file, kind, values)
     if file.suffix.casefold() != ".csv":
         raise InputError(Fault(output, "must end in .xlsx or .csv"))
-    from xlperf.catalog.csv_parquet import add_csv_row
+    from xlperf.catalog.csv_files import add_csv_row
 
     return f"{file.name}:{add_csv_row(file, kind, values)}", []

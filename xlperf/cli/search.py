@@ -13,11 +13,13 @@ from xlperf.cli.options import (
     Chosen,
     Command,
     InputFile,
+    Machines,
     bounds_options,
     catalog_for,
     catalog_option,
     chosen_options,
     examples,
+    machines_options,
     output_option,
     plan_name,
     read_chosen,
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xlperf.catalog.table import Table
-    from xlperf.cli.output import Part
+    from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.search import Search
     from xlperf.explore.solve import Solution
@@ -234,11 +236,7 @@ def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
     metavar="RESULT",
     help="Results to write, beside the name and what varies; may be repeated. Default: all, and every column of PLANS.",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    help="Processes that compute a long sweep. Default: one for each core.",
-)
+@machines_options
 @chosen_options("all")
 @output_option
 @bounds_options
@@ -250,7 +248,7 @@ def sweep(
     sampling: str,
     seed: int,
     wanted: tuple[str, ...],
-    processes: int | None,
+    machines: Machines,
     chosen: Chosen,
     output: str | None,
     bounds: Bounds,
@@ -265,7 +263,8 @@ def sweep(
     done stand in a folder beside the output, RESULTS.parts, until all are: after a kill or a crash the same command
     goes on with those that are missing, and the file is the same as without.
     """
-    from xlperf.cli.blocks import Blocks, all_processes, write_sweep
+    from xlperf.cli.blocks import Blocks, write_sweep
+    from xlperf.cli.workers import all_processes
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.samples import Sampling
     from xlperf.explore.sweep import Sweep
@@ -287,7 +286,7 @@ def sweep(
         return
     suffix = ".csv" if output == STANDARD else Path(output).suffix.lower()
     blocks = Blocks(whole, (*sorted(named), *results) if results else (), suffix)
-    write_sweep(output, blocks, processes or all_processes())
+    write_sweep(output, blocks, machines.processes or all_processes(), machines.scheduler)
     wrote(output, len(whole), "plan")
 
 

@@ -17,11 +17,14 @@ from xlperf.base.arrays import Array, some
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
+from xlperf.engine.layer_kinds import INDEX_COLUMNS, LINEAR_COLUMNS, LayerKinds, layer_kinds
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import cache_bandwidth, vector_flop_rate
+from xlperf.equations.hardware.power import node_energy_ratio
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import FAT_TREE, Network
 from xlperf.equations.network.torus import torus_block
@@ -281,19 +284,6 @@ def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Arr
     return lengths, num_rings
 
 
-_UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
-_PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
-_LINEAR = re.compile(r"(?P<near>\d+) linear \(gated delta net\) : (?P<far>\d+) full")
-_STATE_SPACE = re.compile(r"(?P<near>\d+) Mamba-2 : (?P<far>\d+) full : (?P<bare>\d+) feed-forward")
-_LINEAR_COLUMNS = {
-    "linear_key_heads": "linear_num_key_heads",
-    "linear_value_heads": "linear_num_value_heads",
-    "linear_key_size": "linear_key_head_size",
-    "linear_value_size": "linear_value_head_size",
-    "linear_convolution": "linear_convolution_size",
-}
-
-
 DEVICE_COLUMNS = (
     "vector_flop_rate",
     "memory_bandwidth",
@@ -301,6 +291,10 @@ DEVICE_COLUMNS = (
     "l2_bandwidth",
     "num_multiprocessors",
     "thermal_design_power",
+    "l2_capacity",
+    "shared_memory_capacity",
+    "energy_ratio",
+    "static_power",
 )
 
 
@@ -373,9 +367,13 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "query_key_norm": models.filled("query_key_norm"),
         "dropout": models.filled("dropout"),
     }
-    latent = models.filled("attention_type") == "MLA"
+    attention = models.filled("attention_type")
+    sparse = attention == "sparse"
+    latent = (attention == "MLA") | (sparse & (models.number("kv_lora_rank", 0.0) > 0.0))
+    shared = sparse & (models.number("output_lora_rank", 0.0) > 0.0)
     experts = models.number("num_experts", 0.0)
-    local, chunked, windows, linear, bare, reasons = _layer_kinds(models)
+    kinds = layer_kinds(models)
+    linear, bare = kinds.linear, kinds.bare
     nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
     qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
     step = models.number("moe_layer_step", 1.0)
@@ -384,14 +382,14 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
     expert_ffn = np.where(experts > 0, models.number("moe_ffn_hidden_size"), 0.0)
     columns |= {
         "latent_attention": latent.astype(float),
-        "q_lora_rank": np.where(latent, models.number("q_lora_rank", 0.0), 0.0),
+        "q_lora_rank": np.where(latent | shared, models.number("q_lora_rank", 0.0), 0.0),
         "kv_lora_rank": np.where(latent, models.number("kv_lora_rank", 0.0), 0.0),
         "qk_rope_head_size": np.where(latent, rope, 0.0),
         "qk_head_size": qk_head,
         "v_head_size": np.where(latent, models.number("v_head_size"), columns["head_size"]),
-        "num_local_layers": local,
-        "window": windows,
-        "chunked": chunked,
+        "num_local_layers": kinds.local,
+        "window": kinds.window,
+        "chunked": kinds.chunked,
         "num_moe_layers": np.where(experts > 0, np.where(bare > 0, bare, np.floor((layers - leading) / step)), 0.0),
         "moe_layer_step": step,
         "num_experts": experts,
@@ -402,52 +400,37 @@ def _model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
         "wide_attention": models.filled("wide_attention"),
         "num_linear_layers": linear,
-        **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
+        **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in LINEAR_COLUMNS.items()},
         "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
         "attention_gate": np.where(linear > 0, models.filled("attention_output_gate"), 0.0),
         "state_space": (bare > 0).astype(float),
         "num_bare_layers": bare,
         "moe_latent_size": np.where(experts > 0, models.number("moe_latent_size", 0.0), 0.0),
+        **_sparse_columns(models, kinds, shared),
     }
-    return columns, reasons
+    return columns, kinds.reasons
 
 
-def _layer_kinds(models: Table) -> tuple[Array, Array, Array, Array, Array, np.ndarray]:
-    """Local layers, whether they are chunks, their window, linear and bare layers, and why a row has no model ("")."""
-    attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
-    window, layers = models.number("sliding_window"), models.number("num_layers")
-    local, chunked = np.zeros(len(models)), np.zeros(len(models))
-    windows = np.full(len(models), np.inf)
-    linear, bare = np.zeros(len(models)), np.zeros(len(models))
-    gated = models.filled("attention_output_gate") > 0.0
-    shaped = ~np.isnan(sum(models.number(column) for column in _LINEAR_COLUMNS.values()))
-    reasons = np.full(len(models), "", dtype=object)
-    other = np.array([word in _UNKNOWN_KINDS for word in attention.tolist()], dtype=bool)
-    for row in np.flatnonzero(other | (window > 0) | (pattern != "") | gated).tolist():
-        found = _PATTERN.fullmatch(str(pattern[row]).strip())
-        mixed = _LINEAR.fullmatch(str(pattern[row]).strip())
-        apart = _STATE_SPACE.fullmatch(str(pattern[row]).strip())
-        if apart is not None and sum(map(float, apart.groups())) != layers[row]:
-            reasons[row] = f'has {layers[row]:g} layers, which are not those of its pattern ("{pattern[row]}")'
-        elif attention[row] == "hybrid" and apart is not None and shaped[row]:
-            linear[row], bare[row] = float(apart["near"]), float(apart["bare"])
-        elif attention[row] == "hybrid" and mixed is not None and shaped[row]:
-            near, far = float(mixed["near"]), float(mixed["far"])
-            linear[row] = np.round(layers[row] * near / (near + far))
-        elif other[row]:
-            reasons[row] = f"has {attention[row]} attention"
-        elif gated[row]:
-            reasons[row] = "has an output gate beside layers that are not hybrid"
-        elif found is not None:
-            near, far = float(found["near"]), float(found["far"])
-            local[row] = np.round(layers[row] * near / (near + far))
-            windows[row] = float(found["window"])
-            chunked[row] = float(found["kind"] == "chunked")
-        elif pattern[row]:
-            reasons[row] = f'has layers of a kind that is not known ("{pattern[row]}")'
-        elif window[row] > 0:
-            local[row], windows[row] = layers[row], window[row]
-    return local, chunked, windows, linear, bare, reasons
+def _sparse_columns(models: Table, kinds: LayerKinds, shared: np.ndarray) -> dict[str, Array]:
+    """Columns of sparse attention; a model without any has no layers of it."""
+    selected, own = kinds.selected, models.number("num_index_layers")
+    some_sparse = (selected > 0.0) | (kinds.compressed > 0.0)
+    index = {name: np.where(selected > 0.0, models.number(column), 0.0) for name, column in INDEX_COLUMNS.items()}
+    return {
+        "shared_key_value": shared.astype(float),
+        "output_lora_rank": np.where(shared, models.number("output_lora_rank", 0.0), 0.0),
+        "output_groups": np.where(shared, models.number("output_groups", 1.0), 0.0),
+        "num_selected_layers": selected,
+        "num_compressed_layers": kinds.compressed,
+        "num_index_layers": np.where(np.isnan(own), selected, np.minimum(own, selected)),
+        "selected_ratio": kinds.selected_ratio,
+        "compressed_ratio": kinds.compressed_ratio,
+        **index,
+        "index_block": models.filled("index_block_size"),
+        "index_key_size": models.filled("index_key_size"),
+        "sparse_window": np.where(some_sparse, models.number("sliding_window", 0.0), 0.0),
+        "residual_streams": models.filled("residual_streams"),
+    }
 
 
 def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
@@ -532,6 +515,10 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         ),
         "num_multiprocessors": units,
         "thermal_design_power": power,
+        "l2_capacity": accelerators.number("l2_capacity"),
+        "shared_memory_capacity": accelerators.number("shared_memory_capacity"),
+        "energy_ratio": _energy_ratio(catalog, accelerators),
+        "static_power": accelerators.number("static_power"),
     }
     return CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),
@@ -543,6 +530,8 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
             + (model["num_local_layers"] > 0) * 4
             + (model["num_linear_layers"] > 0) * 8
             + (model["moe_latent_size"] > 0) * 16
+            + (model["num_selected_layers"] > 0) * 32
+            + (model["shared_key_value"] > 0) * 64
         ),
         max_sequence_length=models.number("max_sequence_length"),
         generation=coded_words(accelerators.text("generation").tolist()),
@@ -557,6 +546,21 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
         unbuilt=unbuilt if any(unbuilt.tolist()) else None,
     )
+
+
+def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
+    """Energy of an operation of each accelerator over that of 5 nm: as stated, else by its node and clock."""
+    nodes, stated = catalog.tables["technology"], accelerators.number("flop_energy")
+    own, nominal, clock = stated, np.full(len(stated), np.nan), accelerators.number("clock_rate")
+    if len(nodes):
+        named = {name.casefold(): row for row, name in enumerate(nodes.text("technology").tolist())}
+        named = {word.casefold(): row for row, word in aliases(nodes)} | named
+        words = accelerators.text("technology_node").tolist()
+        rows = np.array([named.get(word.strip().casefold(), -1) for word in words], dtype=np.int64)
+        known = np.isnan(stated) & (rows >= 0)
+        own = np.where(known, nodes.number("flop_energy")[rows], stated)
+        nominal = np.where(known, nodes.number("nominal_clock_rate")[rows], np.nan)
+    return node_energy_ratio(own, clock, nominal)
 
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:

@@ -27,6 +27,8 @@ _FILLED = {
     "shared_memory_bandwidth": "shared_memory_bandwidth",
     "thermal_design_power": "thermal_design_power",
     "link_bandwidth": "link_bandwidth",
+    "flop_energy": "energy_per_flop",
+    "static_power": "power_static",
 }
 """Numbers of an accelerator that follow from its device: column of the sheet, result of the device."""
 

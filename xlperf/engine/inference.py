@@ -31,6 +31,7 @@ from xlperf.engine.notes import (
     rounded_down,
     unpriced_notes,
 )
+from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tokens import (
     ALL_IN,
     Terms,
@@ -66,7 +67,7 @@ from xlperf.equations.serving import (
     target_results,
 )
 from xlperf.equations.serving.deployment import engine_constants
-from xlperf.equations.serving.results import band_ends, full_cache
+from xlperf.equations.serving.results import band_of_time, full_cache
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
 _EXPERTS = ("all_to_all", "reduce_scatter")
@@ -151,7 +152,7 @@ def _constants(
     for families, keys in (
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(plan.stored_in_table)),
-        (_ATTENTION[architecture.latent_attention], joined.keys_for(plan.attention_in_table)),
+        (_ATTENTION[architecture.one_vector], joined.keys_for(plan.attention_in_table)),
         (_LINEAR if architecture.linear_attention else (), joined.keys),
         ((*_SOFTWARE, _POWER), joined.keys),
     ):
@@ -278,7 +279,8 @@ def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
             remarks = _broken(served, results)
             illegal, reason = remarks_of_rows(remarks, len(some))
             add_notes(reason, name_notes(some, catalog, illegal))
-            return _reported(served, catalog, mode, results, illegal, reason)
+            known = trust("inference", catalog, rows.models, rows.accelerators, coordinates(some, results))
+            return _reported(served, catalog, mode, results, illegal, reason, known)
 
     return in_batches(plans, catalog, named, codes, evaluated, rated)
 
@@ -330,15 +332,15 @@ def _reported(
     results: dict[str, Array],
     illegal: np.ndarray,
     reason: np.ndarray,
+    known: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Results with bands, costs, words and notes; NaN where a plan is illegal."""
     setting, pool = served.setting, served.prefilling
-    low, high = band_ends(mode, full_cache(results["running_batch"], results["max_batch_size"]), setting.bands)
-    results["tpot_low"], results["tpot_high"] = results["tpot"] * low, results["tpot"] * high
     results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
     results |= _costs(served, results)
     results |= _power(served, results)
     results |= _shares(results)
+    results |= _bands(served, mode, results, known.pop("distance"))
     bound = np.full(len(illegal), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word
@@ -351,7 +353,38 @@ def _reported(
         }
     rented = None if pool is None else pool.rented
     basis = basis_words(setting.rented, numbers["accelerator_hour_cost"], rented)
-    return {**numbers, "bound": bound, "cost_basis": basis, "reason": reason}
+    known = {name: np.where(illegal, "", words) for name, words in known.items()}
+    return {**numbers, **known, "bound": bound, "cost_basis": basis, "reason": reason}
+
+
+def _bands(served: Served, mode: str, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:
+    """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of.
+
+    At a given rate of requests a plan's output is that rate, in whatever time.
+    """
+    setting = served.setting
+    full = full_cache(results["running_batch"], results["max_batch_size"])
+    width = 1.0 + setting.bands["serving_band"]["widening"][:, 0] * distance
+    time, first = (band_of_time(mode, full, setting.bands, width, prefix) for prefix in ("", "first_"))
+    memory = band_ends(setting.bands["serving_band"], "memory", width)
+    given = ~np.isnan(served.stated.request_rate)
+    decoding = results["latency"] - results["ttft"]
+    found: dict[str, Array] = {}
+    whole = [
+        np.where(given, 1.0, (results["ttft"] * first[at] + decoding * time[at]) / results["latency"]) for at in (0, 1)
+    ]
+    for at, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
+        energy = ends_together(whole[at], setting.power[f"power_{end}"][:, 0], sign)
+        cost = results["cost_per_million_output_tokens"]
+        found |= {
+            f"tpot_{end}": results["tpot"] * time[at],
+            f"ttft_{end}": results["ttft"] * first[at],
+            f"tokens_per_second_{end}": results["tokens_per_second"] / whole[1 - at],
+            f"memory_{end}": results["memory"] * memory[at],
+            f"energy_per_token_{end}": results["energy_per_token"] * energy,
+            f"cost_per_million_output_tokens_{end}": cost * whole[at],
+        }
+    return found
 
 
 def _notes(served: Served, catalog: Catalog, results: dict[str, Array], illegal: np.ndarray) -> list[Remark]:

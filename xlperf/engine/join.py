@@ -263,7 +263,8 @@ class Joined:
 
 
 _NAMES = [field.name for field in fields(Model)]
-_FIRST_LINEAR, _LATENT = _NAMES.index("num_linear_layers"), _NAMES.index("moe_latent_size")
+_FIRST_OPTIONAL = _NAMES.index("num_linear_layers")
+_OPTIONAL = [_NAMES.index(name) for name in ("num_linear_layers", "moe_latent_size", "num_selected_layers")]
 
 
 class Named(NamedTuple):
@@ -388,9 +389,9 @@ def _software(plans: Table) -> Words:
 
 
 def _model_of(columns: Array) -> Model:
-    """Models with the fields of hybrid models only where there is any: they are the last ones."""
-    hybrid = some(columns[_FIRST_LINEAR]) or some(columns[_LATENT])
-    return Model(*(columns if hybrid else columns[:_FIRST_LINEAR]))
+    """Models with the fields of hybrid and sparse ones only where there is any: they are the last ones."""
+    more = any(some(columns[index]) for index in _OPTIONAL)
+    return Model(*(columns if more else columns[:_FIRST_OPTIONAL]))
 
 
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:

@@ -282,9 +282,10 @@ def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -
         found = _on(deployment, other)
         return [group.time[:, side] for group in (found.gemms, found.attention, found.vectors)]
 
-    attention = ("attention", "attention_latent" if deployment.architecture.latent_attention else "attention_decode")
+    attention = ("attention", "attention_latent" if deployment.architecture.one_vector else "attention_decode")
     families = dict.fromkeys(work.attention.names, attention[side])
     families["linear attention"] = ("linear_attention", "vector")[side]
+    families["index"] = "attention"
     shapes = (by_phase(values, len(_PHASES))[0, side].tolist() for values in work.shapes.columns)
     products = {
         name: {"m": m, "n": n, "k": k, "batch": batch, "flop": 2.0 * m * n * k * batch}

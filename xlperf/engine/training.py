@@ -21,6 +21,7 @@ from xlperf.engine.join import (
     plan_columns,
 )
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
+from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, energy_per_token, power_of_states, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
@@ -250,16 +251,13 @@ def _share(results: Mapping[str, Array], state: str) -> Array:
 
 
 def _physical_results(setting: Setting, joined: Joined) -> dict[str, Array]:
-    """Every number of a block of plans, legal or not, but what is said in words."""
-    plan, band, terms = setting.plan, setting.constants["training_band"], joined.terms
-    low, high = ("mixture_low", "mixture_high") if setting.architecture.experts else ("step_low", "step_high")
+    """Every number of a block of plans, legal or not, but what is said in words, and bands."""
+    plan, terms = setting.plan, joined.terms
     capacity = joined.device.memory_capacity[:, 0]
     results = dict(step(setting).results)
     time, reserved = results["step_time"], results["memory_reserved"] + joined.reserved_memory
     return {
         **results,
-        "step_time_low": time * band[low][:, 0],
-        "step_time_high": time * band[high][:, 0],
         "memory_reserved": reserved,
         "memory_capacity": capacity,
         "memory_share": reserved / capacity,
@@ -274,11 +272,33 @@ def _physical_results(setting: Setting, joined: Joined) -> dict[str, Array]:
     }
 
 
+def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> dict[str, Array]:
+    """Ends of the 80 % bands; those of rates, cost and energy from the parts that they are made of."""
+    band, power = setting.constants["training_band"], setting.constants["power"]
+    width = 1.0 + band["widening"][:, 0] * distance
+    time = band_ends(band, "mixture" if setting.architecture.experts else "step", width)
+    memory = band_ends(band, "memory", width)
+    found: dict[str, Array] = {}
+    for end, other, sign in (("low", 1, -1.0), ("high", 0, 1.0)):
+        at = 1 - other
+        energy = ends_together(time[at], power[f"power_{end}"][:, 0], sign)
+        found |= {
+            f"step_time_{end}": results["step_time"] * time[at],
+            f"tokens_per_second_{end}": results["tokens_per_second"] / time[other],
+            f"memory_{end}": results["memory"] * memory[at],
+            f"energy_per_token_{end}": results["energy_per_token"] * energy,
+            f"cost_per_million_tokens_{end}": results["cost_per_million_tokens"] * time[at],
+        }
+    return found
+
+
 def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Architecture) -> dict[str, np.ndarray]:
     setting, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     plan = setting.plan
     with np.errstate(all="ignore"):
         results = _physical_results(setting, joined)
+        known = trust("training", catalog, named.models, named.accelerators, coordinates(plans, results))
+        results |= _bands(setting, results, known.pop("distance"))
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
     illegal, reason = remarks_of_rows(rules, len(plans))
     sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])
@@ -296,5 +316,6 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         for name, values in results.items():
             if name != "memory_capacity":
                 results[name] = np.where(illegal, np.nan, values)
+        known = {name: np.where(illegal, "", words) for name, words in known.items()}
     basis = basis_words(joined.rented, results["accelerator_hour_cost"])
-    return {**results, "cost_basis": basis, "reason": reason}
+    return {**results, **known, "cost_basis": basis, "reason": reason}

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.base.resources import rows as package_rows
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
+from xlperf.engine.trust import RANGES
+from xlperf.engine.trust import trust as trust_of
 
 Answer = dict[str, Any]
 """Results of one form by column, in the units used inside; what is missing is NaN or ""."""
@@ -123,19 +124,8 @@ def price_words(given: float, basis: str) -> str:
     return {"rent": "rent of the sheet prices", "own": "owned, by the sheet prices"}.get(basis, "no price known")
 
 
-@cache
-def _measured() -> dict[tuple[str, str, str], tuple[int, float]]:
-    return {
-        (row["kind"], row["model"].casefold(), row["accelerator"].casefold()): (
-            int(row["rows"]),
-            float(row["median error"]),
-        )
-        for row in package_rows("explore/measured.csv")
-    }
-
-
 def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
-    """How near published runs stand to a plan: a badge, and the runs with their median error.
+    """How near published runs stand to a plan that has no results: a badge, and the runs with their median error.
 
     Parameters
     ----------
@@ -149,35 +139,9 @@ def trust(kind: str, plan: Table, catalog: Catalog) -> Answer:
     Returns
     -------
     dict
-        ``trust``: MEASURED where runs of the model on the accelerator were published, INTERPOLATED where runs of the
-        model and runs on the accelerator were, EXTRAPOLATED otherwise; ``trust_reason`` in words.
+        ``trust`` and ``trust_reason``, as in the results of plans: by model and accelerator alone.
     """
-    shown = str(plan.text("model")[0])
-    row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
-    model = str(catalog.tables["models"].text("model")[row]).casefold()
-    accelerator = str(plan.text("accelerator")[0])
-    known = {key[1:]: value for key, value in _measured().items() if key[0] == kind}
-    together = known.get((model, accelerator.casefold()))
-    short = short_name(accelerator)
-    if together:
-        return {"trust": "MEASURED", "trust_reason": _runs(together, f"of {shown} on {short}")}
-    of_model = _sum(value for (own, _), value in known.items() if own == model)
-    on_it = _sum(value for (_, own), value in known.items() if own == accelerator.casefold())
-    if of_model[0] and on_it[0]:
-        words = f"{_runs(on_it, f'on {short} with other models')}; {of_model[0]:,} of this model elsewhere"
-        return {"trust": "INTERPOLATED", "trust_reason": words}
-    if on_it[0]:
-        words = f"no published run of {shown}; {_runs(on_it, f'on {short} with other models')}"
-        return {"trust": "EXTRAPOLATED", "trust_reason": words}
-    return {"trust": "EXTRAPOLATED", "trust_reason": f"no published run on {short}"}
-
-
-def _sum(found: Any) -> tuple[int, float]:
-    """Rows of several configurations, and the mean of their median errors by rows."""
-    pairs = list(found)
-    total = sum(count for count, _ in pairs)
-    return total, sum(count * error for count, error in pairs) / total if total else float("nan")
-
-
-def _runs(found: tuple[int, float], which: str) -> str:
-    return f"{found[0]:,} published run{'s' * (found[0] != 1)} {which}, median error {100.0 * found[1]:.1f} %"
+    models = catalog.rows("models", plan.text("model"), plan, "model")
+    accelerators = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
+    known = trust_of(kind, catalog, models, accelerators, np.full((len(RANGES), 1), np.nan))
+    return {name: str(known[name][0]) for name in ("trust", "trust_reason")}

@@ -17,7 +17,19 @@ from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting
 from xlperf.explore.auto_values import Counts
 from xlperf.explore.candidates import Bounds, Candidates, candidate_parts, uneven_chunks
-from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of, tightest
+from xlperf.explore.objectives import (
+    AT_TARGETS,
+    BANDED,
+    TARGETS,
+    TOLD_APART,
+    Limit,
+    Objective,
+    default_objective,
+    most_robust,
+    num_alike,
+    objective_of,
+    tightest,
+)
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
 """How good a plan is at all: a worse kind never comes before a better one."""
@@ -96,7 +108,27 @@ class Search:
     @property
     def words(self) -> str:
         """What was chosen and from how many, or why nothing was, and which numbers of accelerators were tried."""
-        return "; ".join(filter(None, [self._choice, self.counts.words if self.counts is not None else "", self.note]))
+        counts = self.counts.words if self.counts is not None else ""
+        return "; ".join(filter(None, [self._choice, self._alike, counts, self.note]))
+
+    @property
+    def _alike(self) -> str:
+        """How many of the first plans cannot be told apart, and which of them has the narrowest band."""
+        loss = self.results.number(self.objective.column.name)
+        if not self.found or not (loss > 0.0).all():
+            return ""
+        loss = 1.0 / loss if self.objective.larger else loss
+        if self.lead is not None:
+            led = self.plans.number(self.lead[0])
+            loss = loss[led == led[0]]
+        alike = num_alike(loss)
+        if alike < 2:
+            return ""
+        banded = BANDED[self.plans.kind]
+        upper = loss * (self.results.number(f"{banded}_high") / self.results.number(banded))[: len(loss)]
+        robust = most_robust(loss, upper) + 1
+        least = f", no. {robust} has the narrowest band" if robust > 1 else ""
+        return f"the first {alike} are within {100.0 * TOLD_APART:g} % and cannot be told apart{least}"
 
     @property
     def _choice(self) -> str:

@@ -161,7 +161,7 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     found["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(found[name]))]
     found["price_basis"] = price_words(hour, str(results["cost_basis"][0]))
     found["answer"] = _sentence(found, short_name(plan.text("accelerator")[0]))
-    found |= trust("inference", plan, catalog)
+    found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     found["defaults_used"] = _defaults(plan)
     return found
 

@@ -116,7 +116,7 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     answer |= {f"share_{part}": share for part, share in shares.items()}
     answer["largest_loss"] = PARTS[max(list(PARTS)[2:], key=lambda part: np.nan_to_num(shares[part]))]
     answer["price_basis"] = price_words(given, str(results["cost_basis"][0]))
-    answer |= trust("training", plan, catalog)
+    answer |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     answer["defaults_used"] = (
         f"{plan.filled('software')[0]}, {plan.filled('optimizer')[0]}, ZeRO {plan.filled('zero_stage')[0]:.0f}, "
         f"{plan.filled('attention')[0]} attention; an accelerator fails every "

@@ -18,7 +18,7 @@ from xlperf.addin.handles import content_of, handle_of
 from xlperf.addin.session import Engine
 from xlperf.base import resources
 from xlperf.base.errors import InputError
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, schema, table_schema
@@ -28,7 +28,8 @@ from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
 from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
 from xlperf.workbook.functions_sheet import functions_sheet
 from xlperf.workbook.package import Formulas, packed, replace_file, save_workbook
-from xlperf.workbook.questions import question_sheets
+from xlperf.workbook.plan_card import NUMBERS, plan_cards
+from xlperf.workbook.questions import live_cells, numbers_look, question_sheets
 from xlperf.workbook.style import add_styles, link, page_setup, title
 from xlperf.workbook.tables import data_rows
 from xlperf.workbook.tco import tco_sheet
@@ -36,6 +37,7 @@ from xlperf.workbook.tco import tco_sheet
 Rows = Sequence[Mapping[str, object]]
 KINDS = (*PLAN_TABLES, *CATALOG_TABLES)
 ORIGIN = "xlperf.xlsx"
+_OPTIONS = ("--validation", "--template", "--studies", "--measured")
 
 
 def table_of(kind: str, rows: Rows) -> Table:
@@ -103,8 +105,11 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     tco_sheet(book, full, results, formulas)
     checks_sheet(book, full, results, formulas)
     functions_sheet(book)
+    live = live_cells(full, _catalog(full) if values else None, formulas)
     if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *TECHNOLOGY_TABLES)):
-        question_sheets(book, full, _catalog(full) if values else None, formulas)
+        question_sheets(book, full, live)
+    plan_cards(book, book.create_sheet(NUMBERS), live)
+    numbers_look(book[NUMBERS])
     book.properties.creator = "xlperf"
     book.properties.title = "xlperf"
     return packed(book, formulas)
@@ -211,19 +216,43 @@ def build_template(path: str | Path | None = None) -> Path:
     return target
 
 
+def build_measured(path: str | Path | None = None) -> Path:
+    """Predict the published rows with their models left out of the fit and write what was measured where.
+
+    Parameters
+    ----------
+    path : path-like, optional
+        Where to; default: the table that badges and the width of bands go by.
+    """
+    from xlperf.calibrate.accuracy import cross_validated_errors
+    from xlperf.calibrate.fit import read_measured
+    from xlperf.calibrate.measured_runs import measured_csv
+
+    measured, catalog = read_measured(), load_catalog()
+    published = (measured.training, measured.inference)
+    target = Path(path) if path is not None else resources.table("catalog/measured.csv")
+    target.write_text(measured_csv(published, catalog, cross_validated_errors(published, catalog)), encoding="utf-8")
+    return target
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rebuild ``xlperf.xlsx``, or what an option names: validation.xlsx, the report template, workbooks of studies."""
+    """Rebuild ``xlperf.xlsx``, or what an option names.
+
+    validation.xlsx, the report template, workbooks of studies, or the table of measured runs that badges go by.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = {word for word in given if word.startswith("-")}
     paths = [word for word in given if word not in options]
-    if len(paths) > 1 or len(options) > 1 or options - {"--validation", "--template", "--studies"}:
-        sys.stderr.write("usage: python -m xlperf.workbook.build [--validation | --template | --studies] [FILE]\n")
+    if len(paths) > 1 or len(options) > 1 or options - set(_OPTIONS):
+        sys.stderr.write(f"usage: python -m xlperf.workbook.build [{' | '.join(_OPTIONS)}] [FILE]\n")
         return 2
     try:
         if "--validation" in options:
             from xlperf.workbook.validation import build_validation
 
             targets = [build_validation(*paths)]
+        elif "--measured" in options:
+            targets = [build_measured(*paths)]
         elif "--studies" in options:
             from xlperf.workbook.studies import build_studies
 

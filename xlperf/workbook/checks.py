@@ -13,7 +13,7 @@ from openpyxl.worksheet.pagebreak import Break
 from xlperf.addin.cells import CellError
 from xlperf.base.units import factor
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, Column, results_of, table_schema
-from xlperf.workbook.data_sheets import LIVE_RESULTS, alarm
+from xlperf.workbook.data_sheets import LIVE_RESULTS, alarm, column_reference
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.style import page_setup, put, title
 from xlperf.workbook.tables import data_rows
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 
 TOLERANCE = 0.01
+_FAULTS = 'COUNTIF(checks!$D$5:$D$60,"check")'
+VERDICT = f'IF({_FAULTS}=0,"checks of all sheets: ok","checks: "&{_FAULTS}&" to look at, see the sheet checks")'
+"""One verdict of all checks, as a formula; it ends with ok where all is well."""
 _SPARE_MODELS = 20
 _TOP = 5
 _PULLED = (
@@ -229,17 +232,11 @@ def _parameters_formula(at: Mapping[str, str]) -> str:
     return f"{at['num_layers']}*({layer})+{embeddings}+{positions}+{scales}*{hidden}"
 
 
-def _reference(column: Column) -> str:
-    """A column of a table in a formula; a header with parentheses takes a second pair of brackets."""
-    header = column.header
-    return f"{column.table}[[{header}]]" if "(" in header else f"{column.table}[{header}]"
-
-
 def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     checks = []
     for kind in ("accelerators", "models", "prices", "calibration"):
         key = table_schema(kind).key
-        name = _reference(key)
+        name = column_reference(key)
         checks.append(
             Check(
                 f"Duplicate names on {kind}",
@@ -249,7 +246,7 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         )
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         needed = [column for column in table_schema(kind).columns if column.required]
-        named, *others = map(_reference, needed)
+        named, *others = map(column_reference, needed)
         blanks = "+".join(f'SUMPRODUCT(({named}<>"")*({other}=""))' for other in others)
         checks.append(
             Check(
@@ -302,7 +299,7 @@ def _count(cells: Sequence[Any] | None, test: Callable[[Any], bool]) -> int | No
 
 def _unknown_names(column: Column, rows: Mapping[str, list[dict[str, Any]]]) -> Check:
     key = table_schema(column.reference).key
-    own, known = _reference(column), _reference(key)
+    own, known = column_reference(column), column_reference(key)
     test = f'({own}<>"")*(COUNTIF({known},{own})=0)'
     names = {str(row[key.name]).casefold() for row in rows[column.reference]}
     if "aliases" in table_schema(column.reference).by_name:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.formatting.rule import Rule
-from openpyxl.styles import Alignment, Font, PatternFill
+from openpyxl.formatting.rule import DataBar, FormatObject, Rule
+from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
 from openpyxl.styles.differential import DifferentialStyle
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 
 HEADER_ROW = 4
+CARD_TOP = 3
+CARD_ROWS = 7
+"""Rows of the card above a sheet of plans, from row :data:`CARD_TOP` on."""
 SPARE_ROWS = 200
 """Rows below a table where drop-downs and bounds hold too."""
 BLANK_ROWS = 10
@@ -38,11 +41,16 @@ CATALOG_NAME = "catalog"
 
 @dataclass(frozen=True)
 class DataSheet:
-    """Words above a data sheet, the bands over its columns (words, first column), and its live results."""
+    """Words above a data sheet, the bands over its columns (words, first column), and its live results.
+
+    ``in_sight`` are the inputs that matter most: they stand last, beside the results, and all others but the name are
+    folded.
+    """
 
     title: str
     subtitle: str
     pages_wide: int
+    in_sight: tuple[str, ...]
     bands: tuple[tuple[str, str], ...]
     results: tuple[str, ...]
 
@@ -57,6 +65,7 @@ DATA_SHEETS: Mapping[str, DataSheet] = {
         row["title"],
         row["subtitle"],
         int(row["pages wide"]),
+        tuple(row["in sight"].split()),
         _bands_of(row["bands: words = first column"]),
         tuple(row["results"].split()),
     )
@@ -73,15 +82,25 @@ PLANNED = "_planned"
 
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"
+_WIDEST_NAME = 42.0
+_BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_share": "E69F00"}
+"""Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
 _LONG_TEXT = {"source": 62.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "fit_set": 64.0}
 
 
 def sheet_columns(kind: str) -> list[Column]:
     """Columns of a data sheet in their order: inputs, and the live results of plans, designs and servers."""
-    columns = list(table_schema(kind).columns)
+    in_sight = DATA_SHEETS[kind].in_sight
+    columns = [column for column in table_schema(kind).columns if column.name not in in_sight]
+    columns += [table_schema(kind).by_name[name] for name in in_sight]
     if kind in LIVE_RESULTS:
         columns += [results_of(kind).by_name[name] for name in LIVE_RESULTS[kind]]
     return columns
+
+
+def header_row(kind: str) -> int:
+    """Row of the headers of a data sheet: below the card where it has one."""
+    return CARD_TOP + CARD_ROWS + 1 if DATA_SHEETS[kind].in_sight else HEADER_ROW
 
 
 def data_sheet(
@@ -95,38 +114,45 @@ def data_sheet(
     kind = table.kind
     sheet: Worksheet = workbook.create_sheet(kind)
     words = DATA_SHEETS[kind]
+    top = header_row(kind)
     columns = sheet_columns(kind)
     inputs = [column for column in columns if not column.is_result]
     rows = [[*row, *[None] * (len(columns) - len(inputs))] for row in data_rows(table, inputs)]
     title(sheet, words.title, words.subtitle)
     _widths(sheet, columns, rows)
-    write_table(sheet, columns, [*rows, *_blank_rows(columns)], f"A{HEADER_ROW}", kind, widths=False, fitted=False)
-    _bands(sheet, columns, words.bands)
+    write_table(sheet, columns, [*rows, *_blank_rows(columns)], f"A{top}", kind, widths=False, fitted=False)
+    _bands(sheet, columns, words.bands, top - 1)
     _native_columns(sheet, kind, columns)
+    _folded(sheet, columns, words.in_sight)
     for offset, column in enumerate(columns, start=1):
         letter = get_column_letter(offset)
         if column.is_result:
             values = [*results[column.name], *[""] * BLANK_ROWS] if column.name in results else [None] * BLANK_ROWS
             for row in range(len(rows) + BLANK_ROWS):
-                cell: Any = sheet.cell(HEADER_ROW + 1 + row, offset)
+                cell: Any = sheet.cell(top + 1 + row, offset)
                 value = values[row] if row < len(values) else None
                 style, shown = cell.style, FLAG_FORMAT if column.kind == "result-flag" else cell.number_format
                 formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
                 if column.name == "reason":
                     cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
                 if isinstance(value, str) and column.name == "reason":
-                    sheet.row_dimensions[cell.row].height = 3.0 + 12.0 * _lines(value, 94.0)
+                    name = str(sheet.cell(cell.row, 1).value or "")
+                    lines = max(_lines(value, 94.0), _lines(name, _WIDEST_NAME - 3.0))
+                    sheet.row_dimensions[cell.row].height = 3.0 + 12.0 * lines
         else:
-            first, last = HEADER_ROW + 1, HEADER_ROW + max(len(rows), 1) + SPARE_ROWS
+            first, last = top + 1, top + max(len(rows), 1) + SPARE_ROWS
             validation = column_validation(column, f"{letter}{first}")
             if validation is not None and (column.kind != "reference" or column.reference in kinds):
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
     if kind in COST_TABLES:
         _one_line(sheet, columns, len(rows) + BLANK_ROWS)
+    if words.in_sight:
+        _bars(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
+        sheet.sheet_view.zoomScale = 90
     if kind in LIVE_RESULTS:
-        _alarms(sheet, columns, len(rows) + BLANK_ROWS)
-    _print_setup(sheet, words, columns, len(rows))
+        _alarms(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
+    _print_setup(sheet, words, columns, top, len(rows))
     return sheet
 
 
@@ -143,7 +169,8 @@ def plan_formula(kind: str, result: str) -> str:
     True
     """
     schema = table_schema(kind)
-    across = f"[{schema.columns[0].header}]:[{schema.columns[-1].header}]"
+    inputs = [column.header for column in sheet_columns(kind) if not column.is_result]
+    across = f"[{inputs[0]}]:[{inputs[-1]}]"
     row, header = f"{kind}[[#This Row],{across}]", f"{kind}[[#Headers],{across}]"
     if kind in PLAN_TABLES:
         function = PREFIX + ("CHECK" if result == "reason" else result.upper())
@@ -154,6 +181,17 @@ def plan_formula(kind: str, result: str) -> str:
         return formula
     blank = ",".join(f'{kind}[[#This Row],[{schema.by_name[name].header}]]=""' for name in ASKED)
     return f'IF(AND({blank}),"",{formula})'
+
+
+def column_reference(column: Column) -> str:
+    """A column of a table in a formula; a header with parentheses takes a second pair of brackets.
+
+    >>> from xlperf.catalog.schema import column
+    >>> column_reference(column("training", "model")), column_reference(column("training_results", "step_time"))
+    ('training[model]', 'training[[step time (s)]]')
+    """
+    table = column.table.removesuffix("_results")
+    return f"{table}[[{column.header}]]" if "(" in column.header else f"{table}[{column.header}]"
 
 
 def column_validation(column: Column, first: str) -> DataValidation | None:
@@ -203,6 +241,11 @@ def names_of(kind: str) -> str:
     return f"{table_schema(kind).key.name}_names"
 
 
+def plan_names(kind: str) -> str:
+    """Defined name of the names of the plans on a sheet: ``training_plans``."""
+    return f"{kind}_plans"
+
+
 def choices_of(column: Column) -> str:
     """Defined name of the words that a choice or a software may be: ``training_precision_choices``."""
     return f"{column.table}_{column.name}_choices"
@@ -218,18 +261,29 @@ def _native_columns(sheet: Worksheet, kind: str, columns: Sequence[Column]) -> N
             own.calculatedColumnFormula = TableFormula(attr_text=plan_formula(kind, column.name))
 
 
-def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[str, str]]) -> None:
+def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[str, str]], row: int) -> None:
     names = [column.name for column in columns]
     starts = [(words, names.index(first)) for words, first in bands if first in names]
     ends = [start for _, start in starts[1:]] + [len(columns)]
     for number, ((words, start), end) in enumerate(zip(starts, ends, strict=True)):
         color = _RESULT_BAND if columns[start].is_result else _BAND_FILLS[number % 2]
         for place in range(start, end):
-            cell = put(sheet.cell(HEADER_ROW - 1, place + 1), words if place == start else None, "xlperf header")
+            cell = put(sheet.cell(row, place + 1), words if place == start else None, "xlperf header")
             cell.fill = PatternFill("solid", start_color=f"FF{color}", end_color=f"FF{color}")
             cell.alignment = Alignment(horizontal="left", vertical="center")
     assert all(first[1] < second[1] for first, second in pairwise(starts)), "bands stand in the order of the columns"
-    sheet.row_dimensions[HEADER_ROW - 1].height = 16
+    sheet.row_dimensions[row].height = 16
+
+
+def _folded(sheet: Worksheet, columns: Sequence[Column], in_sight: Sequence[str]) -> None:
+    """Fold the inputs between the name of a plan and those that matter most, where some are named."""
+    if not in_sight:
+        return
+    end = [column.name for column in columns].index(in_sight[0]) + 1
+    for offset in range(2, end):
+        folded = sheet.column_dimensions[get_column_letter(offset)]
+        folded.outlineLevel, folded.hidden = 1, True
+    sheet.column_dimensions[get_column_letter(end)].collapsed = True
 
 
 def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
@@ -240,8 +294,11 @@ def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence
         if column.name in _LONG_TEXT:
             width = _LONG_TEXT[column.name] if column.is_result else min(longest + 4.0, _LONG_TEXT[column.name])
         elif column.is_text and not column.is_result:
-            width = max(width, 1.1 * longest + 3.0)
-        sheet.column_dimensions[get_column_letter(offset + 1)].width = max(width, len(column.header) / 3 + 4.0)
+            width = max(width, min(1.05 * longest + 3.0, _WIDEST_NAME))
+        least = len(column.header) / 3 + 4.0
+        if column.is_result and column.table.removesuffix("_results") in PLAN_TABLES and column.name not in _LONG_TEXT:
+            width = least = max(max(map(len, column.header.split())) + 2.5, len(column.header) / 4 + 2.5, 9.0)
+        sheet.column_dimensions[get_column_letter(offset + 1)].width = max(width, least)
 
 
 def _lines(text: str, across: float) -> int:
@@ -253,11 +310,11 @@ def _lines(text: str, across: float) -> int:
     return lines
 
 
-def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], count: int) -> None:
-    last = f"{get_column_letter(len(columns))}{HEADER_ROW + max(count, 1)}"
-    area = f"A{HEADER_ROW - 1}:{last}"
-    page_setup(sheet, HEADER_ROW, area=area, pages_wide=words.pages_wide, key_columns="A:A")
-    sheet.print_title_rows = f"{HEADER_ROW - 1}:{HEADER_ROW}"
+def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], top: int, count: int) -> None:
+    last = f"{get_column_letter(len(columns))}{top + max(count, 1)}"
+    area = f"A{top - 1}:{last}"
+    page_setup(sheet, top, area=area, pages_wide=words.pages_wide, key_columns="A:A")
+    sheet.print_title_rows = f"{top - 1}:{top}"
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
     sheet.page_setup.paperSize = 8 if across > 220.0 else 9
     sheet.page_margins.top = 0.8
@@ -275,9 +332,24 @@ def _one_line(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
                 cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=False)
 
 
-def _alarms(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
+def _bars(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:
+    """Shares as bars in their cells; a bar that reaches the line at the right end of its cell fills the memory."""
+    for offset, column in enumerate(columns, start=1):
+        if column.name not in _BARS:
+            continue
+        letter = get_column_letter(offset)
+        ends = [FormatObject("num", 0), FormatObject("num", 1)]
+        rule = Rule("dataBar", dataBar=DataBar(cfvo=ends, color=f"FF{_BARS[column.name]}"))
+        sheet.conditional_formatting.add(f"{letter}{first}:{letter}{first + count - 1}", rule)
+        if column.name == "memory_share":
+            for row in range(first, first + count):
+                cell: Any = sheet.cell(row, offset)
+                cell.border = Border(bottom=cell.border.bottom, right=Side(style="medium", color=f"FF{BAD_INK}"))
+
+
+def _alarms(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:
     names = [column.name for column in columns]
-    first, last = HEADER_ROW + 1, HEADER_ROW + max(count, 1)
+    last = first + max(count, 1) - 1
     if "fits" in names:
         letter = get_column_letter(names.index("fits") + 1)
         alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(NOT(ISERROR({letter}{first})),{letter}{first}=FALSE)")

@@ -9,6 +9,7 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
 
+from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PREFIX
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
@@ -20,7 +21,16 @@ from xlperf.catalog.schema import (
     schema,
     table_schema,
 )
-from xlperf.workbook.data_sheets import CATALOG_NAME, DATA_SHEETS, LIVE_RESULTS, choices_of, column_validation, names_of
+from xlperf.workbook.data_sheets import (
+    CATALOG_NAME,
+    DATA_SHEETS,
+    alarm,
+    choices_of,
+    column_reference,
+    column_validation,
+    names_of,
+    plan_names,
+)
 from xlperf.workbook.package import FLAG_FORMAT, Formulas
 from xlperf.workbook.style import column_widths, link, number_format, page_setup, put, title
 from xlperf.workbook.tco import TITLE
@@ -33,7 +43,8 @@ if TYPE_CHECKING:
 
 
 CATALOG_CELL = "C13"
-CARD_TOP = 17
+CARD_TOP = 18
+DASH = "\N{EN DASH}"
 CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
     "training": (
         ("model", "Meta-Llama-3.1-70B"),
@@ -61,10 +72,13 @@ CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
     ),
 }
 CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
-    kind: (*LIVE_RESULTS[kind][:times], "tokens_per_second", *LIVE_RESULTS[kind][times:])
-    for kind, times in (("training", 1), ("inference", 2))
-}
-"""Results of a card: those beside the plans of its sheet, and the tokens of all accelerators."""
+    "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "mfu", "memory", "fits",
+                 "cost_per_million_tokens", "cost_basis", "reason"),
+    "inference": ("ttft", "tpot", "tokens_per_second", "tokens_per_second_per_accelerator", "memory", "fits",
+                  "cost_per_million_input_tokens", "cost_per_million_output_tokens",
+                  "cost_per_million_output_tokens_all_in", "cost_basis", "reason"),
+}  # fmt: skip
+"""Results of a card; its reason is the line on top."""
 _WORDS = (
     "xlperf answers, for any model on any machine that a sheet describes: how long does a training step or a generated "
     "token take, does it fit in memory, and what does a token cost."
@@ -76,7 +90,8 @@ _STEPS = (
     "A cell shows #N/A where the plan is illegal; the column reason says why.",
     "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
 )
-_CHOICES_TOP = 50
+_LEGEND_TOP = 41
+_CHOICES_TOP = 53
 
 
 def card(kind: str) -> list[list[Any]]:
@@ -120,8 +135,8 @@ def front_sheet(
     sheet.merge_cells(f"E{CATALOG_CELL[1:]}:G{CATALOG_CELL[1:]}")
     for letters, kind in ((("B", "C"), "training"), (("E", "F"), "inference")):
         _card(sheet, letters, kind, results.get(kind, {}), formulas, examples)
-    _legend(sheet, 39)
-    _contents(sheet, 39, tables)
+    _legend(sheet, _LEGEND_TOP)
+    _contents(sheet, _LEGEND_TOP, tables)
     choices_top = _CHOICES_TOP + sum(kind in OPTIONAL_TABLES for kind in tables)
     _choices(workbook, sheet, tables, choices_top)
     _names(workbook, tables)
@@ -145,7 +160,7 @@ def _card(
 ) -> None:
     left, right = letters
     heading = {"training": "A training run", "inference": "A served model"}[kind]
-    put(sheet[f"{left}{CARD_TOP - 2}"], heading, "xlperf heading")
+    put(sheet[f"{left}{CARD_TOP - 3}"], heading, "xlperf heading")
     put(sheet[f"{left}{CARD_TOP - 1}"], "name", "xlperf header")
     put(sheet[f"{right}{CARD_TOP - 1}"], "value", "xlperf header")
     longest = max(len(own) for own in CARDS.values())
@@ -159,23 +174,30 @@ def _card(
             validation.add(f"{right}{row}")
             sheet.add_data_validation(validation)
     area = f"${left}${CARD_TOP}:${right}${CARD_TOP + len(CARDS[kind]) - 1}"
+    _verdict(sheet, letters, f"={PREFIX}CHECK({area},{CATALOG_NAME})", results.get("reason"), formulas)
     top = CARD_TOP + longest
     put(sheet[f"{left}{top}"], "result", "xlperf header result")
     put(sheet[f"{right}{top}"], "value", "xlperf header result")
-    for row, name in enumerate(CARD_RESULTS[kind], start=top + 1):
+    for row, name in enumerate(CARD_RESULTS[kind][:-1], start=top + 1):
         column = results_of(kind).by_name[name]
         put(sheet[f"{left}{row}"], column.header, "xlperf key")
-        function = PREFIX + ("CHECK" if name == "reason" else name.upper())
-        style = "xlperf reason" if name == "reason" else "xlperf computed"
-        cell = sheet[f"{right}{row}"]
-        inside: Any = cell
+        answer: Any = sheet[f"{right}{row}"]
         shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
-        formulas.put(inside, f"={function}({area},{CATALOG_NAME})", results.get(name), style, shown)
-        _left(cell)
-        if name == "reason":
-            lines = max(2, -(-len(str(results.get(name) or "")) // 32))
-            height = 2.0 + 12.0 * lines
-            sheet.row_dimensions[row].height = max(height, sheet.row_dimensions[row].height or 0.0)
+        found = results.get(name)
+        formula = f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")'
+        formulas.put(answer, formula, DASH if isinstance(found, CellError) else found, "xlperf computed", shown)
+        _left(answer)
+
+
+def _verdict(sheet: Worksheet, letters: tuple[str, str], formula: str, value: Any, formulas: Formulas) -> None:
+    """One line above a card: ok, what was assumed, or what is wrong with it, which then stands out."""
+    row = CARD_TOP - 2
+    cell: Any = sheet[f"{letters[0]}{row}"]
+    formulas.put(cell, formula, value, "xlperf reason")
+    sheet.merge_cells(f"{letters[0]}{row}:{letters[1]}{row}")
+    sheet.row_dimensions[row].height = 38
+    first = f"${letters[1]}${CARD_TOP + max(map(len, CARDS.values())) + 1}"
+    alarm(sheet, f"{letters[0]}{row}:{letters[1]}{row}", f'{first}="{DASH}"')
 
 
 def _left(cell: Any) -> None:
@@ -240,3 +262,6 @@ def _names(workbook: Workbook, kinds: Iterable[str]) -> None:
     for kind in ("accelerators", "networks", "models", *(kind for kind in kinds if kind in OPTIONAL_TABLES)):
         reference = f"{kind}[{table_schema(kind).key.header}]"
         workbook.defined_names[names_of(kind)] = DefinedName(names_of(kind), attr_text=reference)
+    for kind in PLAN_TABLES:
+        reference = column_reference(table_schema(kind).columns[0])
+        workbook.defined_names[plan_names(kind)] = DefinedName(plan_names(kind), attr_text=reference)

@@ -20,7 +20,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.workbook.package import Formulas
 
 _TOKENS = re.compile(
-    r"""\s*(?:(?P<text>"(?:[^"]|"")*")|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?)
+    r"""\s*(?:(?P<text>"(?:[^"]|"")*")|(?P<table>[a-z_]+\[(?:\[[^\]]+\]|[^\[\]]+)\])|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?)
     |(?P<ref>(?:'[^']+'!|\w+!)?\$?[A-Z]{1,2}\$?\d+(?::\$?[A-Z]{1,2}\$?\d+)?)(?![\w(])
     |(?P<call>[A-Z_]+(?=\())|(?P<name>[A-Za-z_]\w*)|(?P<mark><>|<=|>=|[-+*/&=<>(),]))""",
     re.VERBOSE,
@@ -44,11 +44,14 @@ class Live:
         Of the workbook.
     catalog : Catalog, optional
         What the cell that the name ``catalog`` means stands for; without one no values are computed.
+    columns : dict
+        Cells of the columns of tables that formulas name, by the reference that they have there.
     """
 
     formulas: Formulas
     catalog: Catalog | None
     values: dict[tuple[str, str], Any] = field(default_factory=dict)
+    columns: dict[str, list[Any]] = field(default_factory=dict)
     session: Session = field(default_factory=Session)
 
     def put(self, cell: Any, value: Any) -> None:
@@ -63,6 +66,11 @@ class Live:
         found = self.value_of(value[1:], cell.parent.title)
         self.values[cell.parent.title, cell.coordinate] = found
         self.formulas.values.setdefault(cell.parent.title, {})[cell.coordinate] = 0.0 if found is None else found
+
+    def text(self, cell: Any, words: str | None) -> None:
+        """Set a cell to a text, which stays one whatever it starts with."""
+        cell.value, cell.data_type = words, "s" if words else "n"
+        self.values[cell.parent.title, cell.coordinate] = words
 
     def value_of(self, formula: str, sheet: str) -> Any:
         """Value of a formula that stands on a sheet.
@@ -150,6 +158,8 @@ class _Parser:
         if kind == "ref":
             area = self.live.area(text.replace("$", ""), self.sheet)
             return area if ":" in text else area[0][0]
+        if kind == "table":
+            return [[cell] for cell in self.live.columns[text]]
         if kind == "name":
             assert text == "catalog", text
             return _CATALOG
@@ -313,7 +323,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "CHAR": lambda code: chr(int(code)),
     "ROW": lambda: 0.0,
     "NA": lambda *_: _absent(),
-    "ISNUMBER": lambda value: isinstance(value, float),
+    "ISNUMBER": lambda value: isinstance(value, float | int) and not isinstance(value, bool),
+    "NOT": lambda value: not value,
+    "ABS": lambda value: abs(_number(_one(value))),
+    "LEFT": lambda words, count=1.0: _words(_one(words))[: int(count)],
+    "RIGHT": lambda words, count=1.0: _words(_one(words))[-int(count) :],
     "AND": lambda *v: all(map(bool, v)),
     "OR": lambda *v: any(map(bool, v)),
     "HYPERLINK": lambda _, words: words,

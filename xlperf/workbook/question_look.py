@@ -31,12 +31,13 @@ from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.properties import PageSetupProperties
 
 from xlperf.catalog.schema import results_of, table_schema
+from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import column_validation
 from xlperf.workbook.live import Live
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
-FACE = "Arial"
-"""Its widths equal those of Liberation Sans, which stands for it where it is not installed."""
+FACE = "Calibri"
+"""Its widths equal those of Carlito, which stands for it where it is not installed."""
 CARD, TINT = "F4F6F8", "E8F1F8"
 BLUE, SKY, GREEN, AMBER, ORANGE, GREY = "0072B2", "56B4E9", "009E73", "E69F00", "D55E00", "C3CBD3"
 SHEETS = ("Serve", "Train", "Build a chip")
@@ -44,7 +45,7 @@ NUMBERS = ("calc serve", "calc train", "calc chip")
 """Sheets that hold the numbers of the front sheets."""
 DASH = "\N{EN DASH}"
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
-_WIDTHS = {"A": 2, "B": 29, "C": 22, "D": 17, "E": 3, "L": 3, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 10.6)
+_WIDTHS = {"A": 1.5, "B": 25, "C": 21, "D": 15, "E": 2, "L": 2, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 9.5)
 _LAST_ROW = 33
 
 
@@ -67,6 +68,7 @@ _LOOKS: Mapping[str, _Look] = {
     "tab": _Look(10, True, MUTED, CARD, "center"),
     "tab here": _Look(10, True, "FFFFFF", NAVY, "center"),
     "answer": _Look(13, True, NAVY, TINT, wrapped=True, indent=1),
+    "answer small": _Look(11, True, NAVY, TINT, indent=1),
     "group": _Look(8, True, MUTED, CARD, indent=1),
     "label": _Look(fill=CARD, indent=1),
     "input": _Look(colour=INPUT_INK, fill=_INPUT_FILL, indent=1),
@@ -247,9 +249,7 @@ def tiles(sheet: Any, own: Sequence[tuple[str, str, str, str]], live: Live) -> N
 def foot(sheet: Any, numbers: str, live: Live) -> None:
     """Below the form: the way to its numbers, and one verdict of the checks of all sheets."""
     put(sheet, "B31", f'=HYPERLINK("#\'{numbers}\'!A1","all numbers of this answer")', "link", live=live)
-    faults = 'COUNTIF(checks!$D$5:$D$60,"check")'
-    verdict = f'=IF({faults}=0,"checks of all sheets: ok","checks: "&{faults}&" to look at, see the sheet checks")'
-    put(sheet, "B32", verdict, "chosen", last="D32", live=live)
+    put(sheet, "B32", f"={VERDICT}", "chosen", last="D32", live=live)
     in_colour(sheet, "B32:D32", 'RIGHT($B$32,2)<>"ok"', BAD_INK, BAD_FILL)
 
 

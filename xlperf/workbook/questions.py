@@ -3,27 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openpyxl.styles import Font
 
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import PLAN_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook.chip_sheet import OTHERS as SOLD
 from xlperf.workbook.chip_sheet import chip_sheet
+from xlperf.workbook.data_sheets import BLANK_ROWS, column_reference
 from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.question_look import FACE, GREY, NUMBERS, SHEETS, foot
 from xlperf.workbook.serve_sheet import OTHERS, serve_sheet
+from xlperf.workbook.tables import data_rows
 from xlperf.workbook.train_sheet import train_sheet
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
 
 
-def question_sheets(
-    workbook: Workbook, tables: Mapping[str, Table], catalog: Catalog | None, formulas: Formulas
-) -> None:
+def live_cells(tables: Mapping[str, Table], catalog: Catalog | None, formulas: Formulas) -> Live:
+    """What computes the formulas of front sheets and cards, over the plans and the checks of a workbook.
+
+    Parameters
+    ----------
+    tables : mapping
+        Sheets of the workbook by kind.
+    catalog : Catalog, optional
+        For the values beside the formulas; none: formulas alone.
+    formulas : Formulas
+        Where the values are kept; the checks stand there.
+    """
+    live = Live(formulas, catalog)
+    live.values |= {("checks", cell): value for cell, value in formulas.values.get("checks", {}).items()}
+    for kind in PLAN_TABLES:
+        columns = table_schema(kind).columns
+        rows = [*data_rows(tables[kind], columns), *([None] * len(columns) for _ in range(BLANK_ROWS))]
+        cells = zip(*rows, strict=True)
+        live.columns |= {column_reference(column): list(own) for column, own in zip(columns, cells, strict=True)}
+    return live
+
+
+def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
     """Add the front sheets, first in the workbook, and the sheets that hold their numbers, last so far.
 
     Parameters
@@ -32,13 +55,9 @@ def question_sheets(
         Changed in place; the name ``catalog`` and the names of drop-downs stand in it.
     tables : mapping
         Sheets of the workbook by kind.
-    catalog : Catalog, optional
-        For the values beside the formulas; none: formulas alone.
-    formulas : Formulas
-        Where the values are kept.
+    live : Live
+        Writes formulas with their values.
     """
-    live = Live(formulas, catalog)
-    live.values |= {("checks", cell): value for cell, value in formulas.values.get("checks", {}).items()}
     known = set(tables["accelerators"].text("accelerator").tolist())
     others = [name for name in OTHERS if name in known]
     numbers = [workbook.create_sheet(name) for name in NUMBERS]
@@ -49,11 +68,16 @@ def question_sheets(
     for front, data in zip(fronts, numbers, strict=True):
         foot(front, data.title, live)
     for data in numbers:
-        data.sheet_properties.tabColor = GREY
-        for row in data.iter_rows():
-            for cell in row:
-                cell.font = Font(name=FACE, size=9)
-                if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
-                    cell.number_format = "#,##0.####"
-        for letter, width in (("A", 34), ("B", 26), ("D", 20), ("E", 16)):
-            data.column_dimensions[letter].width = width
+        numbers_look(data)
+
+
+def numbers_look(data: Any) -> None:
+    """The look of a sheet that holds numbers of front sheets or cards."""
+    data.sheet_properties.tabColor = GREY
+    for row in data.iter_rows():
+        for cell in row:
+            cell.font = Font(name=FACE, size=9)
+            if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
+                cell.number_format = "#,##0.####"
+    for letter, width in (("A", 34), ("B", 26), ("D", 20), ("E", 16)):
+        data.column_dimensions[letter].width = width

@@ -11,10 +11,12 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div
 from xlperf.equations.hardware.kernels import Device
+from xlperf.equations.hardware.power import clock_limited_time
 from xlperf.equations.hardware.roofline import blended_time, transfer_time
+from xlperf.equations.hardware.tiles import key_passes, query_tile
 
 QUERY_TILE = 128.0
-"""Queries of one tile of flash attention. [-]"""
+"""Queries of one tile of flash attention where the shared memory holds them; halves start one after the other. [-]"""
 
 
 def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -> Array:
@@ -134,10 +136,11 @@ def flash_traffic(
     head_size: Numeric,
     element_size: Numeric,
     num_passes: Numeric = 1.0,
+    num_key_passes: Numeric = 1.0,
 ) -> Array:
-    r"""Main-memory traffic of flash attention: queries, keys, values and outputs once per pass.
+    r"""Main-memory traffic of flash attention: queries and outputs once per pass, keys and values as often as needed.
 
-    .. math:: T = 2 r b d\,(h s_q + g s_k)\,e
+    .. math:: T = 2 r b d\,(h s_q + g s_k p)\,e
 
     Parameters
     ----------
@@ -156,7 +159,9 @@ def flash_traffic(
     element_size : numeric
         Size of one element. [B]
     num_passes : numeric, default 1.0
-        1 for the forward pass; 2 for the backward pass, which also reads and writes the gradients. [-]
+        Passes r: 1 for the forward pass; 2 for the backward pass, which also reads and writes the gradients. [-]
+    num_key_passes : numeric, default 1.0
+        Passes p over keys and values, as :func:`xlperf.equations.hardware.tiles.key_passes` has them. [-]
 
     Returns
     -------
@@ -174,7 +179,8 @@ def flash_traffic(
     >>> float(flash_traffic(1.0, 32.0, 8.0, 1024.0, 1024.0, 128.0, 2.0))
     20971520.0
     """
-    elements = array(num_heads) * array(query_length) + array(num_query_groups) * array(key_length)
+    keys = array(num_query_groups) * array(key_length) * array(num_key_passes)
+    elements = array(num_heads) * array(query_length) + keys
     scale = 2.0 * array(num_passes) * array(batch) * array(head_size)
     return np.asarray(scale * elements * array(element_size))
 
@@ -228,9 +234,10 @@ def _flash_time(
 ) -> Array:
     """Time of flash attention from its number of matrix products and of passes over its inputs."""
     batch, heads, groups, queries, keys, head_size, causal, element_size = shape
-    flop_time = 1.0 / (constants["compute_efficiency"] * device.peak_flop_rate)
-    flop_time = flop_time + constants["energy_per_flop"] / device.thermal_design_power
-    products = 2.0 * num_products * array(head_size) * flop_time
+    flop = 2.0 * num_products * array(head_size)
+    burst = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
+    products = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
+    tile = query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
     compute = flash_compute_time(
         array(batch) * array(heads),
         queries,
@@ -240,9 +247,11 @@ def _flash_time(
         products + constants["softmax_flop"] / device.vector_flop_rate,
         device.num_multiprocessors,
         constants["imbalance"],
-        constants["tile_time"],
+        constants["tile_time"] * (QUERY_TILE / tile),
     )
-    traffic = flash_traffic(batch, heads, groups, queries, keys, head_size, element_size, num_passes)
+    sizes = heads, groups, queries, keys, head_size, element_size
+    passes = key_passes(*sizes, tile, device.num_multiprocessors, device.l2_capacity)
+    traffic = flash_traffic(batch, *sizes, num_passes, passes)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     fixed = constants["launch_time"] + 0.0 * memory
     return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))

@@ -5,23 +5,19 @@ Arguments broadcast to (rows, operators); columns of the device and calibration 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
-from xlperf.equations.hardware.roofline import (
-    blended_time,
-    product_traffic,
-    sustained_time,
-    tiled_product_time,
-    transfer_time,
-)
+from xlperf.equations.hardware.power import arithmetic_power, clock_limited_time
+from xlperf.equations.hardware.roofline import blended_time, sustained_time, tiled_product_time, transfer_time
+from xlperf.equations.hardware.tiles import product_memory_traffic, tile_memory
 
 
-def _unlimited() -> Array:
-    return np.full((1, 1), np.inf)
+def _column(value: float) -> Callable[[], Array]:
+    return lambda: np.full((1, 1), value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +40,14 @@ class Device:
         Units that work on tiles at the same time; NaN where waves are not modelled. [-]
     thermal_design_power : Array
         Power limit, under which long products slow down; infinite where it does not bind. [W]
+    l2_capacity : Array
+        Last-level cache; NaN where it is not known and inputs of a product are read once. [B]
+    shared_memory_capacity : Array
+        Shared memory of one multiprocessor; NaN where it is not known and every tile fits. [B]
+    energy_ratio : Array
+        Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock. [-]
+    static_power : Array
+        Leakage and idle clocks; NaN: the usual share of the power limit. [W]
     """
 
     peak_flop_rate: Array
@@ -52,7 +56,20 @@ class Device:
     memory_capacity: Array
     l2_bandwidth: Array
     num_multiprocessors: Array
-    thermal_design_power: Array = field(default_factory=_unlimited)
+    thermal_design_power: Array = field(default_factory=_column(np.inf))
+    l2_capacity: Array = field(default_factory=_column(np.nan))
+    shared_memory_capacity: Array = field(default_factory=_column(np.nan))
+    energy_ratio: Array = field(default_factory=_column(1.0))
+    static_power: Array = field(default_factory=_column(np.nan))
+
+    @property
+    def arithmetic_power(self) -> Array:
+        """Power that is left to the matrix units. [W]"""
+        return arithmetic_power(self.thermal_design_power, self.static_power)
+
+    def product_energy(self, constants: Mapping[str, Array], flop: Array) -> Array:
+        """Energy of operations of products at the boost clock, by the constants of gemm or attention. [J]"""
+        return constants["energy_per_flop"] * self.energy_ratio * flop
 
 
 def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vector_ratio: Numeric) -> Array:
@@ -124,9 +141,12 @@ def cache_bandwidth(
     return np.where(np.isnan(stated), derived, stated)
 
 
-# Tiles that libraries choose among: rows, columns, pieces that the depth is cut into; on an axis before the rows.
+# Tiles that libraries choose among where they fit the shared memory: rows, columns, pieces that the depth is cut into;
+# on an axis before the rows. The first two are for more shared memory than any accelerator has today.
 TILES = np.array(
     [
+        (512.0, 256.0, 1.0),
+        (256.0, 256.0, 1.0),
         (256.0, 128.0, 1.0),
         (128.0, 256.0, 1.0),
         (128.0, 128.0, 1.0),
@@ -144,6 +164,7 @@ SERVING_TILES = np.concatenate(
     ],
     axis=1,
 )
+USUAL_SHARED_MEMORY = 98304.0  # B; room for the tiles that every library has
 SUM_WIDTH = 2.0  # sums over a part of the depth are in FP32, outputs in 16 bits
 
 WITHOUT_LAUNCH = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
@@ -163,6 +184,7 @@ def _many_products_time(
     element_size: Array,
     sum_size: Array,
     tiles: Array,
+    fits: np.ndarray,
 ) -> Array:
     """Least :func:`tiled_product_time` over tile shapes, bit for bit; common factors are computed once."""
     units = device.num_multiprocessors
@@ -183,7 +205,7 @@ def _many_products_time(
     arithmetic = {area: 2.0 * area / peak for area in {height * width for height, width, _ in shapes}}
     outputs = m * n * batch / device.l2_bandwidth
     best: Array | None = None
-    for height, width, splits in shapes:
+    for (height, width, splits), legal in zip(shapes, fits, strict=True):
         time = arithmetic[height * width] + reading[height + width]
         time = (time * (at_once / splits)) * k
         time += wave_time * splits
@@ -193,6 +215,8 @@ def _many_products_time(
         time *= np.ceil(waves, out=waves)
         if splits > 1.0:
             time += 2.0 * splits * sum_size * outputs
+        if not legal.all():
+            time = np.where(legal, time, np.inf)
         best = time if best is None else np.minimum(best, time, out=best)
     assert best is not None
     return best
@@ -209,7 +233,8 @@ def _gemm_time(
     output_element_size: Numeric,
     tiles: Array,
 ) -> Array:
-    """Time of :func:`gemm_time` with the fastest of the given tiles."""
+    """Time of :func:`gemm_time` with the fastest of the given tiles that fit."""
+    tiles, fits, block = _fitting(device, tiles)
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
     burst = (
@@ -223,34 +248,55 @@ def _gemm_time(
             array(element_size),
             sum_size,
             tiles,
+            fits,
         )
         if np.size(m) >= _MANY
-        else tiled_product_time(
-            m,
-            n,
-            k,
-            batch,
-            element_size,
-            heights,
-            widths,
-            splits,
-            peak_flop_rate=device.peak_flop_rate,
-            cache_bandwidth=device.l2_bandwidth,
-            num_multiprocessors=device.num_multiprocessors,
-            compute_efficiency=constants["compute_efficiency"],
-            cache_share=constants["cache_share"],
-            wave_time=constants["wave_time"],
-            sum_size=sum_size,
+        else np.where(
+            fits,
+            tiled_product_time(
+                m,
+                n,
+                k,
+                batch,
+                element_size,
+                heights,
+                widths,
+                splits,
+                peak_flop_rate=device.peak_flop_rate,
+                cache_bandwidth=device.l2_bandwidth,
+                num_multiprocessors=device.num_multiprocessors,
+                compute_efficiency=constants["compute_efficiency"],
+                cache_share=constants["cache_share"],
+                wave_time=constants["wave_time"],
+                sum_size=sum_size,
+            ),
+            np.inf,
         ).min(axis=0)
     )
-    flop_time = 1.0 / device.peak_flop_rate + constants["energy_per_flop"] / device.thermal_design_power
-    limited = 2.0 * flop_time * (array(m) * array(n) * array(k) * array(batch))
+    flop = 2.0 * (array(m) * array(n) * array(k) * array(batch))
+    limited = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
     compute = sustained_time(burst, limited, constants["boost_time"])
-    traffic = product_traffic(m, n, k, batch, element_size, output_element_size)
+    size = m, n, k, batch, element_size, output_element_size
+    traffic = product_memory_traffic(*size, *block, device.num_multiprocessors, device.l2_capacity)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
     fixed = constants["launch_time"] + conversion
     return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
+
+
+def _fitting(device: Device, tiles: Array) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
+    """Tiles that fit the shared memory of any of the devices, which of them fit each, and the largest of each.
+
+    The smallest tile always fits; where the shared memory is not known it is the usual one.
+    """
+    room = device.shared_memory_capacity
+    room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
+    needed = tile_memory(tiles[0], tiles[1])
+    fits = needed <= np.maximum(room, needed.min())
+    used = fits.any(axis=(1, 2))
+    tiles, fits = tiles[:, used], fits[used]
+    largest = np.where(fits, tiles[0] * tiles[1], 0.0).argmax(axis=0)
+    return tiles, fits, (tiles[0][largest][..., 0, 0], tiles[1][largest][..., 0, 0])
 
 
 def gemm_time(
@@ -265,9 +311,10 @@ def gemm_time(
 ) -> Array:
     r"""Time of a (batched) GEMM: ``batch`` products of an (m, k) by a (k, n) matrix.
 
-    The tile is the fastest of :data:`TILES`. Inputs that have to be converted to the precision of the product first
-    cost ``input_traffic`` bytes c an element, before the product starts. A long product takes no less than its
-    arithmetic at the peak and its energy over the power limit together.
+    The tile is the fastest of :data:`TILES` that fits the shared memory; the last-level cache bounds what is read twice
+    (:func:`xlperf.equations.hardware.tiles.product_memory_traffic`). Inputs that have to be converted to the precision
+    of the product first cost ``input_traffic`` bytes c an element, before the product starts. The clock of a long
+    product falls until its power keeps the limit (:func:`xlperf.equations.hardware.power.clock_limited_time`).
 
     .. math::
 

@@ -13,6 +13,7 @@ from xlperf.equations.model.linear import (
     linear_attention_small_parameters,
     linear_gate_parameters,
 )
+from xlperf.equations.model.sparse import grouped_output_parameters, index_parameters
 from xlperf.equations.model.transformer import (
     embedding_parameters,
     expert_parameters,
@@ -132,6 +133,37 @@ class Model:
         Layers that are a feed-forward layer and nothing else; the others then have none. 0: all have both. [-]
     moe_latent_size : Array
         Width that tokens are projected to before they are sent to routed experts; 0: the hidden size. [-]
+    shared_key_value : Array
+        1 where one vector per token, the same for all heads, is key and value, and queries and the output are
+        projected in two steps (DeepSeek-V4). [-]
+    output_lora_rank : Array
+        Rank of the output projection of each group of heads. [-]
+    output_groups : Array
+        Groups of heads with an output projection of their own. [-]
+    num_selected_layers : Array
+        Layers of sparse attention that see the best entries of their cache by an index. [-]
+    num_compressed_layers : Array
+        Layers that see all entries of a compressed cache. [-]
+    num_index_layers : Array
+        Layers that score and select for themselves; others take the entries of a layer before. [-]
+    selected_ratio : Array
+        Tokens of an entry of a selected layer. [-]
+    compressed_ratio : Array
+        Tokens of an entry of a compressed layer. [-]
+    index_heads : Array
+        Heads of the index. [-]
+    index_size : Array
+        Width of an index key. [-]
+    index_top_k : Array
+        Entries that are selected for a query at most. [-]
+    index_block : Array
+        Entries that are scored and selected together. [-]
+    index_key_size : Array
+        Bytes of an element of an index key. [B]
+    sparse_window : Array
+        Tokens that selected and compressed layers see besides, whole. [-]
+    residual_streams : Array
+        Residual streams that each block reads and writes (hyper-connections); 1: one. [-]
     """
 
     num_layers: Array
@@ -179,6 +211,21 @@ class Model:
     state_space: Array = field(default_factory=_none)
     num_bare_layers: Array = field(default_factory=_none)
     moe_latent_size: Array = field(default_factory=_none)
+    shared_key_value: Array = field(default_factory=_none)
+    output_lora_rank: Array = field(default_factory=_none)
+    output_groups: Array = field(default_factory=_none)
+    num_selected_layers: Array = field(default_factory=_none)
+    num_compressed_layers: Array = field(default_factory=_none)
+    num_index_layers: Array = field(default_factory=_none)
+    selected_ratio: Array = field(default_factory=_one)
+    compressed_ratio: Array = field(default_factory=_one)
+    index_heads: Array = field(default_factory=_none)
+    index_size: Array = field(default_factory=_none)
+    index_top_k: Array = field(default_factory=_unbounded)
+    index_block: Array = field(default_factory=_one)
+    index_key_size: Array = field(default_factory=_one)
+    sparse_window: Array = field(default_factory=_none)
+    residual_streams: Array = field(default_factory=_one)
 
     @property
     def num_dense_layers(self) -> Array:
@@ -209,7 +256,9 @@ class Model:
     @property
     def num_global_layers(self) -> Array:
         """Layers that attend to the whole sequence. [-]"""
-        return np.asarray(self.num_attention_layers - self.num_local_layers)
+        return np.asarray(
+            self.num_attention_layers - self.num_local_layers - self.num_selected_layers - self.num_compressed_layers
+        )
 
 
 class Architecture(NamedTuple):
@@ -220,6 +269,13 @@ class Architecture(NamedTuple):
     local_attention: bool
     linear_attention: bool = False
     latent_experts: bool = False
+    sparse_attention: bool = False
+    shared_key_value: bool = False
+
+    @property
+    def one_vector(self) -> bool:
+        """Whether all heads read one vector per token that is key and value (latent attention, DeepSeek-V4)."""
+        return self.latent_attention or self.shared_key_value
 
 
 def attention_matrix_parameters(model: Model) -> Array:
@@ -248,7 +304,43 @@ def attention_matrix_parameters(model: Model) -> Array:
         model.v_head_size,
     )
     gate = model.attention_gate * model.hidden_size * model.num_attention_heads * model.head_size
-    return np.where(model.latent_attention > 0, latent, plain + gate)
+    found = np.where(model.latent_attention > 0, latent, plain + gate)
+    if not some(model.shared_key_value):
+        return found
+    width = model.num_attention_heads * model.head_size
+    shared = model.hidden_size * (model.q_lora_rank + model.head_size) + model.q_lora_rank * width
+    shared = shared + grouped_output_parameters(model.hidden_size, width, model.output_lora_rank, model.output_groups)
+    return np.where(model.shared_key_value > 0, shared, found)
+
+
+def sparse_attention_parameters(model: Model) -> Array:
+    """Weights of the indexes of all layers and of what compresses their caches, beside attention itself.
+
+    Entries of several tokens are pooled with a gate as wide as they are; those of selected layers overlap, which takes
+    twice the width of each.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Of the whole model, (rows,). [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V4", 2026, model card and configuration (compress_ratios).
+    """
+    pooled = model.selected_ratio > 1.0
+    queries = np.where(model.q_lora_rank > 0.0, model.q_lora_rank, model.hidden_size)
+    index = index_parameters(
+        model.hidden_size, queries, model.index_heads, model.index_size, np.where(pooled, 4.0, 1.0),
+        np.where(model.q_lora_rank > 0.0, 1.0, 0.0),
+    )  # fmt: skip
+    pools = np.where(pooled, 4.0 * model.num_selected_layers, 0.0) + 2.0 * model.num_compressed_layers
+    return np.asarray(model.num_index_layers * index + pools * model.hidden_size * model.head_size)
 
 
 def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
@@ -276,11 +368,13 @@ def linear_layer_parameters(model: Model) -> tuple[Array, Array]:
 
 def _all_attention(model: Model) -> Array:
     """GEMM weights of the attention blocks of all layers, (rows,). [-]"""
+    sparse = sparse_attention_parameters(model) if some(model.num_selected_layers) else 0.0
     if not np.any(model.num_linear_layers > 0.0):
-        return np.asarray(model.num_layers * attention_matrix_parameters(model))
+        return np.asarray(model.num_layers * attention_matrix_parameters(model) + sparse)
     return np.asarray(
         model.num_attention_layers * attention_matrix_parameters(model)
         + model.num_linear_layers * linear_layer_parameters(model)[0]
+        + sparse
     )
 
 

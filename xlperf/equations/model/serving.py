@@ -24,6 +24,15 @@ from xlperf.equations.model.operators import (
     mlp_gemms,
     router_gemm,
 )
+from xlperf.equations.model.sparse_blocks import (
+    SHARED,
+    SPARSE,
+    shared_vector_gemms,
+    sparse_gemm_shares,
+    sparse_gemms,
+    sparse_shares,
+    stream_passes,
+)
 from xlperf.equations.model.transformer import activated_experts, busiest_rank_factor
 
 """Plain attention to everything, one feed-forward layer in every layer."""
@@ -42,16 +51,25 @@ _LATENT = (
     "value expansion",
     "attention output",
 )
+_OF_ATTENTION = frozenset((*_PLAIN, *_LATENT, *PROJECTIONS, *SPARSE, *SHARED))
 _LINEAR_VECTORS = ("short convolution", "gated norm")
 _LAYER_VECTORS = ("norms and residual", "rotary embedding and cache", "activation")
 _EXPERT_VECTORS = ("activation of experts", "moves of tokens")
 _ONCE_VECTORS = ("embedding and last norm", "sampling")
 _SAMPLING_PASSES = 2.0
-_WIDE = ("key and value expansion", "query absorption", "value expansion", "linear attention gates", "router", "logits")
+_WIDE = (
+    "key and value expansion",
+    "query absorption",
+    "value expansion",
+    "linear attention gates",
+    "index weights",
+    "router",
+    "logits",
+)
 _CONVOLUTION_PASSES = 4.0  # a prompt is transposed before its convolution: read and written twice
 
 
-_ALL = np.full(1, 1.0)
+_ALL, _NONE = np.full(1, 1.0), np.zeros(1)
 
 
 class ServingShape(NamedTuple):
@@ -80,6 +98,8 @@ class ServingShape(NamedTuple):
         latent attention expands them all; those of all ranks that share the prompts. [-]
     favoured_share : Array, default 1
         Share of the experts that routers prefer, as in :func:`activated_experts`. [-]
+    absorbed_share : Array, default 0
+        Share of the layers whose latent attention is absorbed in the prefill too: sparse ones. [-]
     """
 
     prefill_tokens: Array
@@ -92,6 +112,7 @@ class ServingShape(NamedTuple):
     expert_tensor_parallel: Array
     prefill_context: Array
     favoured_share: Array = _ALL
+    absorbed_share: Array = _NONE
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
         """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
@@ -142,9 +163,11 @@ class ServingVectors(NamedTuple):
     calls: Array
 
 
-def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array, latent: bool) -> Gemms:
+def _attention_gemms(model: Model, tokens: Array, expanded: Array, ranks: Array, architecture: Architecture) -> Gemms:
     heads, hidden = ceil_div(model.num_attention_heads, ranks), model.hidden_size
-    if not latent:
+    if architecture.shared_key_value:
+        return shared_vector_gemms(model, tokens, ranks)
+    if not architecture.latent_attention:
         groups = ceil_div(model.num_query_groups, ranks)
         queries = heads * (1.0 + model.attention_gate)
         n = side_by_side((queries + 2.0 * groups) * model.head_size, hidden)
@@ -197,19 +220,22 @@ def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_toke
     shared = mlp_gemms(
         model, replica_tokens, np.maximum(model.shared_ffn_hidden_size / shape.attention_parallel, 1.0), "shared expert"
     )
-    found = (expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
-    return concatenated(*found, *((latent_gemms(model, replica_tokens),) if some(model.moe_latent_size) else ()))
+    return concatenated(expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
 
 
-def _gemm_calls(model: Model, architecture: Architecture, decoding: bool) -> Array:
+def _gemm_calls(model: Model, architecture: Architecture, decoding: bool, absorbed_share: Array) -> Array:
     """Calls per layer of one phase, (rows, operators)."""
     one, none = np.ones_like(model.num_layers), np.zeros_like(model.num_layers)
-    if architecture.latent_attention:
+    if architecture.shared_key_value:
+        columns = [one] * len(SHARED)
+    elif architecture.latent_attention:
         compressed = np.where(model.q_lora_rank > 0.0, 1.0, 0.0)
-        absorbed, expanded = (one, none) if decoding else (none, one)
+        absorbed, expanded = (one, none) if decoding else (none + absorbed_share, one - absorbed_share)
         columns = [compressed, one, one, expanded, absorbed, absorbed, one]
     else:
         columns = [one, one]
+    if architecture.sparse_attention:
+        columns += sparse_gemm_shares(model)
     if architecture.linear_attention:
         linear, attended = linear_share(model), divide(model.num_attention_layers, model.num_layers)
         columns = [attended * each for each in columns] + [linear, linear * (1.0 - model.state_space), linear]
@@ -251,22 +277,26 @@ def serving_gemms(
     ServingGemms
         Those of a layer, then the output projection, for the prefill, then for decoding. [-]
     """
-    ranks, latent = shape.attention_parallel, architecture.latent_attention
+    ranks = shape.attention_parallel
     parts: list[Gemms] = []
     calls = []
     for phase in phases:
         tokens, routed, sampled = shape.of(phase)
-        parts.append(_attention_gemms(model, tokens, tokens if phase else shape.prefill_context, ranks, latent))
+        parts.append(_attention_gemms(model, tokens, tokens if phase else shape.prefill_context, ranks, architecture))
+        if architecture.sparse_attention:
+            parts.append(sparse_gemms(model, tokens, ranks))
         if architecture.linear_attention:
             parts.append(linear_gemms(model, tokens, ranks))
         parts.append(mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"))
         if architecture.experts:
             parts.append(_expert_gemms(model, routed, shape, tokens))
+        if architecture.latent_experts:
+            parts.append(latent_gemms(model, tokens))
         parts.append(logits_gemm(model, sampled, ranks))
-        calls.append(_gemm_calls(model, architecture, phase == DECODING))
+        calls.append(_gemm_calls(model, architecture, phase == DECODING, shape.absorbed_share))
     gemms = concatenated(*parts)
     narrow = np.array([name not in _WIDE for name in gemms.names])
-    attention = np.array([name in _PLAIN or name in _LATENT or name in PROJECTIONS for name in gemms.names])
+    attention = np.array([name in _OF_ATTENTION for name in gemms.names])
     grouped = np.array([name.startswith("experts") for name in gemms.names])
     return ServingGemms(gemms, beside(*calls), narrow, attention, grouped)
 
@@ -281,7 +311,8 @@ def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Arr
     attention_parallel : Array
         Ranks that share the heads, (rows,): key and value heads are split, the latent vector is not. [-]
     latent : bool
-        Multi-head latent attention: the compressed vector and the rotated part of the key, the same on every rank.
+        One vector per token for all heads, the same on every rank: of multi-head latent attention the compressed
+        vector and the rotated part of the key.
 
     Returns
     -------
@@ -294,7 +325,10 @@ def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Arr
        arXiv:2405.04434, table 1.
     """
     if latent:
-        return np.asarray(model.kv_lora_rank + model.qk_rope_head_size + 0.0 * attention_parallel)
+        found = model.kv_lora_rank + model.qk_rope_head_size + 0.0 * attention_parallel
+        if not some(model.shared_key_value):
+            return np.asarray(found)
+        return np.where(model.shared_key_value > 0.0, model.head_size + 0.0 * found, found)
     return np.asarray(2.0 * ceil_div(model.num_query_groups, attention_parallel) * model.head_size)
 
 
@@ -340,6 +374,7 @@ def serving_vectors(
         cached = 2.0 * (rotated + groups * model.head_size) * element_size
     gated = (2.0 + model.gated_mlp) * model.ffn_hidden_size / ranks * element_size
     logits = _SAMPLING_PASSES * model.vocab_size * logit_size
+    mixed_streams = stream_passes(model)
     columns, calls = [], []
     one = np.ones_like(stream)
     attended, dense, norms = one, one, 2.0 * one
@@ -351,7 +386,7 @@ def serving_vectors(
         cached = cached + 3.0 * model.attention_gate * heads * model.head_size * element_size
     for phase in phases:
         tokens, routed, sampled = shape.of(phase)
-        columns += [tokens * 4.0 * stream, tokens * cached, tokens * gated]
+        columns += [tokens * (4.0 + mixed_streams) * stream, tokens * cached, tokens * gated]
         if architecture.experts:
             mixed = model.num_moe_layers / model.num_layers
             copies = routed * model.top_k / shape.expert_parallel
@@ -406,13 +441,17 @@ def attention_calls(model: Model, architecture: Architecture, phases: tuple[int,
     Returns
     -------
     Array
-        Adds up to 1 in each phase but for layers without any, (rows, phases x kinds). [-]
+        Adds up to 1 in each phase but for layers without any and for the index, (rows, phases x kinds). [-]
     """
-    if not (architecture.local_attention or architecture.linear_attention):
+    if not (architecture.local_attention or architecture.linear_attention or architecture.sparse_attention):
         return np.ones((len(model.num_layers), len(phases)))
-    kinds = [local_share(model)] if architecture.local_attention else []
-    kinds += [linear_share(model)] if architecture.linear_attention else []
-    everywhere = 1.0 - sum(kinds)
+    local = [local_share(model)] if architecture.local_attention else []
+    linear = [linear_share(model)] if architecture.linear_attention else []
+    sparse: tuple[Array, ...] = ()
+    everywhere = 1.0 - sum([*local, *linear])
     if architecture.linear_attention:
         everywhere = everywhere - divide(model.num_bare_layers, model.num_layers)
-    return side_by_side(*[everywhere, *kinds] * len(phases))
+    if architecture.sparse_attention:
+        sparse = sparse_shares(model)
+        everywhere = divide(model.num_global_layers, model.num_layers)
+    return side_by_side(*[everywhere, *local, *sparse, *linear] * len(phases))

@@ -121,6 +121,10 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         "context parallel {context_parallel} is not modelled for layers of linear attention; use 1",
     ),
     Rule(
+        lambda plan, model: (model.num_selected_layers > 0.0) & (plan.context_parallel > 1.0),
+        "context parallel {context_parallel} is not modelled for sparse attention; use 1",
+    ),
+    Rule(
         lambda plan, model: (
             (model.num_linear_layers > 0.0) & _fraction(model.linear_key_heads / plan.attention_parallel)
         ),
@@ -188,6 +192,7 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
     Rule(
         lambda plan, model: (
             (model.latent_attention == 0.0)
+            & (model.shared_key_value == 0.0)
             & _fraction(model.num_query_groups / plan.attention_parallel)
             & _fraction(plan.attention_parallel / model.num_query_groups)
         ),

@@ -330,6 +330,21 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         " {model.linear_value_heads} value heads of linear attention",
     ),
     Rule(
+        lambda plan, model: (model.num_selected_layers > 0.0) & (plan.context_parallel > 1),
+        "context parallel {context_parallel} is not modelled for sparse attention; use 1",
+        "context_parallel",
+    ),
+    Rule(
+        lambda plan, model: (model.num_selected_layers > 0.0) & (plan.flash_attention < 1),
+        "sparse attention has no standard kernel; use flash",
+        "attention",
+    ),
+    Rule(
+        lambda plan, model: (model.num_selected_layers > 0.0) & plan.frozen,
+        "adapters beside sparse attention are not modelled; train all weights",
+        "adapter_rank",
+    ),
+    Rule(
         lambda plan, model: (model.num_linear_layers > 0.0) & plan.frozen,
         "adapters beside layers of linear attention are not modelled; train all weights",
         "adapter_rank",

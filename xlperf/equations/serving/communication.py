@@ -232,8 +232,8 @@ def serving_messages(
         )
     if architecture.experts and np.any(plan.data_parallel_attention != 1.0):
         size, time = _exchange(deployment, tokens)
-        sizes[..., EXCHANGE] = size
         apart = plan.data_parallel_attention > 1.0
+        sizes[..., EXCHANGE] = np.where(apart[:, None], size, 0.0)
         times[..., EXCHANGE] = np.where(apart[:, None], time, 0.0)
         exchanges = np.where(apart, model.num_moe_layers / model.num_layers, 0.0)
         reduces = reduces - exchanges

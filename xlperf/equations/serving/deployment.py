@@ -222,7 +222,7 @@ def engine_constants(
     """
     host = constants["serving_host"]
     kernels = {family: values for family, values in constants.items() if family not in _OF_ENGINE}
-    if not architecture.latent_attention:
+    if not architecture.one_vector:
         decode, slower = kernels["attention_decode"], constants["serving_attention"]["memory_slowdown"]
         kernels["attention_decode"] = {**decode, "memory_efficiency": decode["memory_efficiency"] / slower}
     if "serving_eager" in constants:
@@ -329,4 +329,5 @@ def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array
         expert_tensor_parallel=plan.expert_tensor_parallel,
         prefill_context=prompts * plan.chunks / batching.passes * plan.chunk_context,
         favoured_share=favoured_share,
+        absorbed_share=0.0 * favoured_share,
     )

@@ -27,8 +27,10 @@ from xlperf.equations.model.serving import (
     attention_calls,
     cache_elements,
 )
+from xlperf.equations.model.sparse_blocks import ATTENTION_KINDS
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Batching, Deployment
+from xlperf.equations.serving.sparse import decode_sparse, prefill_sparse
 
 
 class KernelTimes(NamedTuple):
@@ -273,6 +275,8 @@ def _prefill_attention(deployment: Deployment, batching: Batching) -> list[tuple
         flop = 4.0 * (batch * head_size) * heads * (visible_pairs(queries, keys, causal) / passes) * more
         traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
         found.append((flop, traffic, time / passes * more))
+    if deployment.architecture.sparse_attention:
+        found += prefill_sparse(deployment, batching, found[0])
     return found
 
 
@@ -288,7 +292,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
     family, drafted = "attention_decode", (1.0 + plan.draft_tokens)[:, None]
     read_heads, read_size = np.ceil(model.num_query_groups / ranks)[:, None], model.head_size[:, None]
     multiplied = drafted * heads
-    if deployment.architecture.latent_attention:
+    if deployment.architecture.one_vector:
         # One compressed vector is key and value of all heads: half a key and value pair of its width.
         family, read_heads = "attention_latent", np.full_like(heads, 0.5)
         read_size = cache_elements(model, ranks, True)[:, None]
@@ -313,6 +317,12 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         flop = 4.0 * (sequences[:, None] * read_size) * multiplied * middle
         traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)
         found.append((flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])))
+    if deployment.architecture.sparse_attention:
+        one = multiplied / drafted
+        if deployment.architecture.one_vector:  # tiles of the matrix units hold the heads of one token
+            part = 1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size
+            one = np.maximum(heads, kernels[family]["tile_rows"]) * part
+        found += decode_sparse(deployment, sequences, contexts[0], (one, read_heads, read_size))
     return found
 
 
@@ -350,8 +360,9 @@ def attention_kernels(
             found.append(_decode_recurrence(deployment, sequences))
     local = ("local attention",) if architecture.local_attention else ()
     linear = ("linear attention",) if architecture.linear_attention else ()
+    sparse = ATTENTION_KINDS if architecture.sparse_attention else ()
     calls = attention_calls(deployment.model, architecture, phases)
     flop, traffic, time, calls = (
         by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*found, strict=True)), calls)
     )
-    return KernelTimes(("attention", *local, *linear), 0, traffic, time, calls), flop
+    return KernelTimes(("attention", *local, *sparse, *linear), 0, traffic, time, calls), flop

@@ -10,6 +10,7 @@ from xlperf.base.arrays import Array, Numeric, array, divide
 from xlperf.equations.model.linear_blocks import linear_widths
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import cache_elements, linear_share
+from xlperf.equations.model.sparse import sparse_cache_entries
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import state_size
@@ -236,6 +237,12 @@ def largest_batch(
 
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array) -> Array:
     """Tokens of a context that one of the ranks that share it keeps, mean over the layers."""
+    if architecture.sparse_attention:
+        layers = (model.num_layers, model.num_global_layers, model.num_local_layers)
+        sparse = (model.num_selected_layers, model.num_compressed_layers)
+        window = np.where(model.num_local_layers > 0.0, model.window, model.sparse_window)
+        ratios = (model.selected_ratio, model.compressed_ratio)
+        return sparse_cache_entries(np.ceil(context), *layers, *sparse, *ratios, window)
     if not architecture.local_attention and architecture.linear_attention:
         return np.asarray(model.num_attention_layers / model.num_layers * np.ceil(context / plan.context_parallel))
     if not architecture.local_attention:
@@ -326,10 +333,14 @@ class ReplicaMemory(NamedTuple):
 def _cache_sizes(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array, Array]:
     """Cache of one sequence, of the prefix that all share, and the state of linear attention in the former. [B]"""
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
-    token_size = layers * cache_elements(model, plan.attention_parallel, architecture.latent_attention)
+    token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
     own_context = plan.new_tokens + plan.running_output
     cache = token_size * _cache_tokens(model, plan, architecture, own_context) * plan.kv_size
     prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens) * plan.kv_size
+    if architecture.sparse_attention:
+        keys = layers * (model.num_index_layers / model.num_layers) * model.index_size * model.index_key_size
+        keys = keys / model.selected_ratio
+        cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
     if not architecture.linear_attention:
         return cache, prefix, 0.0 * cache
     state = layers * linear_share(model) * state_size(model, plan)
@@ -359,7 +370,7 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
     tokens = plan.own_tokens, plan.prefill_tokens
     working_set = prefill_working_set(*widths, *tokens, ranks, plan.activation_size, _LOGIT_SIZE)
     # Beside their own keys and values, the ranks of a prompt hold those they work on and those on their way.
-    elements = cache_elements(model, ranks, architecture.latent_attention)
+    elements = cache_elements(model, ranks, architecture.one_vector)
     passing = np.where(plan.context_parallel > 1.0, 2.0 * elements * plan.attention_size, 0.0)
     return np.asarray(working_set + passing * np.minimum(*tokens))
 

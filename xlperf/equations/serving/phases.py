@@ -21,6 +21,7 @@ from xlperf.equations.model.serving import (
     serving_gemms,
     serving_vectors,
 )
+from xlperf.equations.model.sparse_blocks import sparse_shares
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
     CONTEXT,
@@ -135,7 +136,7 @@ def _host(
     more = launched
     if architecture.experts:
         more = more + mixed * kernels["serving_experts"]["prefill_kernels"]
-    if architecture.latent_attention:
+    if architecture.one_vector:
         more = more + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:
         more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
@@ -168,6 +169,10 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     if architecture.experts:
         favoured = deployment.kernels["serving_experts"]["favoured_share"][:, 0]
     shape = serving_shape(plan, batching, favoured)
+    if architecture.sparse_attention and architecture.latent_attention:
+        selecting = plan.prompt_length > deployment.model.index_top_k
+        share = np.where(selecting, sparse_shares(deployment.model).selected, 0.0)
+        shape = shape._replace(absorbed_share=share)
     kernels = _kernels(deployment, shape, batching, phases)
     messages = serving_messages(deployment, shape, batching, phases)
     launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
@@ -309,7 +314,7 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
         Position in BOUNDS, NaN where the time is NaN. [-]
     """
     kernels, step = deployment.kernels, phase_times(work)[:, -1]
-    family = "attention_latent" if deployment.architecture.latent_attention else "attention_decode"
+    family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
     constants, attend, bandwidth = kernels["gemm"], kernels[family], deployment.device.memory_bandwidth
     groups = ((work.gemms, constants), (work.attention, attend), (work.vectors, kernels["vector"]))
     times = [group.time[:, -1] for group, _ in groups]

@@ -266,8 +266,12 @@ def band_of_mode(mode: str, full: bool) -> str:
     return "full" if mode == "continuous" and full else _BAND_OF_MODE[mode]
 
 
-def band_ends(mode: str, full: np.ndarray, constants: Mapping[str, Mapping[str, Array]]) -> tuple[Array, Array]:
-    """Ends of the band over the prediction.
+def band_of_time(
+    mode: str, full: np.ndarray, constants: Mapping[str, Mapping[str, Array]], width: Array, prefix: str = ""
+) -> tuple[Array, Array]:
+    r"""Ends of the band of a time over the prediction.
+
+    .. math:: b = c^{w}
 
     Parameters
     ----------
@@ -277,15 +281,19 @@ def band_ends(mode: str, full: np.ndarray, constants: Mapping[str, Mapping[str, 
         Where the memory limits how many requests run, (rows,).
     constants : mapping of str to mapping of str to Array
         Constants of the families of :data:`BAND_FAMILIES`, (rows, 1).
+    width : Array
+        Logarithm of the band over that of the constants, (rows,): above 1 far from what was measured. [-]
+    prefix : str, default ""
+        "" for the time per token, ``first_`` for the time to the first token.
 
     Returns
     -------
     low, high : Array
-        Time per token at the ends over the predicted one, (rows,). [-]
+        Time at the ends over the predicted one, (rows,). [-]
     """
     bands = _BAND_OF_MODE[mode], band_of_mode(mode, True)
     ends = []
     for end in ("low", "high"):
-        usual, capped = (constants[BAND_FAMILIES[band]][f"{band}_{end}"][:, 0] for band in bands)
-        ends.append(np.where(full, capped, usual))
+        usual, capped = (constants[BAND_FAMILIES[band]][f"{prefix}{band}_{end}"][:, 0] for band in bands)
+        ends.append(np.where(full, capped, usual) ** width)
     return ends[0], ends[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array
+from xlperf.base.arrays import Array, Numeric, array, ones, side_by_side, total
 from xlperf.equations.model.linear import (
     linear_attention_parameters,
     linear_attention_small_parameters,
@@ -12,7 +12,9 @@ from xlperf.equations.model.linear import (
 )
 from xlperf.equations.model.linear_blocks import linear_widths
 from xlperf.equations.model.model import Architecture, Model, latent_projection_parameters, router_parameters
+from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import linear_share
+from xlperf.equations.model.sparse_blocks import shared_vector_gemms, sparse_gemm_shares, sparse_gemms
 from xlperf.equations.model.transformer import (
     embedding_parameters,
     expert_parameters,
@@ -77,7 +79,8 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     apart = wide_attention(model, plan, architecture)
     heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
     narrow_ffn = model.ffn_hidden_size / ranks
-    if not architecture.experts and not architecture.latent_attention and not architecture.linear_attention:
+    beyond = architecture.one_vector or architecture.linear_attention or architecture.sparse_attention
+    if not architecture.experts and not beyond:
         shapes = (model.hidden_size, heads, groups, model.head_size, narrow_ffn, model.gated_mlp)
         return layer_matrix_parameters(*shapes), 0.0 * heads
     wide = 0.0 * heads
@@ -94,8 +97,12 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
         # The expansion of keys and values is kept wide: it is folded into queries and outputs when decoding.
         wide = model.kv_lora_rank * heads * (model.qk_head_size - model.qk_rope_head_size + model.v_head_size)
         narrow = narrow - wide
+    elif architecture.shared_key_value:
+        narrow = _gemm_weights(shared_vector_gemms(model, ones(ranks), ranks))
     else:
         narrow = layer_matrix_parameters(model.hidden_size, heads, groups, model.head_size, 0.0, 0.0)
+    if architecture.sparse_attention:
+        narrow = narrow + _gemm_weights(sparse_gemms(model, ones(ranks), ranks), *sparse_gemm_shares(model))
     if architecture.linear_attention:
         share = linear_share(model)
         gated = model.attention_gate * model.hidden_size * heads * model.head_size
@@ -121,6 +128,12 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
     if architecture.latent_experts:
         narrow = narrow + mixed * latent_projection_parameters(model)
     return np.asarray(narrow), np.asarray(wide + mixed * router_parameters(model))
+
+
+def _gemm_weights(gemms: Gemms, *shares: Array) -> Array:
+    """Weights of products, of those that only a share of the layers has that share. [-]"""
+    weights = gemms.batch * gemms.n * gemms.k
+    return total(weights * side_by_side(*shares) if shares else weights)
 
 
 def _layer_small_parameters(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:

@@ -189,6 +189,10 @@ def expert_activation_size(
     return np.asarray(array(element_size) * array(received_tokens) * inner)
 
 
+_BLOCKS = 2.0
+"""Blocks of a layer, each with residual streams of its own to keep. [-]"""
+
+
 class LayerActivations(NamedTuple):
     """Bytes of one layer and micro-batch, (rows,): kept, and all of them while the layer is computed. [B]
 
@@ -298,9 +302,17 @@ def layer_activations(setting: Setting) -> LayerActivations:
     projected = np.where(latent, expanded + compressed, plain)
     common = (tensor, sequence, element, MASK)
 
+    if setting.architecture.shared_key_value:
+        vector = tensor * (model.head_size + 2.0 * model.q_lora_rank)
+        projected = np.where(
+            model.shared_key_value > 0, width + vector + model.output_groups * model.output_lora_rank, projected
+        )
     attention = attention_activation_size(
         plan.tokens, model.hidden_size, projected, width, scores, model.dropout, *common
     )
+    if some(model.residual_streams > 1.0):
+        streams = (model.residual_streams - 1.0) * plan.tokens * model.hidden_size * element
+        attention = attention + _BLOCKS * streams / np.where(sequence > 0, tensor, 1.0)
     exchanged = (plan.context_method == ContextMethod.ULYSSES) & (plan.context_parallel > 1)
     if some(exchanged):  # the output is kept on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * width / tensor * element, 0.0)

@@ -13,9 +13,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, ones, side_by_side, some, total
+from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
 from xlperf.equations.hardware.attention import attention_backward_time, attention_time
 from xlperf.equations.hardware.kernels import gemm_time, linear_attention_time, vector_time
+from xlperf.equations.hardware.roofline import transfer_time
 from xlperf.equations.model.linear_blocks import chunked_scan, linear_gemms, linear_vectors, scan_gradient
 from xlperf.equations.model.operators import (
     Gemms,
@@ -35,11 +36,19 @@ from xlperf.equations.model.operators import (
     mtp_vectors,
     router_gemm,
 )
+from xlperf.equations.model.sparse_blocks import (
+    SPARSE,
+    shared_vector_gemms,
+    sparse_gemm_shares,
+    sparse_gemms,
+    stream_passes,
+)
 from xlperf.equations.plan.records import ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import LAYOUTS, TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.equations.training.setting import MASK, WORD, Part, Setting
+from xlperf.equations.training.sparse import sparse_cores
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")
@@ -131,23 +140,43 @@ def _core_parts(setting: Setting) -> list[Part]:
         count, queries, keys, causal = _local_shape(setting, length)
         batch = plan.micro_batch_size / plan.context_parallel * count
         shapes.append(("local core", batch, queries, keys, causal, once))
-    parts = []
+    parts: list[Part] = []
+    sparse = sparse_cores(setting) if setting.architecture.sparse_attention else None
     for place, batch, queries, keys, causal, calls in shapes:
-        flash = (plan.flash_attention * calls)[:, None]
-        shape = tuple(
-            values[:, None] for values in (batch, heads, groups, queries, keys, head_size, causal, plan.element_size)
-        )
-        gemms = Gemms(
-            ("flash attention",), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None]
-        )
-        forward = attention_time(setting.wide_device, setting.constants["attention"], *shape)
-        backward = attention_backward_time(setting.wide_device, setting.constants["attention_backward"], *shape)
-        parts.append(Part("forward", "attention", ("flash attention",), place, flash, forward, gemms, wide=True))
-        parts.append(
-            Part("backward", "attention_backward", ("flash attention gradient",), place, flash, backward, gemms,
-                 wide=True)
-        )  # fmt: skip
+        shape = (batch, heads, groups, queries, keys, head_size, causal)
+        often = plan.flash_attention * calls
+        if sparse is not None and place == "core":
+            often = often * sparse.whole
+        parts += _flash_parts(setting, "flash attention", place, often, shape)
+    if sparse is not None:
+        for core in sparse.cores:
+            often = plan.flash_attention * core.share
+            parts += _flash_parts(setting, core.name, "core", often, core.shape, core.gathered)
+        parts += sparse.indexing
     return parts
+
+
+def _flash_parts(
+    setting: Setting, name: str, place: str, calls: Array, shape: tuple[Array, ...], gathered: Array | None = None
+) -> tuple[Part, Part]:
+    """Attention proper of some shape, forward and backward: batch, heads, groups, queries, keys, width, causality.
+
+    Entries that are gathered go through the last-level cache; backward their gradients are added there too, in FP32.
+    """
+    batch, heads, _, queries, keys, head_size, _ = shape
+    columns = tuple(values[:, None] for values in (*shape, setting.plan.element_size))
+    gemms = Gemms((name,), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None])
+    forward = attention_time(setting.wide_device, setting.constants["attention"], *columns)
+    backward = attention_backward_time(setting.wide_device, setting.constants["attention_backward"], *columns)
+    if gathered is not None:
+        moved = transfer_time(gathered[:, None], setting.wide_device.l2_bandwidth)
+        words = 1.0 + 2.0 * WORD / setting.plan.element_size[:, None]
+        forward, backward = np.fmax(forward, moved), np.fmax(backward, words * moved)
+    gradient = f"{name} gradient"
+    return (
+        Part("forward", "attention", (name,), place, calls[:, None], forward, gemms, wide=True),
+        Part("backward", "attention_backward", (gradient,), place, calls[:, None], backward, gemms, wide=True),
+    )
 
 
 def _scan_parts(setting: Setting) -> list[Part]:
@@ -178,7 +207,13 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     tokens, tensor, element, gradient = plan.tokens, plan.tensor_parallel, plan.element_size, plan.gradient_size
     latent = setting.architecture.latent_attention
     narrow, wide = _Collected(), _Collected()
-    narrow.add_with_gradients("attention", attention_projections(model, tokens, tensor, latent), element, gradient)
+    if setting.architecture.shared_key_value:
+        projections = shared_vector_gemms(model, tokens, tensor)
+    else:
+        projections = attention_projections(model, tokens, tensor, latent)
+    narrow.add_with_gradients("attention", projections, element, gradient)
+    if setting.architecture.sparse_attention:
+        narrow.add_with_gradients("attention", sparse_gemms(model, tokens, tensor), element, gradient)
     narrow.add_with_gradients("mlp", mlp_gemms(model, tokens, model.ffn_hidden_size / tensor, "mlp"), element, gradient)
     wide.add_with_gradients("head", logits_gemm(model, tokens, tensor), element, gradient)
     if setting.architecture.experts:
@@ -210,7 +245,19 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         scores = attention_gemms(model, plan.micro_batch_size / plan.context_parallel, plan.sequence_length, tensor)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
-    return narrow.parts(setting, wide=False) + wide.parts(setting, wide=True) + _cast_parts(setting, narrow) + adapters
+    products = narrow.parts(setting, wide=False) + wide.parts(setting, wide=True)
+    if setting.architecture.sparse_attention:
+        products = [_of_sparse_layers(setting, part) for part in products]
+    return products + _cast_parts(setting, narrow) + adapters
+
+
+def _of_sparse_layers(setting: Setting, part: Part) -> Part:
+    """A part with the calls of what only some layers have: products of the index and of pooled caches."""
+    if not part.names[0].startswith(SPARSE):
+        return part
+    shares = side_by_side(*sparse_gemm_shares(setting.model))
+    layers = divide(setting.model.num_layers, setting.model.num_attention_layers)[:, None]
+    return part._replace(calls=part.calls * np.tile(shares * layers, len(part.names) // len(SPARSE)))
 
 
 def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
@@ -282,8 +329,15 @@ def _vector_parts(setting: Setting) -> list[Part]:
         sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
         moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.expert_hidden_size
         biased = np.where(plan.graphs < Graphs.STEP, model.bias_all, 0.0)
+    mixed = stream_passes(model)
     for phase in ("forward", "backward"):
         backward = phase == "backward"
+        if some(mixed):
+            streams = tokens * model.hidden_size / (1.0 + (tensor - 1.0) * sequence) * element
+            traffic = ((2.0 if backward else 1.0) * mixed * streams)[:, None]
+            groups += [
+                (phase, place, Vectors(("mixing of streams",), traffic)) for place in ("attention", "mlp", "moe")
+            ]
         found = attention_vectors(model, tokens, scores, tensor, sequence, element, MASK, latent, backward)
         for place, names, columns in _attention_places(found.names):
             groups.append((phase, place, Vectors(names, found.traffic[:, columns])))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, ones, some, total
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, ones, some, total
 from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import (
     Architecture,
@@ -19,6 +19,7 @@ from xlperf.equations.model.model import (
     layer_small_parameters,
     linear_layer_parameters,
     router_parameters,
+    sparse_attention_parameters,
 )
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.transformer import expert_parameters
@@ -117,6 +118,11 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         hidden * (model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_size),
         0.0,
     )
+    sparse: Array | float = 0.0
+    if some(model.num_selected_layers):  # held whole by every rank, averaged over the layers
+        sparse = divide(sparse_attention_parameters(model), model.num_attention_layers)
+        vector = hidden * (model.q_lora_rank + model.head_size)
+        compressed = np.where(model.shared_key_value > 0, vector, compressed)
     small, router = layer_small_parameters(model), router_parameters(model)
     table, none = ceil_div(model.vocab_size, tensor) * hidden, np.zeros(tensor.shape)
     linear, linear_small, norm = none, none, none
@@ -127,7 +133,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         linear_small = others / tensor + model.num_blocks * (1.0 + model.layer_norm) * hidden
         linear = matrices / tensor + linear_small
     router = router + norm
-    attention = (attention_matrix_parameters(model) - compressed) / tensor + compressed + small
+    attention = (attention_matrix_parameters(model) - compressed) / tensor + compressed + small + sparse
     shared = expert_parameters(hidden, model.shared_ffn_hidden_size, gated) / tensor + router
     return RankParameters(
         attention=attention,

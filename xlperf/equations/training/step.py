@@ -14,6 +14,8 @@ from xlperf.base.arrays import Array, side_by_side, some, total
 from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.model.linear import recurrent_step_flop
 from xlperf.equations.model.model import layer_matrices, matrix_parameters
+from xlperf.equations.model.sparse import index_flop
+from xlperf.equations.model.sparse_blocks import sparse_keys
 from xlperf.equations.model.transformer import attention_flop, expert_parameters, training_flop_per_token
 from xlperf.equations.plan.pipeline import (
     dualpipe_bubble_time,
@@ -356,6 +358,8 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array]:
     model, plan, mtp = setting.model, setting.plan, setting.plan.mtp_layers
     window = np.minimum(model.window, plan.sequence_length)
     keys = model.num_global_layers * plan.sequence_length + model.num_local_layers * window
+    if setting.architecture.sparse_attention:
+        keys = keys + sparse_keys(model, plan.sequence_length)
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
     scores = attention_flop(1.0, model.num_attention_heads, 1.0, keys, head_size)
     active = matrix_parameters(model, experts_per_token=True)
@@ -366,6 +370,9 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array]:
     if setting.architecture.linear_attention:
         states = recurrent_step_flop(1.0, model.linear_value_heads, model.linear_key_size, model.linear_value_size)
         scores = scores + model.num_linear_layers * states
+    if setting.architecture.sparse_attention:
+        entries = plan.sequence_length / model.selected_ratio
+        scores = scores + model.num_index_layers * index_flop(1.0, entries, model.index_heads, model.index_size)
     flop = training_flop_per_token(active, 0.5 * scores)
     head = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
     recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head, setting.pipeline.middle.layers)

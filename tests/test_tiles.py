@@ -1,0 +1,108 @@
+"""Laws of tiles and of the clock: traffic between its bound and the compulsory one, monotone in what a chip has."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from test_kernels import constants, device
+
+from xlperf.equations.hardware.attention import attention_time
+from xlperf.equations.hardware.kernels import gemm_time
+from xlperf.equations.hardware.power import clock_limited_time
+from xlperf.equations.hardware.roofline import product_traffic
+from xlperf.equations.hardware.tiles import (
+    key_passes,
+    product_memory_traffic,
+    product_traffic_bound,
+    query_tile,
+    tile_memory,
+)
+
+UNITS, MIB = 132.0, 2.0**20
+TILE = (256.0, 128.0)
+
+
+def _shapes(count: int = 20_000) -> tuple[np.ndarray, ...]:
+    random = np.random.default_rng(0)
+    return tuple(np.ceil(2.0 ** random.uniform(0.0, 16.0, count)) for _ in range(3))
+
+
+@pytest.mark.parametrize("size", [1.0, 2.0])
+def test_traffic_is_never_below_the_bound_of_hong_and_kung(size: float) -> None:
+    """Form of Smith, Lowery, Langou and van de Geijn 2019: sums of all tiles and the cache are the fast memory."""
+    m, n, k = _shapes()
+    sums = UNITS * TILE[0] * TILE[1]
+    for capacity in 2.0 ** np.arange(14, 42, 3):
+        traffic = product_memory_traffic(m, n, k, 1.0, size, size, *TILE, UNITS, capacity)
+        bound = product_traffic_bound(m, n, k, size, sums + capacity / size)
+        assert (traffic >= bound * (1.0 - 1e-12)).all()
+        assert (traffic >= product_traffic(m, n, k, 1.0, size, size) * (1.0 - 1e-12)).all()
+
+
+def test_traffic_falls_with_the_cache_and_is_compulsory_at_the_end() -> None:
+    m, n, k = _shapes()
+    before = np.full(len(m), np.inf)
+    for capacity in [0.0, *2.0 ** np.arange(10, 50)]:
+        traffic = product_memory_traffic(m, n, k, 1.0, 2.0, 2.0, *TILE, UNITS, capacity)
+        assert (traffic <= before * (1.0 + 1e-9)).all()
+        before = traffic
+    np.testing.assert_allclose(before, product_traffic(m, n, k, 1.0, 2.0, 2.0), rtol=1e-12)
+    unknown = product_memory_traffic(m, n, k, 1.0, 2.0, 2.0, *TILE, UNITS, np.nan)
+    np.testing.assert_allclose(unknown, product_traffic(m, n, k, 1.0, 2.0, 2.0), rtol=1e-12)
+
+
+def test_large_squares_come_near_the_bound_of_their_sums() -> None:
+    """Without a cache only what the registers of all multiprocessors hold is used again."""
+    n = np.array([8192.0, 16384.0, 65536.0])
+    traffic = product_memory_traffic(n, n, n, 1.0, 2.0, 2.0, *TILE, UNITS, 50 * MIB)
+    ratio = traffic / product_traffic_bound(n, n, n, 2.0, UNITS * TILE[0] * TILE[1])
+    assert (ratio < 1.25).all()
+
+
+@pytest.mark.parametrize("column", ["l2_capacity", "shared_memory_capacity"])
+def test_more_on_chip_memory_is_never_slower(column: str) -> None:
+    m, n, k = (values[:3000, None] for values in _shapes())
+    own = constants("gemm", energy_per_flop=9.5e-13)
+    heads, keys = np.minimum(m, 64.0), np.minimum(n, 8192.0)
+    before = [np.full((3000, 1), np.inf)] * 2
+    for share in (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0):
+        machine = device(l2_capacity=50 * MIB, shared_memory_capacity=228.0 * 1024.0)
+        machine = dataclasses.replace(machine, **{column: share * getattr(machine, column)})
+        now = [
+            gemm_time(machine, own, m, n, k, 1.0, 2.0, 2.0),
+            attention_time(machine, constants("attention"), 1.0, heads, heads, keys, keys, 128.0, 1.0, 2.0),
+        ]
+        assert all((new <= old * (1.0 + 1e-9)).all() for new, old in zip(now, before, strict=True))
+        before = now
+
+
+def test_caches_of_a_quarter_and_of_four_times_change_times() -> None:
+    """The prefill of a 70B layer on an H100: less cache or shared memory is slower."""
+    shape, own = (8192.0, 28672.0, 8192.0, 1.0, 2.0, 2.0), constants("gemm")
+    base = {"l2_capacity": 50 * MIB, "shared_memory_capacity": 228.0 * 1024.0}
+    time = gemm_time(device(**base), own, *shape).item()
+    for name, value in base.items():
+        assert gemm_time(device(**(base | {name: 0.1 * value})), own, *shape).item() > 1.005 * time, name
+        assert gemm_time(device(**(base | {name: 4.0 * value})), own, *shape).item() < time, name
+
+
+def test_tiles_fit_and_heads_of_512_take_smaller_ones() -> None:
+    assert tile_memory(256.0, 128.0) <= 100 * 1024 < tile_memory(256.0, 256.0)
+    tiles = query_tile(np.array([64.0, 128.0, 256.0, 512.0]), 2.0, 228.0 * 1024.0)
+    assert tiles.tolist() == [128.0, 128.0, 128.0, 64.0]
+    assert query_tile(512.0, 1.0, 228.0 * 1024.0) == 128.0  # half the bytes, twice the queries
+
+
+def test_keys_that_the_cache_holds_are_read_once() -> None:
+    heads = (64.0, 8.0, 32768.0, 131072.0, 128.0, 2.0, 128.0, UNITS)
+    small, large = (float(key_passes(*heads, capacity)) for capacity in (1 * MIB, 1024 * MIB))
+    assert small > 10.0
+    assert large == 1.0
+
+
+def test_the_clock_follows_the_cube_of_the_power() -> None:
+    limits = np.array([np.inf, 1000.0, 500.0, 250.0])
+    times = clock_limited_time(1.0, 1000.0, limits)
+    np.testing.assert_allclose(times, [1.0, 1.0, 2.0 ** (1 / 3), 4.0 ** (1 / 3)])

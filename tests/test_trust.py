@@ -1,0 +1,106 @@
+"""How far plans are from published runs: badges, words, and bands that are wider the farther a plan is."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from xlperf.calibrate.fit import read_measured
+from xlperf.calibrate.measured_runs import measured_csv
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.trust import BADGES, RANGES, measured_runs, trust
+
+RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 64, "tensor_parallel": 8}
+SERVED = {**RUN, "accelerator": "B200-SXM-180GB", "num_accelerators": 8, "prompt_length": 1000, "output_length": 1000,
+          "batch_size": 16}  # fmt: skip
+
+
+@cache
+def shipped() -> Catalog:
+    return load_catalog()
+
+
+def results_of(kind: str, *plans: dict[str, object]) -> Table:
+    names = list(dict.fromkeys(name for plan in plans for name in plan))
+    rows = [[plan.get(name) for name in names] for plan in plans]
+    return evaluate(table_from_rows(kind, names, rows), shipped())
+
+
+def test_the_farther_from_published_runs_the_worse_the_badge_and_the_wider_the_band() -> None:
+    """More accelerators than measured, then another accelerator, another generation."""
+    own = {**RUN, "pipeline_parallel": 1, "global_batch_size": 256}
+    results = results_of(
+        "training",
+        own,
+        {**own, "num_accelerators": 8192, "global_batch_size": 8192},
+        {**own, "accelerator": "H20-96GB"},
+        {**own, "accelerator": "V100-SXM2-32GB", "precision": "fp16"},
+    )
+    assert results["trust"].tolist()[0] == "MEASURED"
+    assert set(results["trust"].tolist()[1:]) <= {"INTERPOLATED", "EXTRAPOLATED"}
+    assert results["trust"].tolist()[2:] == ["EXTRAPOLATED", "EXTRAPOLATED"]
+    width = results.number("step_time_high") / results.number("step_time")
+    assert (width[1:] > width[0]).all()
+
+
+@pytest.mark.parametrize(("kind", "plan"), [("training", RUN), ("inference", SERVED)])
+def test_every_result_lies_in_its_band_and_rates_go_with_times(kind: str, plan: dict[str, object]) -> None:
+    results = results_of(kind, plan)
+    names = [name.removesuffix("_low") for name in results.columns if name.endswith("_low")]
+    assert {"memory", "tokens_per_second", "energy_per_token"} < set(names)
+    for name in names:
+        low, middle, high = (float(results.number(name + end)[0]) for end in ("_low", "", "_high"))
+        assert low < middle < high, name
+
+
+def test_a_given_rate_of_requests_is_served_whatever_the_time() -> None:
+    plan = {**SERVED, "batch_size": None, "request_rate": 0.5, "mode": "continuous"}
+    results = results_of("inference", plan)
+    assert results.number("tokens_per_second_low")[0] == results.number("tokens_per_second")[0]
+    assert results.number("tpot_low")[0] < results.number("tpot")[0]
+
+
+def test_a_model_of_equal_layers_counts_as_the_same() -> None:
+    assert results_of("inference", {**SERVED, "model": "DeepSeek-R1", "precision": "fp8"})["trust"][0] != "EXTRAPOLATED"
+    said = str(results_of("training", {**RUN, "model": "Qwen2.5-72B"})["trust_reason"][0])
+    assert "on H100 with other models" in said and "none of Qwen2.5-72B" in said
+
+
+def test_an_illegal_plan_has_no_badge() -> None:
+    results = results_of("training", {**RUN, "tensor_parallel": 7})
+    assert results["trust"][0] == results["trust_reason"][0] == ""
+
+
+def test_one_row_and_many_rows_say_the_same() -> None:
+    plans = [RUN, {**RUN, "num_accelerators": 4096}, {**RUN, "accelerator": "B200-SXM-180GB"}]
+    many = results_of("training", *plans)
+    for row, plan in enumerate(plans):
+        one = results_of("training", plan)
+        assert one["trust"][0] == many["trust"][row] and one["trust_reason"][0] == many["trust_reason"][row]
+        assert one.number("step_time_high")[0] == many.number("step_time_high")[row]
+
+
+def test_without_results_the_badge_goes_by_model_and_accelerator() -> None:
+    names = (("models", "model"), ("accelerators", "accelerator"))
+    rows = [shipped().tables[kind].text(column).tolist().index(RUN[column]) for kind, column in names]
+    at = np.full((len(RANGES), 1), np.nan)
+    found = trust("training", shipped(), *(np.array([row]) for row in rows), at)
+    assert found["trust"][0] == BADGES[0] and found["distance"][0] == 0.0
+
+
+def test_the_table_of_measured_runs_is_that_of_the_published_rows() -> None:
+    """Models, accelerators and numbers of rows; errors move with every fit."""
+    measured = read_measured()
+    made = measured_csv((measured.training, measured.inference), shipped(), []).splitlines()
+    shown = {
+        (one.kind, one.model, one.shape, f"{one.parameters:.4g}", one.accelerator, f"{one.rows}")
+        for kind in ("training", "inference")
+        for one in measured_runs(kind)
+    }
+    lines = [line.split(",") for line in made[1:]]
+    assert {(*line[:4], line[4].casefold(), line[6]) for line in lines} == shown

@@ -1,0 +1,357 @@
+"""Reader of CSV files: each column as codes into its distinct texts; and what CSV is written with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.files import replaced
+from xlperf.catalog.parse import Coded
+from xlperf.catalog.schema import split_header, table_schema
+
+STANDARD = "-"
+MOST_COLUMNS = 16_384
+"""Columns of a file, as many as a sheet has. [-]"""
+SIZE_LIMIT = 2 * 2**30
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How a file of UTF-16 starts."""
+LINE_LIMIT = 4 * 2**20
+"""Characters of a line. [-]"""
+_STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
+# What a spreadsheet takes for the start of a formula: at the start of a text, or behind whatever it may split a line at
+# (a file with commas is split at semicolons where those are the list separator, at tabs by a paste). Signed numbers are
+# none. Full-width signs count where East Asian input is set.
+_SIGNS = "=@\uff1d\uff20"
+_BATCH = r"(?:^|[;,\t|\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])"
+_START = rf"(?:[{_SIGNS}\t\r]|[+\-\uff0b\uff0d](?=.)(?![0-9.]+(?:[eE][+-]?[0-9]+)?(?:$|[;,\t|\n\r])))"
+_FORMULA = re.compile(rf"({_BATCH}(?:[ \xa0]*\"+|[ \xa0]+(?=['\"]*[{_SIGNS}]))?)('*)(?={_START})", re.DOTALL)
+_BLOCK = 500  # small enough for the processor's cache and for rows to die before they are counted as garbage
+
+
+@dataclass(frozen=True)
+class CsvLines:
+    """Lines of a CSV file, counted from 1: that of the header, and that on which each row starts."""
+
+    name: str
+    header: Sequence[str]
+    header_line: int
+    lines: np.ndarray
+
+    def __call__(self, row: int, position: int) -> str:
+        """Line and column of a value: ``plans.csv [line 7, tensor parallel]``."""
+        line = int(self.lines[row]) if row >= 0 else self.header_line
+        header = self.header[position].partition("(")[0].replace("_", " ") if position >= 0 else ""
+        header = " ".join(header.split())[:60]
+        return f"{self.name} [line {line}{', ' if header else ''}{header}]"
+
+
+class CsvFile(NamedTuple):
+    """Header of a CSV file, its columns as (codes, distinct texts), and where its cells stand."""
+
+    header: Sequence[str]
+    columns: list[Coded]
+    locate: CsvLines
+
+
+def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
+    """Read a CSV file, or standard input for ``-``.
+
+    Commas, semicolons or tabs separate, or what a first line ``sep=;`` says as Excel reads it; UTF-8, or UTF-16 as
+    Excel's "Unicode text". Blank lines are left out, and the apostrophe that :func:`harmless` puts before a text.
+
+    Parameters
+    ----------
+    path : path-like
+        File.
+    name : str, optional
+        Name for messages; default: that of the file.
+
+    Raises
+    ------
+    InputError
+        In one line, when the file is missing, a folder, empty or no text, or rows are longer than the header.
+    """
+    standard = str(path) == STANDARD
+    shown = name or ("standard input" if standard else Path(path).name)
+    data = sys.stdin.buffer.read(SIZE_LIMIT + 1) if standard else _bytes(Path(path), shown)
+    return whole_csv(data, shown)
+
+
+def whole_csv(data: bytes, name: str) -> CsvFile:
+    """The bytes of a CSV file, as :func:`read_csv`."""
+    text = decoded(data, name)
+    check_lines(text, name)
+    rows = CsvRows(name)
+    rows.add(csv.reader(io.StringIO(text, newline=""), delimiter=rows.start(text), strict=True))
+    if rows.faults:
+        raise InputError(rows.faults)
+    return rows.taken()
+
+
+def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
+    """Add a row to a catalog table as CSV, which is made where there is none; columns that it lacks are added.
+
+    Parameters
+    ----------
+    path : Path
+        File; replaced whole.
+    kind : str
+        Kind of the table, such as ``models``.
+    row : mapping
+        Values by column, in the units of the schema; columns with another unit in their header are refused.
+
+    Returns
+    -------
+    int
+        Line of the row, counted from 1.
+
+    Raises
+    ------
+    InputError
+        Where the file is a table of another kind, the name is taken, or a header has another unit.
+    """
+    declared = table_schema(kind)
+    lines: list[list[str]] = []
+    if path.exists():
+        lines = list(csv.reader(io.StringIO(decoded(_bytes(path, path.name), path.name))))
+    headers = [split_header(cell) for cell in lines[0]] if lines else []
+    if lines and (not headers or headers[0][0] != declared.key.name):
+        raise InputError(Fault(path.name, f'is no table of {kind}: its first header must be "{declared.key.name}"'))
+    for name, symbol in headers:
+        if name in row and symbol is not None and symbol != declared.by_name[name].unit:
+            problem = f"has {name.replace('_', ' ')} in {symbol}; write it in {declared.by_name[name].unit}"
+            raise InputError(Fault(path.name, problem))
+    if any(line and line[0].strip().casefold() == str(row[declared.key.name]).casefold() for line in lines[1:]):
+        raise InputError(Fault(path.name, f'"{row[declared.key.name]}" is there already; give the row another name'))
+    names = [name for name, _ in headers]
+    added = [column for column in declared.columns if column.name in row and column.name not in names]
+    top = [*(lines[0] if lines else []), *(column.header for column in added)]
+    names += [column.name for column in added]
+    values = [row.get(name, "") for name in names]
+    written = [harmless(value) if isinstance(value, str) else repr(value) for value in values]
+    with replaced(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([top, *lines[1:], written])
+    return len(lines[1:]) + 2
+
+
+def harmless(text: str) -> str:
+    """A text for a CSV file, with an apostrophe before each part that a spreadsheet would take for a formula.
+
+    A part starts where the text does, and after a comma, semicolon, tab, bar or line break. :func:`read_csv` takes
+    the apostrophes away again.
+
+    >>> harmless("=1+1"), harmless("-2"), harmless("plan"), harmless("x;=1+1")
+    ("'=1+1", '-2', 'plan', "x;'=1+1")
+    """
+    return _FORMULA.sub(r"\1'\2", text)
+
+
+def as_written(text: str) -> str:
+    """A text without the apostrophes of :func:`harmless`."""
+    return _FORMULA.sub(_unmarked, text) if "'" in text else text
+
+
+def _unmarked(found: re.Match[str]) -> str:
+    return found[1] + found[2][1:]
+
+
+def _bytes(path: Path, name: str) -> bytes:
+    with opened(path, name, SIZE_LIMIT) as stream:
+        return stream.read()
+
+
+def opened(path: Path, name: str, most: float = math.inf) -> BinaryIO:
+    """A file to read from, of so many bytes at the most."""
+    try:
+        if path.is_dir():
+            raise InputError(Fault(name, "is a folder; a CSV file is meant"))
+        if path.stat().st_size > most:
+            raise InputError(Fault(name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
+        return path.open("rb")
+    except FileNotFoundError:
+        raise InputError(Fault(str(path), "there is no such file")) from None
+    except OSError as error:
+        raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from None
+
+
+def decoded(data: bytes, name: str, line: int = 0) -> str:
+    """The text of a file, or of what stands behind so many lines of it."""
+    if len(data) > SIZE_LIMIT:
+        raise InputError(Fault(name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
+    if not line and data[:4] in (b"PK\x03\x04", b"PAR1"):
+        raise InputError(Fault(name, "is a workbook or a Parquet file; give it its ending, .xlsx or .parquet"))
+    encoding = "utf-8" if line else "utf-16" if data[:2] in UTF16 else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start) + 1
+        raise InputError(Fault(f"{name} [line {line}]", "is not UTF-8 text; save it as CSV UTF-8")) from None
+    if "\0" in text:
+        raise InputError(Fault(name, "is no text: it holds zero bytes"))
+    return text
+
+
+class CsvRows:
+    """Rows of a CSV file as they are read: each column as codes into the distinct texts since the last block.
+
+    Attributes
+    ----------
+    name : str
+        Of the file, for messages.
+    header : list of str
+        First line that is not blank; empty until it was read.
+    width : int
+        Columns of the header. [-]
+    line : int
+        Lines that were read. [-]
+    faults : list of Fault
+        Rows that are longer than the header.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.header: list[str] = []
+        self.width, self.line, self.faults = 0, 0, list[Fault]()
+        self._header_line = 1
+        self._stated = False
+        self._seen: list[dict[str, int]] = []
+        self._codes: list[list[np.ndarray]] = []
+        self._lines: list[int] = []
+
+    def start(self, text: str) -> str:
+        """The separator of a file, from the text that it starts with."""
+        first = next((line for line in text[:1_000_000].splitlines() if line.strip()), "")
+        if not first:
+            raise InputError(Fault(self.name, "is empty; a header row and rows of values are meant"))
+        stated = _STATED.match(text)
+        self._stated = stated is not None
+        return stated[1] if stated is not None else max(",;\t", key=first.count)
+
+    def add(self, reader: Any, until: Callable[[], bool] = bool) -> None:
+        """Read rows to the end, or until a function says so.
+
+        Parameters
+        ----------
+        reader : csv.reader
+            Strict, whose next line is the one behind those that were read.
+        until : callable, optional
+            Asked behind each row.
+        """
+        if self._stated:
+            self._stated = False
+            next(reader)
+        before, block = self.line, list[list[str]]()
+        end, width = before + reader.line_num, self.width
+        while not until():
+            start = end + 1
+            try:
+                row = next(reader)
+            except StopIteration:
+                break
+            except csv.Error as error:
+                raise InputError(Fault(f"{self.name} [line {start}]", _malformed(error))) from None
+            end = before + reader.line_num
+            if not self.header:
+                if any(cell.strip() for cell in row) or len(row) > MOST_COLUMNS:
+                    width = self._begin(row, start)
+                continue
+            if len(row) != width:
+                if len(row) > width:
+                    if any(cell.strip() for cell in row[width:]):
+                        problem = f"has {len(row)} values, the header has {width} columns"
+                        self.faults.append(Fault(f"{self.name} [line {start}]", problem))
+                    row = row[:width]
+                elif any(cell.strip() for cell in row):
+                    row = row + [""] * (width - len(row))
+                else:
+                    continue
+            block.append(row)
+            self._lines.append(start)
+            if len(block) == _BLOCK:
+                self._flush(block)
+        self._flush(block)
+        self.line = end
+
+    def _begin(self, row: list[str], line: int) -> int:
+        if len(row) > MOST_COLUMNS:
+            problem = f"has {len(row):,} columns; {MOST_COLUMNS:,} are the most"
+            raise InputError(Fault(f"{self.name} [line {line}]", problem))
+        self.header, self._header_line, self.width = row, line, len(row)
+        self._clear()
+        return len(row)
+
+    def _flush(self, block: list[list[str]]) -> None:
+        for index, texts in enumerate(zip(*block, strict=True)):
+            known = self._seen[index]
+            fresh = dict.fromkeys(texts)
+            for text in fresh:
+                known.setdefault(text, len(known))
+            if len(fresh) == 1:
+                self._codes[index].append(np.full(len(texts), known[texts[0]], dtype=np.int32))
+            else:
+                self._codes[index].append(np.fromiter(map(known.__getitem__, texts), np.int32, len(texts)))
+        block.clear()
+
+    def _clear(self) -> None:
+        self._seen = [{} for _ in self.header]
+        self._codes = [[] for _ in self.header]
+        self._lines = []
+
+    def taken(self) -> CsvFile:
+        """The rows since the last block."""
+        empty = np.zeros(0, dtype=np.int32)
+        columns: list[Coded] = [
+            (np.concatenate([empty, *parts]), list(map(as_written, known)))
+            for parts, known in zip(self._codes, self._seen, strict=True)
+        ]
+        lines = np.array(self._lines, dtype=np.int64)
+        self._clear()
+        return self.placed(columns, lines)
+
+    def placed(self, columns: list[Coded], lines: np.ndarray) -> CsvFile:
+        """Columns with the lines that their rows start on; blank rows are left out."""
+        return _without_blank_rows(columns, CsvLines(self.name, self.header, self._header_line, lines))
+
+
+def check_lines(text: str, name: str, line: int = 1) -> None:
+    """Refuse an overlong line before it is parsed: one of twice the limit at the latest."""
+    end = "\n" if "\n" in text else "\r"
+    at = 0
+    while len(text) - at > LINE_LIMIT:
+        found = text.find(end, at, at + LINE_LIMIT)
+        if found < 0:
+            line += text.count(end, 0, at)
+            problem = f"is longer than {LINE_LIMIT:,} characters; a header row and rows of values are meant"
+            raise InputError(Fault(f"{name} [line {line}]", problem))
+        at = text.rfind(end, at, at + LINE_LIMIT) + 1
+
+
+def _malformed(error: csv.Error) -> str:
+    if "unexpected end" in str(error):
+        return 'a value that starts with " is not closed by another'
+    if "expected after" in str(error):
+        return 'text follows the " that closes a value; write "" for a quotation mark inside it'
+    return f"is no CSV: {error}"
+
+
+def _without_blank_rows(columns: list[Coded], places: CsvLines) -> CsvFile:
+    """Leave out rows of separators alone."""
+    blank = np.ones(len(places.lines), dtype=bool)
+    for codes, distinct in columns:
+        empties = np.array([not str(text).strip() for text in distinct or ()], dtype=bool)
+        blank &= empties[codes] if empties.any() else False
+    if blank.any():
+        columns = [(codes[~blank], distinct) for codes, distinct in columns]
+        places = replace(places, lines=places.lines[~blank])
+    return CsvFile(places.header, columns, places)

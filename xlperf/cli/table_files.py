@@ -1,0 +1,255 @@
+"""Columns as CSV text and as Parquet: numbers that read back the same, texts that no spreadsheet takes for a formula.
+
+Headers carry the unit as those of sheets do, ``memory bandwidth (TB/s)``, and values are in it. Long tables are put
+into text by Arrow where it is installed, several times faster; both ways give the same bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from xlperf.base.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from xlperf.catalog.schema import Column
+
+ARROW_ROWS = 2_000
+"""Rows from which on Arrow makes the text of CSV: fewer do not pay for its import. [-]"""
+_FLAGS = {"flag": {0.0: "no", 1.0: "yes"}, "result-flag": {0.0: "FALSE", 1.0: "TRUE"}}
+_PLAIN = 1e-4, 1e10  # between them Arrow writes a number as Python does: without an exponent
+
+Part = tuple["Column", np.ndarray]
+
+
+def shown(column: Column, values: np.ndarray) -> np.ndarray:
+    """Values in the unit of the column; those of a sheet as they were entered, 15 rather than 15.000000000000002."""
+    from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, unit_of
+
+    factor = unit_of(column).factor
+    if column.is_text or factor == 1.0:
+        return values
+    found = values / factor
+    if column.table in EVERY_TABLE or column.table in PLAN_TABLES:
+        entered = np.array([float(f"{value:.15g}") for value in found.tolist()])
+        found = np.where(entered * factor == values, entered, found)
+    return found
+
+
+def texts(column: Column, values: np.ndarray) -> list[str]:
+    """Values as CSV has them: shortest decimal that reads back the same, blank for NaN; no text is a formula.
+
+    >>> from xlperf.catalog.schema import column
+    >>> texts(column("training_results", "step_time"), np.array([0.1, 8.0, float("nan")]))
+    ['0.1', '8', '']
+    """
+    from xlperf.catalog.csv_files import harmless
+
+    if column.is_text:
+        written = {value: harmless(str(value)) for value in dict.fromkeys(values.tolist())}
+        return [written[value] for value in values.tolist()]
+    if column.kind in _FLAGS:
+        words = _FLAGS[column.kind]
+        return [words.get(value, "") for value in values.tolist()]
+    return [_decimal(value) for value in shown(column, values).tolist()]
+
+
+def _decimal(value: float) -> str:
+    text = repr(value)
+    if text.endswith(".0"):
+        return text[:-2]
+    return "" if text == "nan" else text
+
+
+# --- CSV
+
+
+def csv_header(block: list[Part]) -> str:
+    """First line of a CSV file of columns."""
+    return _lines([[column.header for column, _ in block]])
+
+
+def csv_rows(block: list[Part]) -> str:
+    """Columns of one length as lines of CSV.
+
+    Parameters
+    ----------
+    block : list of (Column, array)
+        Columns, in the units used inside.
+
+    Returns
+    -------
+    str
+        Without the header.
+    """
+    if len(block) > 1 and len(block[0][1]) >= ARROW_ROWS:
+        try:
+            return _arrow_rows(block)
+        except ImportError:
+            pass
+    return _lines(zip(*(texts(column, values) for column, values in block), strict=True))
+
+
+def _lines(rows: Iterable[Iterable[str]]) -> str:
+    stream = io.StringIO(newline="")
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
+
+
+def _arrow_rows(block: list[Part]) -> str:
+    """As :func:`csv_rows`; the line breaks are the ends of the last column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = [_arrow_texts(pa, pc, column, values) for column, values in block]
+    columns[-1] = pc.binary_join_element_wise(columns[-1], "\n", "", null_handling="replace", null_replacement="")
+    lines = pc.binary_join_element_wise(*columns, ",", null_handling="replace", null_replacement="")
+    _, ends, content = lines.buffers()
+    width = np.int64 if pa.types.is_large_string(lines.type) else np.int32
+    last = int(np.frombuffer(ends, dtype=width)[lines.offset + len(lines)])
+    return str(content.slice(0, last).to_pybytes(), "utf-8")
+
+
+def _arrow_texts(pa: Any, pc: Any, column: Column, values: np.ndarray) -> Any:
+    """The values of :func:`texts` as an Arrow array, quoted where CSV needs it; null where blank."""
+    from xlperf.catalog.csv_files import harmless
+
+    if column.is_text:
+        codes, words = _coded(values)
+        quoted = [_lines([[harmless(word), ""]])[:-2] for word in words]
+        return _strings(pa, quoted).take(_filled(pa, pa.int32(), codes, codes >= 0))
+    if column.kind in _FLAGS:
+        words = list(_FLAGS[column.kind].values())
+        codes = np.where(values == 1.0, 1, 0).astype(np.int32)
+        return _strings(pa, words).take(_filled(pa, pa.int32(), codes, (values == 0.0) | (values == 1.0)))
+    numbers = np.ascontiguousarray(shown(column, values), dtype=np.float64)
+    found = pc.cast(_filled(pa, pa.float64(), numbers, ~np.isnan(numbers)), pa.string())
+    size = np.abs(numbers)
+    odd = ((size < _PLAIN[0]) | (size >= _PLAIN[1])) & (size > 0.0) & (size < np.inf)
+    if odd.any():
+        packed = pa.py_buffer(np.packbits(odd, bitorder="little"))
+        mask = pa.Array.from_buffers(pa.bool_(), len(odd), [None, packed])
+        found = pc.replace_with_mask(found, mask, _strings(pa, [_decimal(value) for value in numbers[odd].tolist()]))
+    return found
+
+
+# --- Parquet
+
+
+def pyarrow() -> tuple[Any, Any]:
+    """Arrow and its reader and writer of Parquet."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError:
+        raise InputError(Fault("pyarrow", "is not installed, Parquet needs it: pip install pyarrow")) from None
+    pa.set_memory_pool(pa.system_memory_pool())  # the others keep tens of MiB of what they freed
+    return pa, pq
+
+
+def arrow_table(block: list[Part]) -> Any:
+    """Columns of one length as an Arrow table; text as a dictionary, flags as bool, blanks as null.
+
+    Parameters
+    ----------
+    block : list of (Column, array)
+        Columns, in the units used inside.
+
+    Returns
+    -------
+    pyarrow.Table
+        The unit of each column in its metadata.
+    """
+    pa, _ = pyarrow()
+    arrays = [_arrow(pa, column, values) for column, values in block]
+    fields = [
+        pa.field(column.header, values.type, metadata={"unit": column.unit or "-"})
+        for (column, _), values in zip(block, arrays, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def write_parquet(path: Path | IO[bytes], tables: Iterable[Any]) -> None:
+    """Write Arrow tables of one schema below each other, in the memory of one of them.
+
+    Parameters
+    ----------
+    path : Path or binary stream
+        Where to.
+    tables : iterable of pyarrow.Table
+        At least one; each becomes a group of rows.
+    """
+    _, pq = pyarrow()
+    writer = None
+    try:
+        for table in tables:
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def parquet_rows(files: Iterable[Path]) -> Iterable[Any]:
+    """The rows of Parquet files as Arrow tables, one after the other."""
+    _, pq = pyarrow()
+    return (pq.read_table(file) for file in files)
+
+
+def written_block(block: list[Part], suffix: str) -> bytes:
+    """Columns of one length as a whole file.
+
+    Parameters
+    ----------
+    block : list of (Column, array)
+        Columns, in the units used inside.
+    suffix : str
+        ``.csv`` or ``.parquet``.
+
+    Returns
+    -------
+    bytes
+        The file.
+    """
+    if suffix == ".parquet":
+        stream = io.BytesIO()
+        write_parquet(stream, [arrow_table(block)])
+        return stream.getvalue()
+    return (csv_header(block) + csv_rows(block)).encode("utf-8")
+
+
+def _arrow(pa: Any, column: Column, values: np.ndarray) -> Any:
+    """A column as Arrow has it, made of buffers: what makes arrays of anything else imports pandas first."""
+    if column.is_text:
+        codes, words = _coded(values)
+        return pa.DictionaryArray.from_arrays(_filled(pa, pa.int32(), codes, codes >= 0), _strings(pa, words))
+    blank = np.isnan(values)
+    if column.kind in _FLAGS:
+        return _filled(pa, pa.bool_(), np.packbits(values == 1.0, bitorder="little"), ~blank)
+    return _filled(pa, pa.float64(), np.ascontiguousarray(shown(column, values)), ~blank)
+
+
+def _coded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Texts as codes into distinct ones, -1 where blank."""
+    given = values.tolist()
+    distinct = dict.fromkeys(given)
+    distinct.pop("", None)
+    codes = {word: code for code, word in enumerate(distinct)} | {"": -1}
+    return np.fromiter(map(codes.__getitem__, given), np.int32, len(given)), list(map(str, distinct))
+
+
+def _filled(pa: Any, kind: Any, content: np.ndarray, present: np.ndarray) -> Any:
+    """An Arrow array of some content that is null where it is not present."""
+    valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(present), [valid, pa.py_buffer(content)])
+
+
+def _strings(pa: Any, words: list[str]) -> Any:
+    encoded = [word.encode("utf-8") for word in words]
+    ends = np.cumsum([0, *(len(word) for word in encoded)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(words), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])

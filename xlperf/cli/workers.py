@@ -1,0 +1,189 @@
+"""Work on blocks of a long table by all cores or by a Dask cluster, results in order, in the memory of a few blocks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
+from itertools import chain, islice
+from multiprocessing import get_context, parent_process
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from xlperf import __version__
+from xlperf.base.errors import Fault, InputError
+
+SERIAL_BLOCKS = 3
+"""Blocks that one process computes before others have started. [-]"""
+_AHEAD = 2
+_CONNECT = "30s"
+_worker: dict[str, Callable[[Any], Any]] = {}
+
+Task = TypeVar("Task")
+Done = TypeVar("Done")
+
+
+def all_processes() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worked(
+    work: Callable[[Task], Done], tasks: Iterable[Task], processes: int, scheduler: str | None = None
+) -> Iterator[Done]:
+    """What work makes of tasks, in their order, by several processes where there are enough of them.
+
+    Parameters
+    ----------
+    work : callable
+        Sent to each process once.
+    tasks : iterable
+        Taken as they are needed: a few are under way at a time.
+    processes : int
+        Processes that work, this one among them. [-]
+    scheduler : str, optional
+        Address of a Dask scheduler whose workers work instead.
+
+    Yields
+    ------
+    object
+        One for each task.
+
+    Raises
+    ------
+    InputError
+        Where a process ended before its task was done; where there is no such cluster, or it has another xlperf.
+    """
+    if scheduler is not None:
+        yield from _by_cluster(work, iter(tasks), scheduler)
+        return
+    coming = iter(tasks)
+    first = list(islice(coming, SERIAL_BLOCKS + 1))
+    if processes == 1 or len(first) <= SERIAL_BLOCKS:
+        yield from map(work, chain(first, coming))
+        return
+    with ProcessPoolExecutor(processes - 1, get_context("spawn"), _start, (work,)) as pool:
+        try:
+            yield from _in_order(work, lambda task: pool.submit(_done, task), chain(first, coming), processes)
+        except BrokenProcessPool:
+            problem = "ended before its block was done (too little memory?): run again with fewer --processes"
+            raise InputError(Fault("a process", problem)) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _start(work: Callable[[Any], Any]) -> None:
+    """Prepare a worker process: it ends when the process that asked for it is killed."""
+    _worker["work"] = work
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _done(task: Any) -> Any:
+    return _worker["work"](task)
+
+
+def _in_order(
+    work: Callable[[Task], Done], submit: Callable[[Task], Future[Done]], tasks: Iterator[Task], processes: int
+) -> Iterator[Done]:
+    """Results in the order of their tasks; while the others are busy this process does a task as well."""
+    waiting: deque[Future[Done]] = deque()
+    for task in tasks:
+        if sum(not future.done() for future in waiting) < processes:
+            waiting.append(submit(task))
+        else:
+            own: Future[Done] = Future()
+            own.set_result(work(task))
+            waiting.append(own)
+        while waiting and (waiting[0].done() or len(waiting) > 2 * processes):
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: str) -> Iterator[Done]:
+    """As :func:`worked`, by the workers of a Dask cluster; what a worker that died had begun is done by another."""
+    try:
+        distributed: Any = import_module("distributed")
+    except ImportError:
+        raise InputError(Fault("--scheduler", 'needs Dask: pip install "xlperf[cluster]"')) from None
+    try:
+        client = distributed.Client(scheduler, timeout=_CONNECT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise InputError(Fault("--scheduler", f"no Dask scheduler answers at {scheduler}: {words}")) from None
+    with client:
+        _check_versions(client, scheduler)
+        name = f"xlperf-{uuid4().hex}"
+        client.register_plugin(_plugin(distributed, work, name), name=name)
+        try:
+            waiting: deque[Any] = deque()
+            for task in tasks:
+                waiting.append(client.submit(_done_by, name, task, pure=False))
+                while len(waiting) > _AHEAD * max(sum(client.nthreads().values()), 1):
+                    yield _gathered(distributed, waiting.popleft())
+            while waiting:
+                yield _gathered(distributed, waiting.popleft())
+        finally:
+            client.unregister_worker_plugin(name)
+
+
+def _check_versions(client: Any, scheduler: str) -> None:
+    """Refuse workers that would give other numbers."""
+    try:
+        found = client.run(_version)
+    except ModuleNotFoundError:
+        raise InputError(Fault("--scheduler", f"the workers at {scheduler} have no xlperf: install it there")) from None
+    other = sorted(set(found.values()) - {__version__})
+    if other:
+        problem = f"a worker has xlperf {other[0]}, this is {__version__}: install the same everywhere"
+        raise InputError(Fault("--scheduler", problem))
+
+
+def _version() -> str:
+    from xlperf import __version__ as found
+
+    return found
+
+
+def _plugin(distributed: Any, work: Callable[[Any], Any], name: str) -> Any:
+    """What puts the work into each worker, those that start later included."""
+
+    class Prepared(distributed.WorkerPlugin):  # type: ignore[misc]
+        def setup(self, worker: Any) -> None:
+            _prepare(name, work)
+
+        def teardown(self, worker: Any) -> None:
+            _prepare(name, None)
+
+    return Prepared()
+
+
+def _prepare(name: str, work: Callable[[Any], Any] | None) -> None:
+    """Keep or forget work in this process; named by its module, so that each process has its own."""
+    if work is None:
+        _worker.pop(name, None)
+    else:
+        _worker[name] = work
+
+
+def _done_by(name: str, task: Any) -> Any:
+    return _worker[name](task)
+
+
+def _gathered(distributed: Any, future: Any) -> Any:
+    try:
+        return future.result()
+    except distributed.KilledWorker:
+        problem = "several workers died over one block (too little memory?): start workers with more"
+        raise InputError(Fault("--scheduler", problem)) from None

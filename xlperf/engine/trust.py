@@ -1,0 +1,297 @@
+"""How far plans are from published runs: the badge of a plan, and by how much its bands are wider.
+
+``catalog/measured.csv`` has a row per model and accelerator with published runs, and what these ran at: accelerators,
+tokens in work per accelerator, length. The distance of a plan from them has a part for the accelerator (another one of
+a measured generation 1, an unknown generation 2), a part for the model (measured elsewhere 1/2, never 3/4, beyond
+the sizes measured 1/2 more for each doubling), and 1/4 for each doubling beyond what they ran at. Below 1/2 a plan is
+measured, below 1 interpolated, else extrapolated. The 80 % bands are made for models never measured; every other unit
+of distance widens their logarithm by the constant ``widening`` (heuristic, this work).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.resources import rows as package_rows
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine.catalog_arrays import catalog_models
+from xlperf.equations.model.model import parameter_count
+
+BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
+RANGES = ("num_accelerators", "tokens_in_work", "length")
+"""What published runs ran at: accelerators, tokens in work per accelerator (of a training step, or decoded together),
+and tokens of a sequence."""
+_SHAPE = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_experts")
+"""Columns of models whose layers have the same shape where all are equal."""
+_WORDS = {"num_accelerators": "number of accelerators", "tokens_in_work": "load", "length": "length of sequences"}
+_BADGE_ENDS = (0.5, 1.0)
+_MACHINE = {"accelerator": 0.0, "generation": 1.0, "": 2.0}
+_ELSEWHERE, _NEVER, _DOUBLING, _MOST = 0.5, 0.75, 0.25, 2.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Published runs of a model on an accelerator.
+
+    ``shape`` and ``parameters`` are those of :func:`model_traits`; ``error`` is the median error when the model is
+    left out of the fit [-]; ``low`` and ``high`` are the ends of :data:`RANGES`.
+    """
+
+    kind: str
+    model: str
+    shape: str
+    parameters: float
+    accelerator: str
+    generation: str
+    rows: int
+    error: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """What holds for all plans of a model on an accelerator."""
+
+    model: float
+    machine: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    words: str
+
+
+@cache
+def measured_runs(kind: str) -> tuple[Measured, ...]:
+    """Rows of ``measured.csv`` of a kind of plan."""
+
+    def ends(row: Mapping[str, str], end: str) -> tuple[float, ...]:
+        return tuple(float(row[f"{end} {name}"] or "nan") for name in RANGES)
+
+    return tuple(
+        Measured(
+            row["kind"],
+            row["model"],
+            row["shape"],
+            float(row["active parameters"]),
+            row["accelerator"].casefold(),
+            row["generation"].casefold(),
+            int(row["rows"]),
+            float(row["median error"]),
+            ends(row, "least"),
+            ends(row, "most"),
+        )
+        for row in package_rows("catalog/measured.csv")
+        if row["kind"] == kind
+    )
+
+
+_traits: WeakKeyDictionary[Catalog, tuple[list[str], Array]] = WeakKeyDictionary()
+_pairs: WeakKeyDictionary[Catalog, dict[tuple[str, int, int], _Pair]] = WeakKeyDictionary()
+
+
+def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
+    """Shape of the layers of every model of a catalog as a name, and its active parameters per token. [-]
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Whose sheet ``models`` is meant.
+    """
+    if catalog not in _traits:
+        table = catalog.tables["models"]
+        columns = np.stack([table.number(name) for name in _SHAPE], axis=-1)
+        shapes = ["/".join(f"{value:g}" for value in row) for row in columns.tolist()]
+        with np.errstate(all="ignore"):
+            active = parameter_count(catalog_models(catalog)[0], experts_per_token=True)
+        _traits[catalog] = shapes, active
+    return _traits[catalog]
+
+
+def coordinates(plans: Table, results: Mapping[str, Array]) -> Array:
+    """Where plans stand along :data:`RANGES`.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    results : mapping of str to Array
+        Their results.
+
+    Returns
+    -------
+    Array
+        (ranges, rows). [-]
+    """
+    training = plans.kind == "training"
+    time = results["step_time" if training else "tpot"]
+    length = (
+        plans.filled("sequence_length") if training else plans.number("prompt_length") + plans.filled("output_length")
+    )
+    work = results["tokens_per_second_per_accelerator"] * time
+    return np.stack([plans.number("num_accelerators"), work, length])
+
+
+def trust(
+    kind: str, catalog: Catalog, models: np.ndarray, accelerators: np.ndarray, at: Array
+) -> dict[str, np.ndarray]:
+    """Badge of plans, the runs that stand nearest in words, and the distance that widens their bands.
+
+    Parameters
+    ----------
+    kind : str
+        training or inference.
+    catalog : Catalog
+        What plans refer to.
+    models, accelerators : np.ndarray
+        Rows of the catalog that they name, (rows,).
+    at : Array
+        Where they stand, as :func:`coordinates` has it; NaN where a plan has no result.
+
+    Returns
+    -------
+    dict of str to np.ndarray
+        ``trust``, ``trust_reason`` and ``distance``, (rows,).
+    """
+    keys = list(zip(models.tolist(), accelerators.tolist(), strict=True))
+    distinct = {key: code for code, key in enumerate(dict.fromkeys(keys))}
+    codes = np.array([distinct[key] for key in keys], dtype=np.int64)
+    pairs = [_pair(kind, catalog, *key) for key in distinct]
+    low, high = (
+        np.array([getattr(one, end) for one in pairs]).reshape(-1, len(RANGES)).T[:, codes] for end in ("low", "high")
+    )
+    with np.errstate(all="ignore"):
+        beyond = np.nan_to_num(np.log2(np.maximum(np.maximum(at / high, low / at), 1.0)), nan=0.0, posinf=0.0)
+    parts = np.minimum(_DOUBLING * beyond, _MOST)
+    far = parts.sum(axis=0)
+    model, machine = (np.array([getattr(one, part) for one in pairs])[codes] for part in ("model", "machine"))
+    badge = np.searchsorted(np.array(_BADGE_ENDS), model + machine + far, side="right")
+    before = np.searchsorted(np.array(_BADGE_ENDS), model + machine, side="right")
+    outside = np.where(badge > before, 1 + np.argmax(parts, axis=0), 0)
+    reasons, reason = {}, outside * len(pairs) + codes
+    for code in set(reason.tolist()):
+        which, pair = divmod(code, len(pairs))
+        reasons[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1) if which else "")
+    return {
+        "trust": np.array(BADGES, dtype=object)[badge],
+        "trust_reason": np.array([reasons[code] for code in reason.tolist()], dtype=object),
+        "distance": np.maximum(model - _NEVER, 0.0) + machine + far,
+    }
+
+
+def band_ends(constants: Mapping[str, Array], name: str, width: Array) -> tuple[Array, Array]:
+    """Ends of a band over the prediction, wider with the distance from what was measured.
+
+    Parameters
+    ----------
+    constants : mapping of str to Array
+        Constants of the family that the band is of, (rows, 1).
+    name : str
+        Band.
+    width : Array
+        Logarithm of the band over that of the constants, (rows,). [-]
+
+    Returns
+    -------
+    low, high : Array
+        (rows,). [-]
+    """
+    return constants[f"{name}_low"][:, 0] ** width, constants[f"{name}_high"][:, 0] ** width
+
+
+def ends_together(first: Array, second: Array, sign: float) -> Array:
+    """End of the band of a product whose factors err independently: logarithms add as squares.
+
+    >>> round(float(ends_together(np.array([1.3]), np.array([1.0]), 1.0)[0]), 3)
+    1.3
+
+    Parameters
+    ----------
+    first, second : Array
+        Ends of the bands of the factors over their predictions. [-]
+    sign : float
+        1 for upper ends, -1 for lower ones. [-]
+    """
+    return np.asarray(np.exp(sign * np.hypot(np.log(first), np.log(second))))
+
+
+def _beyond(pair: _Pair, which: int) -> str:
+    """What the plan is beyond, in words."""
+    low, high = (f"{ends[which]:,.4g}" for ends in (pair.low, pair.high))
+    return f"; {_WORDS[RANGES[which]]} far from theirs ({low if low == high else f'{low} to {high}'})"
+
+
+def _pair(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair:
+    """The runs that stand nearest to plans of a model on an accelerator, cached."""
+    known = _pairs.setdefault(catalog, {})
+    key = (kind, model, accelerator)
+    if key not in known:
+        known[key] = _nearest(kind, catalog, model, accelerator)
+    return known[key]
+
+
+def _nearest(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair:
+    shapes, active = model_traits(catalog)
+    shape, parameters = shapes[model], float(active[model])
+    chips = catalog.tables["accelerators"]
+    name = str(chips.text("accelerator")[accelerator])
+    kin, shown, short = (
+        str(chips.text("generation")[accelerator]).casefold(),
+        _shown(catalog, model),
+        name.split("-")[0],
+    )
+    runs = measured_runs(kind)
+    on_it = [one for one in runs if one.accelerator == name.casefold()]
+    together = [one for one in on_it if one.shape == shape]
+    if together:
+        return _Pair(0.0, 0.0, *_ends(together), _runs(together, f"of {shown} on {short}"))
+    elsewhere = [one for one in runs if one.shape == shape]
+    nearest = next((level for level, found in (("accelerator", on_it), ("generation", _of(runs, kin))) if found), "")
+    near = {"accelerator": on_it, "generation": _of(runs, kin), "": list(runs)}[nearest]
+    experts = shape.rpartition("/")[2] != "nan"
+    alike = [one for one in near if (one.shape.rpartition("/")[2] != "nan") == experts] or near
+    distance = _ELSEWHERE if elsewhere else _NEVER + 0.5 * _outside(parameters, [one.parameters for one in alike])
+    words = f"{sum(one.rows for one in elsewhere):,} of this model elsewhere" if elsewhere else f"none of {shown}"
+    if nearest == "accelerator":
+        said = f"{_runs(on_it, f'on {short} with other models')}; {words}"
+    elif nearest == "generation":
+        said = f"no published run on {short}; {_runs(near, f'on its generation, {kin}')}; {words}"
+    else:
+        said = f"no published run on {short} or its generation; {words}"
+    return _Pair(distance, _MACHINE[nearest], *_ends(alike), said)
+
+
+def _shown(catalog: Catalog, model: int) -> str:
+    return str(catalog.tables["models"].text("model")[model])
+
+
+def _of(runs: Sequence[Measured], generation: str) -> list[Measured]:
+    return [one for one in runs if one.generation == generation]
+
+
+def _outside(value: float, known: Iterable[float]) -> float:
+    """Doublings that a value is beyond others."""
+    ends = np.array(list(known))
+    if not len(ends) or not value > 0.0:
+        return 0.0
+    return min(max(float(np.log2(max(value / ends.max(), ends.min() / value))), 0.0), _MOST)
+
+
+def _ends(runs: Sequence[Measured]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Ranges that runs cover together; infinite where none is known."""
+    with np.errstate(all="ignore"):
+        low = np.fmin.reduce([one.low for one in runs]) if runs else np.full(len(RANGES), np.nan)
+        high = np.fmax.reduce([one.high for one in runs]) if runs else np.full(len(RANGES), np.nan)
+    return tuple(np.nan_to_num(low, nan=0.0).tolist()), tuple(np.nan_to_num(high, nan=np.inf).tolist())
+
+
+def _runs(found: Sequence[Measured], which: str) -> str:
+    total = sum(one.rows for one in found)
+    error = sum(one.rows * one.error for one in found) / total
+    return f"{total:,} published run{'s' * (total != 1)} {which}, median error {100.0 * error:.1f} %"

@@ -1,0 +1,240 @@
+"""Cards above the sheets of plans: the plan that is chosen there, with its time and memory by part, live."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.datavalidation import DataValidation
+
+from xlperf.catalog.schema import results_of, table_schema
+from xlperf.workbook.checks import VERDICT
+from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
+from xlperf.workbook.live import Live
+from xlperf.workbook.question_look import BLUE, ORANGE, SKY, axis, bars, border, in_colour, label, place, put
+from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, RULE
+
+NUMBERS = "calc plans"
+"""Sheet that holds the numbers of the cards."""
+FIRST = {"training": "A", "inference": "L"}
+"""First column of the numbers of a card, by kind."""
+Parts = Mapping[str, tuple[str, ...]]
+TIME: Mapping[str, Parts] = {
+    "training": {
+        "forward": ("time_forward",),
+        "backward": ("time_backward", "time_recompute"),
+        "tensor, context, experts": ("time_tensor_parallel", "time_context_parallel", "time_expert_parallel"),
+        "pipeline": ("time_pipeline_communication", "time_pipeline_bubble"),
+        "data parallel": ("time_data_parallel",),
+        "optimizer, fixed": ("time_optimizer", "time_overhead"),
+    },
+    "inference": {
+        "matrix products": ("time_matrix",),
+        "attention": ("time_attention",),
+        "other kernels": ("time_vector",),
+        "communication": ("time_communication",),
+        "fixed": ("time_overhead",),
+    },
+}
+"""Parts of a training step or of a decode step, each the sum of some results."""
+MEMORY: Mapping[str, Parts] = {
+    "training": {
+        "weights": ("memory_weights",),
+        "gradients": ("memory_gradients",),
+        "optimizer": ("memory_optimizer",),
+        "activations": ("memory_activations",),
+    },
+    "inference": {
+        "weights": ("memory_weights",),
+        "KV cache": ("memory_kv_cache",),
+        "activations": ("memory_activations",),
+    },
+}
+"""Parts of memory; what is reserved beside them and what is free is shown after them."""
+_DEFAULTS = {
+    "training": ("software", "sequence_parallel", "context_parallel", "expert_parallel", "zero_stage",
+                 "micro_batch_size", "recompute", "attention", "optimizer"),
+    "inference": ("software", "pipeline_parallel", "expert_parallel", "data_parallel_attention", "context_parallel",
+                  "kv_precision", "mode", "memory_fraction"),
+}  # fmt: skip
+"""Columns whose default a card names where they are blank."""
+_COMMUNICATION = ("tensor, context, experts", "pipeline", "data parallel", "communication")
+_USED = {"training": "memory_reserved", "inference": "memory"}
+_SENTENCE = {
+    "training": (
+        "{name}: {step_time:#,##0.00} s a step (80 %: {step_time_low:#,##0.00} \N{EN DASH} {step_time_high:#,##0.00}), "
+        "{tokens_per_second_per_accelerator:#,##0} token/s per accelerator, MFU {mfu:0.0%}, "
+        "{memory_reserved:0.0} of {memory_capacity:0} GiB",
+        "cost_per_million_tokens",
+    ),
+    "inference": (
+        "{name}: {tpot:#,##0.0} ms a token (80 %: {tpot_low:#,##0.0} \N{EN DASH} {tpot_high:#,##0.0}), "
+        "first token after {ttft:#,##0} ms, {tokens_per_second_per_accelerator:#,##0} token/s per accelerator, "
+        "{memory:0.0} of {memory_capacity:0} GiB",
+        "cost_per_million_output_tokens_all_in",
+    ),
+}
+"""What a card says of a plan, and the cost that it adds where there is one."""
+_PRICED = ", ${{{}:0.00}} per million tokens"
+_PLACE = re.compile(r"\{(\w+)(?::([^}]*))?\}")
+
+
+def worded(words: str, cells: Mapping[str, str]) -> str:
+    """A formula that joins words and cells, those with a number format as it writes them.
+
+    >>> worded("{a}: {b:0.0} s", {"a": "A1", "b": "B1"})
+    'A1&": "&TEXT(B1,"0.0")&" s"'
+    """
+    parts, end = [], 0
+    for found in _PLACE.finditer(words):
+        parts += [f'"{words[end : found.start()]}"'] if found.start() > end else []
+        cell = cells[found[1]]
+        parts.append(f'TEXT({cell},"{found[2]}")' if found[2] else cell)
+        end = found.end()
+    return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
+
+
+def plan_cards(book: Any, data: Any, live: Live) -> None:
+    """Fill the cards above the sheets of plans, and the sheet that holds their numbers.
+
+    Parameters
+    ----------
+    book : Workbook
+        Whose sheets of plans stand.
+    data : Worksheet
+        For the numbers.
+    live : Live
+        Writes formulas with their values.
+    """
+    for kind, first in FIRST.items():
+        sheet = book[kind]
+        chosen = f"'{kind}'!$A${CARD_TOP + 1}"
+        first_name = live.columns[column_reference(table_schema(kind).columns[0])][0]
+        live.text(sheet[f"A{CARD_TOP + 1}"], first_name)
+        cells = plan_numbers(data, kind, first, chosen, live)
+        _card(sheet, data, kind, cells, live)
+
+
+def letters_from(first: str, count: int) -> list[str]:
+    """So many column letters from one on."""
+    from openpyxl.utils import column_index_from_string
+
+    start = column_index_from_string(first)
+    return [get_column_letter(start + offset) for offset in range(count)]
+
+
+def plan_numbers(data: Any, kind: str, first: str, chosen: str, live: Live) -> dict[str, str]:
+    """Inputs and results of the plan whose name stands in a cell; the cell of each, by name.
+
+    In columns from ``first`` on: header, value, what is stated beside the inputs in sight so far, default, defaults so
+    far; the parts of time and memory that charts are drawn from stand right of them.
+    """
+    head, value, stated, default, defaults, part, plain, special = letters_from(first, 8)
+    live.put(data[f"{head}1"], f"{kind}: the plan in the card")
+    live.put(data[f"{head}2"], "row")
+    live.put(data[f"{value}2"], f"=IFERROR(MATCH({chosen},{column_reference(table_schema(kind).columns[0])},0),0)")
+    row_cell, cells = f"${value}$2", {}
+    inputs = [column for column in sheet_columns(kind) if not column.is_result]
+    in_sight = ("name", *DATA_SHEETS[kind].in_sight)
+    for row, column in enumerate(inputs, start=3):
+        live.put(data[f"{head}{row}"], column.header)
+        pulled = f"INDEX({column_reference(column)},{row_cell})"
+        live.put(data[f"{value}{row}"], f'=IF({row_cell}=0,"",IF({pulled}="","",{pulled}))')
+        own = f'IF(${value}{row}="","",IF({stated}{row - 1}="","",", ")&${head}{row}&" "&${value}{row})'
+        before = f"{stated}{row - 1}" if row > 3 else '""'
+        live.put(data[f"{stated}{row}"], f"={before}" if column.name in in_sight else f"={before}&{own}")
+        shown = column.default if column.name in _DEFAULTS[kind] else ""
+        live.put(data[f"{default}{row}"], shown or None)
+        own = f'IF(${value}{row}="",IF({defaults}{row - 1}="","",", ")&${head}{row}&" "&${default}{row},"")'
+        before = f"{defaults}{row - 1}" if row > 3 else '""'
+        live.put(data[f"{defaults}{row}"], f"={before}&{own}" if shown else f"={before}")
+        cells[column.name] = f"'{data.title}'!${value}${row}"
+    last = len(inputs) + 2
+    cells |= {"stated": f"'{data.title}'!${stated}${last}", "defaults": f"'{data.title}'!${defaults}${last}"}
+    card = f"${head}$3:${value}${last}"
+    wanted = [column for column in results_of(kind).columns if column.name in _wanted(kind)]
+    for row, column in enumerate(wanted, start=last + 2):
+        live.put(data[f"{head}{row}"], column.header)
+        function = "CHECK" if column.name == "reason" else column.name.upper()
+        live.put(data[f"{value}{row}"], f'=IF({row_cell}=0,"",XLPERF_{function}({card},catalog))')
+        cells[column.name] = f"'{data.title}'!${value}${row}"
+    for letter, words in ((part, "time"), (plain, "computing"), (special, "communication")):
+        live.put(data[f"{letter}2"], words)
+    for row, (words, names) in enumerate(TIME[kind].items(), start=3):
+        summed = "+".join(cells[name] for name in names)
+        live.put(data[f"{part}{row}"], words)
+        moved = words in _COMMUNICATION
+        live.put(data[f"{plain}{row}"], 0 if moved else f"=IFERROR({summed},0)")
+        live.put(data[f"{special}{row}"], f"=IFERROR({summed},0)" if moved else 0)
+    for letter, words in ((part, "memory"), (plain, "used"), (special, "free")):
+        live.put(data[f"{letter}12"], words)
+    memory = {words: "+".join(cells[name] for name in names) for words, names in MEMORY[kind].items()}
+    used = cells[_USED[kind]]
+    memory["reserved beside"] = f"MAX({used}-({'+'.join(memory.values())}),0)"
+    memory["free"] = f"MAX({cells['memory_capacity']}-{used},0)"
+    for row, (words, formula) in enumerate(memory.items(), start=13):
+        live.put(data[f"{part}{row}"], words)
+        live.put(data[f"{plain}{row}"], 0 if words == "free" else f"=IFERROR({formula},0)")
+        live.put(data[f"{special}{row}"], f"=IFERROR({formula},0)" if words == "free" else 0)
+    return cells
+
+
+def _wanted(kind: str) -> set[str]:
+    parts: Sequence[Parts] = (TIME[kind], MEMORY[kind])
+    names = {name for own in parts for found in own.values() for name in found}
+    return names | set(DATA_SHEETS[kind].results) | {_USED[kind], "memory_capacity"}
+
+
+def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live) -> None:
+    """The card: choice and verdicts in the column of the names, sentence, charts and words right of it."""
+    names = [column.name for column in sheet_columns(kind)]
+    at = {name: get_column_letter(names.index(name) + 1) for name in names}
+    in_sight = DATA_SHEETS[kind].in_sight
+    left, end = at[in_sight[0]], at[names[-4]]
+    row = CARD_TOP
+    put(sheet, f"A{row}", "Plan shown here: choose one", "group")
+    put(sheet, f"A{row + 1}", None, "input")
+    border(sheet, f"A{row + 1}:A{row + 1}", bottom=("thin", RULE))
+    choice = DataValidation("list", formula1=plan_names(kind), allow_blank=True, showErrorMessage=False)
+    choice.add(f"A{row + 1}")
+    sheet.add_data_validation(choice)
+    fits = f'IF({cells["fits"]}=1,"legal, and fits in memory","does not fit in memory")'
+    verdict = f'=IF({_is_wrong(kind, cells)},"no result: the line on the right says why",{fits})'
+    put(sheet, f"A{row + 2}", verdict, "text", last=f"A{row + 3}", live=live)
+    in_colour(sheet, f"A{row + 2}:A{row + 3}", f'LEFT($A${row + 2},5)<>"legal"', BAD_INK, BAD_FILL)
+    put(sheet, f"A{row + 4}", '=HYPERLINK("#\'Compare\'!C6","compare two plans")', "link", live=live)
+    put(sheet, f"A{row + 5}", f"={VERDICT}", "chosen", last=f"A{row + 6}", live=live)
+    in_colour(sheet, f"A{row + 5}:A{row + 6}", f'RIGHT($A${row + 5},2)<>"ok"', BAD_INK, BAD_FILL)
+    words, cost = _SENTENCE[kind]
+    priced = f'IF(ISNUMBER({cells[cost]}),{worded(_PRICED.format(cost), cells)},"")'
+    wrong = f'IF({cells["name"]}="","No plan of this name below",{cells["reason"]}&"")'
+    sentence = f"=IF({_is_wrong(kind, cells)},{wrong},{worded(words, cells)}&{priced})"
+    put(sheet, f"{left}{row}", sentence, "answer small", last=f"{end}{row}", live=live)
+    in_colour(sheet, f"{left}{row}:{end}{row}", _is_wrong(kind, cells), BAD_INK, BAD_FILL)
+    letters = letters_from(FIRST[kind], 8)
+    middle, last = at[in_sight[3]], at[in_sight[-1]]
+    before, over = (get_column_letter(names.index(name)) for name in (in_sight[3], in_sight[-1]))
+    unit, code = ("s a step", "0.00") if kind == "training" else ("ms a decode step", "0.00")
+    for area, top, count, words, number in (
+        ((left, before), 2, len(TIME[kind]), f"Time by part ({unit})", code),
+        ((middle, over), 12, len(MEMORY[kind]) + 2, "Memory by part (GiB)", "0.0"),
+    ):
+        put(sheet, f"{area[0]}{row + 1}", words, "cell left")
+        colours = (BLUE, ORANGE) if top == 2 else (SKY, "C3CBD3")
+        chart = bars(data, letters[5], (top, top + count), f"{letters[6]} {letters[7]}", colours, number, gap=25)
+        for series in chart.series:
+            label(series, "outEnd", INK)
+        axis(chart.x_axis, size=8)
+        axis(chart.y_axis, number=number, hidden=True)
+        place(chart, sheet, f"{area[0]}{row + 2}:{area[1]}{row + 6}", live, (0.34, 0.02, 0.52, 0.96))
+    for offset, words, name in ((1, "Set in the folded columns", "stated"), (4, "Defaults used", "defaults")):
+        put(sheet, f"{last}{row + offset}", words, "cell left")
+        put(sheet, f"{last}{row + offset + 1}", f'=IF({cells[name]}="","none",{cells[name]})', "text",
+            last=f"{end}{row + offset + 2}", live=live)  # fmt: skip
+
+
+def _is_wrong(kind: str, cells: Mapping[str, str]) -> str:
+    """Whether the plan has no result."""
+    return f"NOT(ISNUMBER({cells[DATA_SHEETS[kind].results[0]]}))"
