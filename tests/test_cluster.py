@@ -92,7 +92,7 @@ def test_evaluate_on_a_cluster(tmp_path: Path, cluster: Cluster, command: Callab
 
 
 def test_no_scheduler_is_one_line(tmp_path: Path, command: Callable[..., Outcome], monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("xlperf.cli.workers._CONNECT", "1s")
+    monkeypatch.setattr("xlperf.explore.workers._CONNECT", "1s")
     plans = tmp_path / "plans.csv"
     plans.write_text(PLAN)
     found = command("evaluate", plans, "-o", tmp_path / "out.csv", "--scheduler", "tcp://127.0.0.1:9")

@@ -266,14 +266,17 @@ def test_a_fit_ends_with_errors_of_rows_held_out_and_with_bands() -> None:
     known = shipped().with_tables([calibration_table([constant("kernel_slowdown", 1.3)])])
     constants = [constant("kernel_slowdown", 1.3), replace(constant("kernel_slowdown", 1.3), family="training_band",
                                                            constant="step_low", value=0.5)]  # fmt: skip
-    found = with_checks(constants, [runs(known, number=60)], shipped(), "2026-01-01")
-    assert found[0].constant == "kernel_slowdown" and "left out" in found[0].notes
-    assert found[0].error < 0.01
-    bands = [one for one in found if one.family == "training_band"]
-    assert {one.constant for one in bands} == {"step_low", "step_high"}
-    assert all(one.date == "2026-01-01" for one in bands)
-    assert {one.generation: one.num_rows for one in bands} == {"any": 60, "hopper": 30, "blackwell": 30}
-    assert [one.value for one in bands if one.constant == "step_low"] != [0.5]
+    found, (errors, *_) = with_checks(calibration_table(constants), [runs(known, number=60)], shipped(), "2026-01-01")
+    assert found["constant"][0] == "kernel_slowdown" and "left out" in found["notes"][0]
+    assert found["error"][0] < 0.01 and len(errors) == 60
+    bands = found.take(np.flatnonzero(found["family"] == "training_band"))
+    assert set(bands["constant"]) == {"step_low", "step_high"}
+    assert set(bands["date"]) == {"2026-01-01"}
+    counts = dict(zip(bands["generation"], bands["num_rows"], strict=True))
+    assert counts == {"any": 60, "hopper": 30, "blackwell": 30}
+    assert 0.5 not in bands["value"][bands["constant"] == "step_low"]
+    again, _ = with_checks(found, [runs(known, number=60)], shipped(), "2026-01-01")
+    assert again["notes"].tolist() == found["notes"].tolist(), "checked twice, said once"
 
 
 def test_a_row_that_would_beat_the_peak_is_refused_with_the_reason() -> None:

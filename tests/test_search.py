@@ -22,17 +22,9 @@ from xlperf.catalog.schema import AUTO_COLUMNS, PLAN_TABLES, column
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, expanded, with_mapping
+from xlperf.explore.found import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Search
 from xlperf.explore.objectives import default_objective, limit_of, objective_of
-from xlperf.explore.search import (
-    BEYOND_LIMITS,
-    GOOD,
-    ILLEGAL,
-    MEMORY_FIRST,
-    TOO_LARGE,
-    Search,
-    search,
-    stacked,
-)
+from xlperf.explore.search import MEMORY_FIRST, search, stacked
 from xlperf.explore.space import WHOLE, Part, divisors
 
 DATA = Path(__file__).parent / "data"
@@ -377,10 +369,12 @@ def test_a_space_in_parts_has_the_best_of_all_plans(catalog: Catalog, monkeypatc
     assert (found.num_tried, found.num_fit) == (len(every), len(fits)) != (0, 0)
     assert found.results["step_time"].tolist() == results["step_time"][order].tolist()
     assert found.plans["tensor_parallel"].tolist() == every["tensor_parallel"][order].tolist()
-    for name in ("PART", "MOST_CANDIDATES"):
-        monkeypatch.setattr(f"xlperf.explore.candidates.{name}", len(every) // 6)
-    streamed = search(asked, catalog, top=5)
-    assert streamed.results["step_time"].tolist() == results["step_time"][order[:5]].tolist()
+    for name in ("candidates.PART", "search.MOST_CANDIDATES"):
+        monkeypatch.setattr(f"xlperf.explore.{name}", len(every) // 6)
+    for processes in (1, 2):
+        streamed = search(asked, catalog, top=5, processes=processes)
+        assert streamed.results["step_time"].tolist() == results["step_time"][order[:5]].tolist()
+        assert streamed.plans["tensor_parallel"].tolist() == every["tensor_parallel"][order[:5]].tolist()
 
 
 def test_auto_where_a_search_does_not_choose_is_refused(catalog: Catalog) -> None:

@@ -445,3 +445,22 @@ def test_a_study_takes_plans_that_state_only_what_they_must(name: str, tmp_path:
                 headers.remove(word)
     book.save(mine)
     assert study(name).analyse(read_inputs(study(name), mine)).findings
+
+
+def test_a_second_kind_for_the_prompts_pays_where_its_price_is_below_its_worth() -> None:
+    """The best pair never costs more than the best machine alone; break-even prices agree with the costs of pairs."""
+    gains = sheet("mixed-pools", "gains")
+    assert (gains.numbers("saving") >= 0.0).all() and gains.numbers("saving").max() < 50.0
+    assert (gains.numbers("cost_of_the_pair") <= gains.numbers("cost_of_one_kind")).all()
+    costs, worth = sheet("mixed-pools", "prompt 32768"), sheet("mixed-pools", "worth of prefill")
+    names = [column.name for column in costs.columns[1:]]
+    rents = {"H100-SXM-80GB": 1.69, "H200-SXM-141GB": 1.74, "B200-SXM-180GB": 2.34, "GB200-NVL72": 2.75,
+             "MI300X": 1.40, "MI355X": 1.90}  # fmt: skip
+    checked = 0
+    for row, decode in enumerate(names):
+        for prefill in names:
+            price, pair = worth.numbers(prefill)[row], costs.numbers(prefill)[row]
+            if math.isfinite(price) and math.isfinite(pair):
+                assert (price > rents[prefill]) == (pair < costs.numbers(decode)[row]), (decode, prefill)
+                checked += 1
+    assert checked > 10

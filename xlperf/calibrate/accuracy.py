@@ -23,13 +23,14 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""
 MARKERS = {
     name: (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
-    for name in ("cross-validation", "left-out", "kernels", "choice")
+    for name in ("cross-validation", "models-left-out", "left-out", "kernels", "choice")
 }
 FEWEST_SHOWN = 10
 _CROSS = (
-    "rows", "quantity", "number", "configurations", "median error, by configuration", "p90", "median factor",
-    "p90 factor", "bias", "median, by row", "p90", "in the fit: median", "p90", "in the 80 % band", "width of the band",
+    "rows", "quantity", "number", "configurations", "median error", "p90", "as a factor", "p90 as a factor", "bias",
+    "by row: median", "by row: p90", "in the fit: median", "in the fit: p90", "in the 80 % band", "width of the band",
 )  # fmt: skip
+_LONG_ONLY = ("as a factor", "by row: median", "by row: p90", "in the fit: p90")
 _LEFT_OUT = ("left out", "rows", "quantity", "number", "median error", "p90", "median with them in the fit", "p90")
 _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median error", "p90", "target")
 LONG = 50.0
@@ -190,6 +191,19 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
                 )
             )  # fmt: skip
     return _CROSS, lines
+
+
+def short_table(table: Table) -> Table:
+    """The columns of the table of models left out that a first page shows.
+
+    Parameters
+    ----------
+    table : tuple
+        As :func:`cross_validation_table` gives it.
+    """
+    header, lines = table
+    kept = [at for at, name in enumerate(header) if name not in _LONG_ONLY]
+    return tuple(header[at] for at in kept), [tuple(line[at] for at in kept) for line in lines]
 
 
 def _statistics(errors: Array) -> tuple[str, str]:

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from xlperf.calibrate.comparison import MEMORY
-from xlperf.calibrate.cross_validation import CrossValidation, Step, cross_validated
+from xlperf.calibrate.cross_validation import Step, cross_validated
 from xlperf.calibrate.fit import fit_all, read_measured
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, rounded
+from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, weighted_quantile
@@ -37,9 +38,12 @@ POOLING = 8.0
 """Configurations that weigh as much as the group above. [-]"""
 TRAINING_BAND = "training_band"
 _HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
-_KEYS = ("quantity", "band", "software", "generation")
+SOFTWARE_FIRST = ("quantity", "band", "software", "generation")
+MACHINE_FIRST = ("quantity", "band", "generation", "software")
+"""Columns of errors that groups are made by, from the general to the special; of machines beyond those that the kinds
+of runs were measured on, the machine says more than the software."""
 Group = tuple[str, ...]
-"""Values of the first of the columns quantity, band, software and generation: from the general to the special."""
+"""Values of the first of these columns."""
 
 
 def fitted_calibration(
@@ -68,18 +72,18 @@ def fitted_calibration(
     done = fit_all(measured, catalog, date, step, values_only)
     if step is not None:
         step("bands")
-    return calibration_table(with_checks(done, (measured.training, measured.inference), catalog, date))
+    return with_checks(calibration_table(done), (measured.training, measured.inference), catalog, date)[0]
 
 
 def with_checks(
-    constants: Sequence[FittedConstant], published: Sequence[Published], catalog: Catalog, date: str
-) -> list[FittedConstant]:
-    """Constants with their error on rows that were held out, and the bands.
+    table: Table, published: Sequence[Published], catalog: Catalog, date: str
+) -> tuple[Table, list[Errors]]:
+    """A calibration sheet with the error of its constants on rows of models left out, and with bands from these.
 
     Parameters
     ----------
-    constants : sequence of FittedConstant
-        What was fitted; bands among them are dropped.
+    table : Table
+        Calibration sheet; bands in it are dropped, but for those of machines that are fitted by line.
     published : sequence of Published
         Rows that constants of software were fitted on.
     catalog : Catalog
@@ -89,28 +93,32 @@ def with_checks(
 
     Returns
     -------
-    list of FittedConstant
-        The constants in their order, then the bands.
+    tuple
+        The sheet, its constants in their order and then the bands; and the errors that these are made from.
     """
-    checked = [one for one in constants if not one.family.endswith("_band")]
-    known = catalog.with_tables([calibration_table(checked)])
+    names = zip(table.text("family").tolist(), table.text("source").tolist(), strict=True)
+    kept = [not str(family).endswith("_band") or str(source).startswith(OF_MACHINES) for family, source in names]
+    table = table.take(np.flatnonzero(kept).tolist())
+    known = catalog.with_tables([table])
+    error, notes = np.array(table.number("error")), np.array(table.text("notes"), dtype=object)
     bands: list[FittedConstant] = []
+    found: list[Errors] = []
     for rows in published:
         for quantities in (QUANTITIES, (MEMORY,)):
-            found = cross_validated(rows, known, quantities=quantities)
-            checked = _with_errors(checked, found)
-            bands += fit_bands(found.errors, rows.text["row_id"], date)
-    return checked + bands
+            checked = cross_validated(rows, known, quantities=quantities)
+            found.append(checked.errors)
+            bands += fit_bands(checked.errors, rows.text["row_id"], date)
+            for row, (size, _) in checked.of_constant.items():
+                error[row] = rounded(size)
+                notes[row] = "; ".join([*(word for word in str(notes[row]).split("; ") if word and word != _HELD_OUT),
+                                        _HELD_OUT])  # fmt: skip
+    whole = Table("calibration", {**table.columns, "error": error, "notes": notes}, table.place)
+    return joined_tables(whole, calibration_table(bands)), found
 
 
-def _with_errors(constants: Sequence[FittedConstant], found: CrossValidation) -> list[FittedConstant]:
-    checked = list(constants)
-    for row, (error, _) in found.of_constant.items():
-        checked[row] = replace(checked[row], error=rounded(error), notes=_HELD_OUT)
-    return checked
-
-
-def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedConstant]:
+def fit_bands(
+    errors: Errors, order: Sequence[str], date: str, levels: Sequence[str] = SOFTWARE_FIRST
+) -> list[FittedConstant]:
     """Bands of measured over predicted values by kind of run, by software, and by software and generation.
 
     Parameters
@@ -121,6 +129,8 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
         Names of all rows, in the order of their table.
     date : str
         Date that the rows carry.
+    levels : sequence of str
+        SOFTWARE_FIRST; with MACHINE_FIRST there is a band by generation, and by generation and software.
 
     Returns
     -------
@@ -129,11 +139,13 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
     """
     source = f"published rows of the sheet {errors.kind} in validation.xlsx"
     found = []
-    for group, width in sorted(half_widths(errors).items()):
-        if len(group) < 2:
+    fewest = 2 if levels == SOFTWARE_FIRST else 3
+    for group, width in sorted(half_widths(errors, levels).items()):
+        if len(group) < fewest:
             continue
-        band, software, generation = (*group[1:], ANY, ANY)[:3]
-        some = errors.take(_members(errors, group))
+        named_by = dict(zip(levels, group, strict=False))
+        software, generation = (named_by.get(name, ANY) for name in ("software", "generation"))
+        band, some = group[1], errors.take(_members(errors, named_by))
         named = set(some.row_ids.tolist())
         if len(named) < FEWEST_ROWS:
             continue
@@ -168,28 +180,30 @@ def family_of_band(band: str, kind: str) -> str:
     return BAND_FAMILIES[band.removeprefix("first_")] if kind == "inference" else TRAINING_BAND
 
 
-def half_widths(errors: Errors) -> dict[Group, float]:
+def half_widths(errors: Errors, levels: Sequence[str] = SOFTWARE_FIRST) -> dict[Group, float]:
     """Half-width of the band of every group of rows, pooled towards the group above it.
 
     Parameters
     ----------
     errors : Errors
         Models left out; rows without a prediction do not count.
+    levels : sequence of str
+        Columns that groups are made by, from the general to the special.
 
     Returns
     -------
     dict of tuple to float
-        By the first values of quantity, band, software and generation. [-]
+        By the values of the first of these columns. [-]
     """
     known = errors.take(~np.isnan(errors.by_models))
-    columns = [getattr(known, name).tolist() for name in _KEYS]
+    columns = [getattr(known, name).tolist() for name in levels]
     widths: dict[Group, float] = {}
     rows: Counter[Group] = Counter()
-    for depth in range(1, len(_KEYS) + 1):
+    for depth in range(1, len(levels) + 1):
         groups = list(zip(*columns[:depth], strict=True))
         sizes = Counter(groups)
         for group in sorted(sizes):
-            if depth == len(_KEYS) and sizes[group] == rows[group[:-1]]:
+            if depth == len(levels) and sizes[group] == rows[group[:-1]]:
                 continue  # a software of one generation
             width, count = _quantile(known.take(np.array([one == group for one in groups], dtype=bool)))
             above = widths.get(group[:-1], width)
@@ -207,21 +221,21 @@ def bands_left_out(errors: Errors) -> Errors:
         Of published rows of one kind, models left out.
     """
     width = np.full(len(errors), math.nan)
-    columns = [getattr(errors, name).tolist() for name in _KEYS]
+    columns = [getattr(errors, name).tolist() for name in SOFTWARE_FIRST]
     groups = list(zip(*columns, strict=True))
     for model in sorted(set(errors.model.tolist())):
         own = errors.model == model
         widths = half_widths(errors.take(~own))
         for row in np.flatnonzero(own).tolist():
-            nearest = (groups[row][:depth] for depth in range(len(_KEYS), 0, -1))
+            nearest = (groups[row][:depth] for depth in range(len(SOFTWARE_FIRST), 0, -1))
             width[row] = next((widths[group] for group in nearest if group in widths), math.nan)
     return replace(errors, low=np.exp(-width), high=np.exp(width))
 
 
-def _members(errors: Errors, group: Group) -> np.ndarray:
+def _members(errors: Errors, group: Mapping[str, str]) -> np.ndarray:
     """Mask of the entries of a group that have a prediction."""
     found = ~np.isnan(errors.by_models)
-    for name, value in zip(_KEYS, group, strict=False):
+    for name, value in group.items():
         found = found & (getattr(errors, name) == value)
     return np.asarray(found)
 

@@ -40,7 +40,8 @@ _RESULTS = {
     "tokens_per_s_per_gpu": ("tokens_per_second_per_accelerator", "token/s"),
 }
 _NOTHING = (math.nan, math.nan, math.nan)
-_BANDS = {"step_time": ("step_time_low", "step_time_high"), "tpot": ("tpot_low", "tpot_high")}
+_BANDED = ("step_time", "tpot", "ttft", "memory")
+"""Results with a band of their own; of others that of the time holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,9 @@ class _Predictions:
         """Prediction, ends of its band, and why there is none."""
         published = self._plans.published
         if metric == "peak_mem_gb":
-            return (self._memory(plan, published.text["mem_kind"][row]), math.nan, math.nan, "")
+            size = self._memory(plan, published.text["mem_kind"][row])
+            low, high = self._ends("memory", plan)
+            return size, size * low, size * high, ""
         if metric not in _RESULTS:
             return (*_NOTHING, f"{metric} is not predicted")
         if metric.startswith("tokens") and published.kind == "inference":
@@ -248,15 +251,16 @@ class _Predictions:
         value = self._value(column, plan) * scale
         if column in ("model_flop_rate", "mfu", "hfu") or column.startswith("tokens"):
             base = "step_time" if published.kind == "training" else "tpot"
-            ends = [self._value(end, plan) / self._value(base, plan) for end in reversed(_BANDS[base])]
-            low, high = (value / end for end in ends)
+            high, low = (value / end for end in self._ends(base, plan))
         else:
-            base = column if column in _BANDS else "step_time" if published.kind == "training" else "tpot"
-            ends = [self._value(end, plan) / self._value(base, plan) for end in _BANDS[base]]
-            low, high = (value * end for end in ends)
-        if metric == "ttft_ms":
-            low = high = math.nan
+            base = column if column in _BANDED else "step_time" if published.kind == "training" else "tpot"
+            low, high = (value * end for end in self._ends(base, plan))
         return value, low, high, ""
+
+    def _ends(self, column: str, plan: int) -> tuple[float, float]:
+        """Ends of the band of a result over the result."""
+        low, middle, high = (self._value(f"{column}{end}", plan) for end in ("_low", "", "_high"))
+        return low / middle, high / middle
 
     def _prompt_rate(self, plan: int) -> float:
         """Tokens of prompts that one accelerator takes per second in the prefill. [token/s]"""

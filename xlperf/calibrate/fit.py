@@ -14,12 +14,10 @@ from pathlib import Path
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
-from xlperf.calibrate.fit_machines import fit_machines
 from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, without_repeats
 from xlperf.calibrate.fitter import Parameter, pooled_parameters
-from xlperf.calibrate.kernel_measurements import machine_lines, read_kernels
+from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
 from xlperf.calibrate.published_errors import plans_of, rows_of_machines
 from xlperf.catalog.calibration import ANY
@@ -157,7 +155,6 @@ def fit_all(
     done = documented_constants(date)
     say("kernels")
     done += fit_kernels(measured.kernels, _with(catalog, done), date)
-    done = with_machine_kernels(done, measured, _with(catalog, done), date)
     done += kernels_of_stacks(done)
     say("training")
     known = training_constants(catalog.tables["calibration"], date) if values_only else []
@@ -166,30 +163,7 @@ def fit_all(
     done += fit_memory(measured.training, _with(catalog, done), date)
     say("serving")
     done += fit_serving(measured.inference, _with(catalog, done), date)
-    say("machines")
-    done += fit_machines(measured.machines, _with(catalog, done), date)
     return without_repeats(done)
-
-
-def with_machine_kernels(
-    constants: Sequence[FittedConstant], measured: Measured, catalog: Catalog, date: str
-) -> list[FittedConstant]:
-    """Constants of kernels with those of machines that are fitted by line.
-
-    Parameters
-    ----------
-    constants : sequence of FittedConstant
-        Kernels of other machines; the best rates found on these give way.
-    measured : Measured
-        Kernel measurements.
-    catalog : Catalog
-        Accelerators and networks.
-    date : str
-        Date that the rows carry.
-    """
-    lines = machine_lines(catalog)
-    kept = [one for one in constants if one.generation not in lines or one.family != "gemm"]
-    return [*kept, *fit_machine_kernels(measured.kernels, and_constants(catalog, kept), date)]
 
 
 def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:

@@ -10,7 +10,8 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.bands import family_of_band, half_widths
-from xlperf.calibrate.fit import Measured, and_constants, documented_constants, with_machine_kernels
+from xlperf.calibrate.fit import Measured, and_constants, documented_constants
+from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
 from xlperf.calibrate.fit_machines import SOURCE, errors_left_out, fit_machines
 from xlperf.calibrate.fitted_constants import (
     FittedConstant,
@@ -51,7 +52,7 @@ def refit_machines(measured: Measured, catalog: Catalog, date: str) -> Table:
     kept = [row for row in range(len(table)) if str(generation[row]).casefold() not in names]
     shared = catalog.with_tables([table.take(kept)])
     done = [one for one in documented_constants(date) if one.generation in names]
-    done = with_machine_kernels(done, measured, shared, date)
+    done += fit_machine_kernels(measured.kernels, and_constants(shared, done), date)
     done += fit_machines(measured.machines, and_constants(shared, done), date)
     done = without_repeats(done)
     known = and_constants(shared, done)

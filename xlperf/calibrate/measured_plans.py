@@ -16,7 +16,6 @@ from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.objectives import LARGER
 
 _QUANTITIES = {"step_time": STEP_TIME, "tpot": "time per token", "ttft": "time to first token"}
-_BANDED = ("step_time", "tpot")
 
 
 def has_measured_plans(path: Path) -> bool:
@@ -75,7 +74,7 @@ def _records(plans: Table, results: Table, row: int) -> Iterator[Record]:
         column, factor = known[name], unit_of(known[name]).factor
         measured, predicted = float(plans[MEASURED + name][row]), float(results[name][row])
         ratio = measured / predicted if name in LARGER and predicted > 0.0 else predicted / measured
-        ends = [float(results[f"{name}_{end}"][row]) if name in _BANDED else math.nan for end in ("low", "high")]
+        ends = [float(results[f"{name}_{end}"][row]) if f"{name}_low" in known else math.nan for end in ("low", "high")]
         yield Record(
             row_id=str(plans.text("name")[row]) or plans.place(row, "name"),
             source_id="measured",

@@ -165,6 +165,12 @@ class ValidationReport:
         found.append(("Not predicted", ("source", "rows", "reason"), reasons))
         return found
 
+    def refused_table(self) -> str:
+        """Markdown table of why rows have no prediction, by count, with its markers."""
+        lines = ["<!-- refused: begin -->", "| rows | source | why |", "|---:|---|---|"]
+        lines += [f"| {number} | {source} | {reason} |" for source, reason, number in self.refusals()]
+        return "\n".join([*lines, "<!-- refused: end -->"]) + "\n"
+
     def readme_table(self) -> str:
         """Markdown table of the accuracy by group and quantity, with its markers."""
         lines = [

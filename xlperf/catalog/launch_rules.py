@@ -5,6 +5,7 @@ What a stack does where a flag is not given stands in ``launch_defaults.csv``, b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -258,7 +259,7 @@ def _precision_of_name(plan: Stated, model: str) -> None:
 def _number(told: Mapping[str, str], name: str, default: float = 0.0) -> float:
     with suppress(ValueError):
         value = float(told.get(name, default))
-        return value if abs(value) < 1e15 else default
+        return value if math.isfinite(value) else default
     return default
 
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from xlperf.catalog.table import Table
 
+MARK = "\x1f"
+"""Stands between a name and the number of a copy of its row, where a sweep gives plans rows of their own."""
 _BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
 
 
@@ -75,3 +77,12 @@ class Spellings:
 
 def _distinct(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
+
+
+def copied_name(name: str) -> str:
+    r"""Name of the row that a copy was made of; any other name as it is.
+
+    >>> copied_name("H100-SXM-80GB\x1f7"), copied_name("H100-SXM-80GB")
+    ('H100-SXM-80GB', 'H100-SXM-80GB')
+    """
+    return name.partition(MARK)[0]

@@ -20,7 +20,9 @@ COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
 """Catalog tables of the cost half: no plan of training or inference needs them."""
 TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
 """Catalog tables that accelerators are derived from: only those that name a device need them."""
-OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES)
+OWN_TABLES = ("my_cluster",)
+"""Catalog tables of the user alone: measured runs of a cluster, which predictions of plans like them are moved by."""
+OPTIONAL_TABLES = (*COST_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")

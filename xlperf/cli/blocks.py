@@ -14,7 +14,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 from xlperf.cli.output import STANDARD, parts, progress, say, standard_output
 from xlperf.cli.table_files import Part, parquet_rows, write_parquet, written_block
-from xlperf.cli.workers import worked
+from xlperf.explore.workers import worked
 
 if TYPE_CHECKING:
     from xlperf.explore.sweep import Sweep

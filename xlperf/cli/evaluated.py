@@ -10,7 +10,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 from xlperf.cli.output import STANDARD, parts, progress, standard_output
 from xlperf.cli.table_files import arrow_table, csv_header, csv_rows, pyarrow, write_parquet
-from xlperf.cli.workers import all_processes, worked
+from xlperf.explore.workers import all_processes, worked
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog

@@ -108,7 +108,7 @@ _most_accelerators = click.option(
 )
 
 
-_processes = click.option(
+processes_option = click.option(
     "--processes",
     type=click.IntRange(min=1),
     help="Processes that compute what is long, this one among them. Default: one for each core.",
@@ -136,7 +136,7 @@ def machines_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("give --processes or --scheduler, not both")
         return command(machines=Machines(processes, scheduler), **given)
 
-    return _processes(_scheduler(called))
+    return processes_option(_scheduler(called))
 
 
 def bounds_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ import csv
 import datetime
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,7 +134,7 @@ def validate(
             temporary.write_text(report.csv_text(), encoding="utf-8", newline="")
         wrote(output, len(report.records), "error")
     if readme is not None:
-        _replace_table(Path(readme), report.readme_table())
+        _replace_tables(Path(readme), {"accuracy": report.readme_table(), "refused": report.refused_table()})
     if output != STANDARD:
         for title, header, rows in report.tables():
             if rows:
@@ -156,6 +156,7 @@ def validate(
         "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
         "xlperf calibrate --fit --machines -o study.xlsx  only those of AMD, TPU, Gaudi and Trainium machines",
         "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
+        "xlperf calibrate --mine runs.csv -o study.xlsx   predictions moved by measured runs of your own cluster",
     ),
 )
 @click.option(
@@ -180,6 +181,16 @@ def validate(
     help="Workbook with the sheets kernels, training and inference; default: the shipped validation.xlsx.",
 )
 @click.option(
+    "--mine",
+    multiple=True,
+    metavar="FILE",
+    type=InputFile(),
+    help="Plans with measured columns (measured step time (s), measured tpot (ms) ...), one row or many: predictions "
+    "of plans near them are moved towards what was measured, as far as the spread of residuals and the noise let, and "
+    "their bands narrow. -o writes a workbook with the sheet my_cluster, for --catalog, or its rows. May be "
+    "repeated.",
+)
+@click.option(
     "--date",
     type=click.DateTime(["%Y-%m-%d"]),
     help="Date that the fitted rows carry; default: today.",
@@ -197,13 +208,15 @@ def calibrate(
     values_only: bool,
     machines: bool,
     measurements: str | None,
+    mine: tuple[str, ...],
     date: datetime.datetime | None,
     output: str | None,
     catalog: str | None,
 ) -> None:
-    """Show the calibration sheet, or with --fit make it anew.
+    """Show the calibration sheet, make it anew with --fit, or move predictions by runs of your own with --mine.
 
     Each constant states its fit set and its error on held-out rows. Rows of the group "papers" are never in a fit.
+    Runs of your own change no constant: each is a row of the sheet my_cluster beside the calibration.
     """
     from xlperf.base.resources import workbook as shipped
 
@@ -212,6 +225,11 @@ def calibrate(
     if machines and values_only:
         raise click.UsageError("--machines chooses no constants: leave --values-only out")
     known = catalog_of(catalog, None)
+    if mine:
+        if fit:
+            raise click.UsageError("--mine goes without --fit")
+        _own_runs(mine, known, catalog, output)
+        return
     table = known.tables["calibration"]
     if fit:
         from xlperf.calibrate.bands import fitted_calibration
@@ -219,10 +237,10 @@ def calibrate(
         from xlperf.calibrate.machines import refit_machines
 
         day = f"{date or datetime.datetime.now():%Y-%m-%d}"
-        if machines:
-            table = refit_machines(read_measured(measurements), known, day)
-        else:
+        if not machines:
             table = fitted_calibration(known, day, measurements, _announced, values_only)
+        _announced("machines")
+        table = refit_machines(read_measured(measurements), known.with_tables([table]), day)
     if output is None:
         shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
         say(*text_table(shown))
@@ -234,6 +252,34 @@ def calibrate(
         write_sheets(output, [(table.kind, parts(table))])
     if output is not None:
         wrote(output, len(table), "constant")
+
+
+def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output: str | None) -> None:
+    """Show what runs of the user's own cluster change, and write them."""
+    from xlperf.base.resources import workbook as shipped
+    from xlperf.calibrate.own_runs import effects, own_runs
+    from xlperf.catalog.read import read_plans
+
+    tables = [table for path in files for table in read_plans(path)]
+    runs = own_runs(tables, known)
+    header = ("run", "result", "unit", "measured", "predicted", "80 % band", "now", "80 % band now")
+    lines = []
+    for one in effects(tables, known, runs):
+        ends = [f"{low:.4g} to {high:.4g}" for _, low, high in (one.before, one.after)]
+        now = one.before[0], one.after[0]
+        lines.append(
+            (one.run, one.result, one.unit, f"{one.measured:.4g}", f"{now[0]:.4g}", ends[0], f"{now[1]:.4g}", ends[1])
+        )
+    say(*_aligned(header, lines), err=output is not None)
+    if output is None:
+        return
+    if Path(output).suffix.lower() == ".xlsx":
+        from xlperf.workbook.build import read_tables, write_workbook
+
+        write_workbook(output, {**read_tables(catalog or shipped()), runs.kind: runs})
+    else:
+        write_sheets(output, [(runs.kind, parts(runs))])
+    wrote(output, len(runs), "run")
 
 
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
@@ -255,13 +301,25 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
 
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
-    from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table
+    from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table, short_table
+    from xlperf.calibrate.comparison import MEMORY
     from xlperf.calibrate.fit import read_measured
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
         errors = cross_validated_errors((measured.training, measured.inference), catalog, lambda _: done(1))
-    _show("Cross-validation", "cross-validation", cross_validation_table(errors), readme)
+    table = cross_validation_table(errors)
+    if readme is not None:
+        tables = {"cross-validation": table, "models-left-out": short_table(table)}
+        _replace_tables(Path(readme), {name: _markdown(name, one) for name, one in tables.items()})
+    _show("Models left out of the fit", "cross-validation", table, None)
+    from xlperf.calibrate.own_runs import gains, gains_table
+    from xlperf.calibrate.published_errors import plans_to_fit
+
+    plans = {rows.kind: plans_to_fit(rows, catalog).plans for rows in (measured.training, measured.inference)}
+    found = [gain for own in errors if MEMORY not in own.quantity for gain in gains(own, plans[own.kind])]
+    say("", "The other rows of each configuration with one of its rows as a run of the user's own (calibrate --mine)")
+    say(*_aligned(*gains_table(found)))
     return 0
 
 
@@ -299,7 +357,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
     if readme is not None:
-        _replace_table(Path(readme), _markdown("kernels", kernel_table(errors, whole=True)), "kernels")
+        _replace_tables(Path(readme), {"kernels": _markdown("kernels", kernel_table(errors, whole=True))})
     _show("Held-out kernel shapes", "kernels", kernel_table(errors), None)
     missed = [one for one in errors if one.missed and not one.accelerator]
     for one in missed:
@@ -345,7 +403,7 @@ def _show(title: str, name: str, table: tuple[tuple[str, ...], list[tuple[str, .
     """Print a table, and put it between its markers in a text file."""
     header, lines = table
     if readme is not None:
-        _replace_table(Path(readme), _markdown(name, table), name)
+        _replace_tables(Path(readme), {name: _markdown(name, table)})
     say(title, *_aligned(header, lines))
 
 
@@ -354,18 +412,21 @@ def _announced(name: str) -> None:
         say(f"fitting {name}", err=True)
 
 
-def _replace_table(path: Path, table: str, name: str = "accuracy") -> None:
-    """Put a table between its markers in a text file."""
+def _replace_tables(path: Path, tables: Mapping[str, str]) -> None:
+    """Put tables between their markers in a text file, those that it has markers of: at least one."""
     from xlperf.base.files import replaced
 
-    markers = (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
-    text = path.read_text(encoding="utf-8")
-    begin, end = (text.find(marker) for marker in markers)
-    if begin < 0 or end < begin:
-        raise InputError(Fault(str(path), f"has no lines {markers[0]} and {markers[1]}, where the table goes"))
+    text, placed = path.read_text(encoding="utf-8"), False
+    for name, table in tables.items():
+        begin, end = (f"<!-- {name}: {part} -->" for part in ("begin", "end"))
+        first, last = text.find(begin), text.find(end)
+        if 0 <= first < last:
+            text, placed = text[:first] + table + text[last + len(end) :].removeprefix("\n"), True
+    if not placed:
+        wanted = " or ".join(f"<!-- {name}: begin --> and <!-- {name}: end -->" for name in tables)
+        raise InputError(Fault(str(path), f"has no lines {wanted}, where the table goes"))
     with replaced(path) as temporary:
-        rest = text[end + len(markers[1]) :].removeprefix("\n")
-        temporary.write_text(text[:begin] + table + rest, encoding="utf-8", newline="")
+        temporary.write_text(text, encoding="utf-8", newline="")
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

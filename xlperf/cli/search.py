@@ -22,6 +22,7 @@ from xlperf.cli.options import (
     machines_options,
     output_option,
     plan_name,
+    processes_option,
     read_chosen,
     varied,
     vary_line,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
-    from xlperf.explore.search import Search
+    from xlperf.explore.found import Search
     from xlperf.explore.solve import Solution
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.vary import Varied
@@ -107,6 +108,7 @@ _VARY = (
 )
 @click.option("--top", type=click.IntRange(min=1), default=TOP, show_default=True, help="Plans to show for each row.")
 @click.option("--all", "every", is_flag=True, help="Every plan that fits and keeps the limits, the best first.")
+@processes_option
 @chosen_options("all with auto", "training and inference")
 @bounds_options
 @catalog_option
@@ -119,6 +121,7 @@ def search(
     mapping: bool,
     top: int,
     every: bool,
+    processes: int | None,
     chosen: Chosen,
     bounds: Bounds,
     catalog: str | None,
@@ -141,6 +144,7 @@ def search(
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import search as best
+    from xlperf.explore.workers import all_processes
 
     wanted = [varied(table, vary) for table in read_chosen(plans, chosen)]
     if mapping:
@@ -156,10 +160,12 @@ def search(
     kept = {kind: limits_of(kind, limits, "--limit") for kind in kinds}
     known = catalog_for(catalog, plans, [one for one, _ in rows])
     answers = []
+    cores = processes or all_processes()
     with progress(0, "plans tried") as done:
         for one, values in rows:
             number = None if every else top
-            answers.append(best(one, known, objective, kept[one.kind], values, number, progress=done, **bounds))
+            answer = best(one, known, objective, kept[one.kind], values, number, done, None, cores, **bounds)
+            answers.append(answer)
     for (one, _), answer in zip(rows, answers, strict=True):
         say(f"{plan_name(one)}: {answer.words}", err=True)
     found = [answer for answer in answers if answer.found]
@@ -264,11 +270,11 @@ def sweep(
     goes on with those that are missing, and the file is the same as without.
     """
     from xlperf.cli.blocks import Blocks, write_sweep
-    from xlperf.cli.workers import all_processes
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.samples import Sampling
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.vary import read_variation
+    from xlperf.explore.workers import all_processes
 
     table = _of_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")

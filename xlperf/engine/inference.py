@@ -20,6 +20,7 @@ from xlperf.engine.join import (
     join,
     named_rows,
     plan_columns,
+    prefill_networks,
     prefill_rows,
 )
 from xlperf.engine.notes import (
@@ -31,6 +32,7 @@ from xlperf.engine.notes import (
     rounded_down,
     unpriced_notes,
 )
+from xlperf.engine.own_runs import Corrections, corrections, has_own_runs, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tokens import (
     ALL_IN,
@@ -67,7 +69,7 @@ from xlperf.equations.serving import (
     target_results,
 )
 from xlperf.equations.serving.deployment import engine_constants
-from xlperf.equations.serving.results import band_of_time, full_cache
+from xlperf.equations.serving.results import BAND_FAMILIES, band_of_mode, band_of_time, full_cache
 
 _KERNELS = ("gemm", "vector", "all_reduce", "engine_all_reduce", "all_gather", "point_to_point")
 _EXPERTS = ("all_to_all", "reduce_scatter")
@@ -141,6 +143,7 @@ class Served:
     both: ServingSetting | None = None
     prefilling: ServingSetting | None = None
     requests: Array | None = None
+    own: Corrections | None = None
 
 
 def _constants(
@@ -235,12 +238,14 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
     """
     stated = plan_columns(plans, InferencePlan)
     if mode != "disaggregated":
-        return Served(stated, serving_setting(plans, stated, catalog, named, architecture))
+        served = Served(stated, serving_setting(plans, stated, catalog, named, architecture))
+        return _corrected(served, plans, catalog, named, mode)
     pools, requests = pool_plans(stated)
     rows = np.arange(len(plans))
     twice = np.concatenate([rows, rows])
     prefilling = prefill_rows(plans, catalog, named.accelerators)
-    both_named = Named(named.models[twice], np.concatenate([named.accelerators, prefilling]), named.networks[twice])
+    networks = np.concatenate([named.networks, prefill_networks(plans, catalog, named.networks)])
+    both_named = Named(named.models[twice], np.concatenate([named.accelerators, prefilling]), networks)
     both_plans = plans.take(twice)
     columns = {**both_plans.columns, "num_accelerators": pools.num_accelerators}
     if "prefill_accelerator" in plans:
@@ -248,7 +253,27 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
         columns["accelerator"] = np.concatenate([own, np.where(given == "", own, given)])
     both = serving_setting(replace(both_plans, columns=columns), pools, catalog, both_named, architecture)
     first, second = both.take(slice(0, len(plans))), both.take(slice(len(plans), 2 * len(plans)))
-    return Served(stated, first, both, second, requests)
+    return _corrected(Served(stated, first, both, second, requests), plans, catalog, named, mode)
+
+
+def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mode: str) -> Served:
+    """Served plans whose passes take longer or shorter by what runs of the user's own cluster say."""
+    if not has_own_runs(catalog):
+        return served
+    band = band_of_mode(mode, full=False)
+    ends = served.setting.bands[BAND_FAMILIES[band]]
+    widths = [np.log(ends[f"{first}{band}_high"][:, 0]) for first in ("", "first_")]
+    own = corrections(plans, catalog, named.models, named.accelerators, *widths)
+
+    def scaled(setting: ServingSetting) -> ServingSetting:
+        times = len(setting.deployment.plan) // len(plans)
+        scales = {"time_scale": own.time, "prefill_scale": own.first_token}
+        columns = {name: np.tile(values, times)[:, None] for name, values in scales.items()}
+        software = {**setting.deployment.software, **columns}
+        return replace(setting, deployment=replace(setting.deployment, software=software))
+
+    both, prefilling = (None if each is None else scaled(each) for each in (served.both, served.prefilling))
+    return replace(served, setting=scaled(served.setting), both=both, prefilling=prefilling, own=own)
 
 
 def evaluate_inference(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
@@ -341,6 +366,9 @@ def _reported(
     results |= _power(served, results)
     results |= _shares(results)
     results |= _bands(served, mode, results, known.pop("distance"))
+    if served.own is not None:
+        narrowed(results, served.own.width)
+        add_notes(reason, [own_runs_note(served.own, illegal)])
     bound = np.full(len(illegal), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word

@@ -346,6 +346,34 @@ def prefill_rows(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> np
     return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, accelerators)
 
 
+def prefill_networks(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.ndarray:
+    """Networks of the pools that prefill: those of the plan but where separate pools have others.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans, (rows,).
+    catalog : Catalog
+        What they refer to.
+    networks : array of int64
+        Positions of the networks that the plans name, -1 where blank, (rows,).
+
+    Returns
+    -------
+    array of int64
+        Positions alike, (rows,).
+
+    Raises
+    ------
+    InputError
+        Naming every cell of ``prefill_network`` whose name is not in the catalog.
+    """
+    if "prefill_network" not in plans:
+        return networks
+    given = catalog.network_index(plans.text("prefill_network"), plans, "prefill_network")
+    return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, networks)
+
+
 def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
     """Architecture of the models of plans as codes: rows of one code are evaluated together.
 

@@ -21,6 +21,7 @@ from xlperf.engine.join import (
     plan_columns,
 )
 from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gibibytes, name_notes, unpriced_notes
+from xlperf.engine.own_runs import Corrections, corrected_step, corrections, has_own_runs, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, energy_per_token, power_of_states, run_cost, token_costs
@@ -250,11 +251,21 @@ def _share(results: Mapping[str, Array], state: str) -> Array:
     return total(np.stack([results[name] for name in _STATES[state]], axis=-1)) / results["step_time"]
 
 
-def _physical_results(setting: Setting, joined: Joined) -> dict[str, Array]:
+def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Setting) -> Corrections | None:
+    """What runs of the user's own cluster say about plans like them; None where there are none."""
+    if not has_own_runs(catalog):
+        return None
+    band = setting.constants["training_band"]["mixture_high" if setting.architecture.experts else "step_high"]
+    return corrections(plans, catalog, named.models, named.accelerators, np.log(band[:, 0]))
+
+
+def _physical_results(setting: Setting, joined: Joined, own: Corrections | None) -> dict[str, Array]:
     """Every number of a block of plans, legal or not, but what is said in words, and bands."""
     plan, terms = setting.plan, joined.terms
     capacity = joined.device.memory_capacity[:, 0]
     results = dict(step(setting).results)
+    if own is not None:
+        results = corrected_step(results, own.time)
     time, reserved = results["step_time"], results["memory_reserved"] + joined.reserved_memory
     return {
         **results,
@@ -296,9 +307,12 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
     setting, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     plan = setting.plan
     with np.errstate(all="ignore"):
-        results = _physical_results(setting, joined)
+        own = _own_corrections(plans, catalog, named, setting)
+        results = _physical_results(setting, joined, own)
         known = trust("training", catalog, named.models, named.accelerators, coordinates(plans, results))
         results |= _bands(setting, results, known.pop("distance"))
+        if own is not None:
+            narrowed(results, own.width)
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
     illegal, reason = remarks_of_rows(rules, len(plans))
     sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])
@@ -310,6 +324,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),
         *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
+        *([] if own is None else [own_runs_note(own, illegal)]),
     ]
     add_notes(reason, notes)
     if some(illegal):

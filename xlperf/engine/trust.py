@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.resources import rows as package_rows
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.names import copied_name
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.model import parameter_count
@@ -93,7 +94,6 @@ def measured_runs(kind: str) -> tuple[Measured, ...]:
 
 
 _traits: WeakKeyDictionary[Catalog, tuple[list[str], Array]] = WeakKeyDictionary()
-_pairs: WeakKeyDictionary[Catalog, dict[tuple[str, int, int], _Pair]] = WeakKeyDictionary()
 
 
 def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
@@ -159,10 +159,11 @@ def trust(
     dict of str to np.ndarray
         ``trust``, ``trust_reason`` and ``distance``, (rows,).
     """
-    keys = list(zip(models.tolist(), accelerators.tolist(), strict=True))
-    distinct = {key: code for code, key in enumerate(dict.fromkeys(keys))}
-    codes = np.array([distinct[key] for key in keys], dtype=np.int64)
-    pairs = [_pair(kind, catalog, *key) for key in distinct]
+    count = len(catalog.tables["accelerators"])
+    keys = (models * count + accelerators).tolist()
+    place = {key: code for code, key in enumerate(dict.fromkeys(keys))}
+    codes = np.array(list(map(place.__getitem__, keys)), dtype=np.int64)
+    pairs = [_pair(kind, catalog, *divmod(key, count)) for key in place]
     low, high = (
         np.array([getattr(one, end) for one in pairs]).reshape(-1, len(RANGES)).T[:, codes] for end in ("low", "high")
     )
@@ -174,13 +175,14 @@ def trust(
     badge = np.searchsorted(np.array(_BADGE_ENDS), model + machine + far, side="right")
     before = np.searchsorted(np.array(_BADGE_ENDS), model + machine, side="right")
     outside = np.where(badge > before, 1 + np.argmax(parts, axis=0), 0)
-    reasons, reason = {}, outside * len(pairs) + codes
-    for code in set(reason.tolist()):
+    reason = outside * len(pairs) + codes
+    words = np.full((1 + len(RANGES)) * len(pairs), "", dtype=object)
+    for code in np.flatnonzero(np.bincount(reason, minlength=len(words))).tolist():
         which, pair = divmod(code, len(pairs))
-        reasons[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1) if which else "")
+        words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1) if which else "")
     return {
         "trust": np.array(BADGES, dtype=object)[badge],
-        "trust_reason": np.array([reasons[code] for code in reason.tolist()], dtype=object),
+        "trust_reason": words[reason],
         "distance": np.maximum(model - _NEVER, 0.0) + machine + far,
     }
 
@@ -228,24 +230,22 @@ def _beyond(pair: _Pair, which: int) -> str:
 
 
 def _pair(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair:
-    """The runs that stand nearest to plans of a model on an accelerator, cached."""
-    known = _pairs.setdefault(catalog, {})
-    key = (kind, model, accelerator)
-    if key not in known:
-        known[key] = _nearest(kind, catalog, model, accelerator)
-    return known[key]
-
-
-def _nearest(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair:
+    """The runs that stand nearest to plans of a model on an accelerator, or on a copy of it with other numbers."""
     shapes, active = model_traits(catalog)
-    shape, parameters = shapes[model], float(active[model])
     chips = catalog.tables["accelerators"]
-    name = str(chips.text("accelerator")[accelerator])
-    kin, shown, short = (
+    return _nearest(
+        kind,
+        shapes[model],
+        float(active[model]),
+        copied_name(str(catalog.tables["models"]["model"][model])),
+        copied_name(str(chips["accelerator"][accelerator])),
         str(chips.text("generation")[accelerator]).casefold(),
-        _shown(catalog, model),
-        name.split("-")[0],
     )
+
+
+@lru_cache(maxsize=65_536)
+def _nearest(kind: str, shape: str, parameters: float, shown: str, name: str, kin: str) -> _Pair:
+    short = name.split("-")[0]
     runs = measured_runs(kind)
     on_it = [one for one in runs if one.accelerator == name.casefold()]
     together = [one for one in on_it if one.shape == shape]
@@ -265,10 +265,6 @@ def _nearest(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair
     else:
         said = f"no published run on {short} or its generation; {words}"
     return _Pair(distance, _MACHINE[nearest], *_ends(alike), said)
-
-
-def _shown(catalog: Catalog, model: int) -> str:
-    return str(catalog.tables["models"].text("model")[model])
 
 
 def _of(runs: Sequence[Measured], generation: str) -> list[Measured]:

@@ -330,46 +330,30 @@ def candidate_parts(
     catalog: Catalog,
     values: Mapping[str, np.ndarray] | None = None,
     counts: Array | None = None,
-    **bounds: Unpack[Bounds],
+    part: Part = WHOLE,
+    most_accelerators: float = MOST_ACCELERATORS,
 ) -> Iterator[Candidates]:
-    """The candidates of :func:`candidates` in parts of bounded memory, one at least; all at once where few.
+    """The candidates of a part of a space in smaller ones, of bounded memory, where they are too many.
 
     Parameters
     ----------
-    plan, catalog, values, counts
+    plan, catalog, values, counts, part, most_accelerators
         As for :func:`candidates`.
-    **bounds : Bounds
-        With a number ``most`` they are made at once, and more are refused.
 
     Yields
     ------
     Candidates
-        Consecutive parts.
+        Consecutive parts, one at least.
     """
-    largest = bounds.get("most_accelerators", MOST_ACCELERATORS)
-
-    def made(most: int, part: Part | None = None) -> Candidates:
-        return candidates(plan, catalog, values, counts, most=most, most_accelerators=largest, part=part)
-
-    def split(part: Part) -> Iterator[Candidates]:
-        for smaller in part.smaller:
-            try:
-                found = made(PART, smaller)
-            except TooMany:
-                if smaller.of > SPLIT:
-                    raise
-                yield from split(smaller)
-            else:
-                yield found
-
     try:
-        whole = made(bounds.get("most", MOST_CANDIDATES))
+        found = candidates(plan, catalog, values, counts, most=PART, most_accelerators=most_accelerators, part=part)
     except TooMany:
-        if "most" in bounds:
+        if part.of > SPLIT:
             raise
-        yield from split(WHOLE)
+        for smaller in part.smaller:
+            yield from candidate_parts(plan, catalog, values, counts, smaller, most_accelerators)
     else:
-        yield whole
+        yield found
 
 
 class _Ladders(NamedTuple):

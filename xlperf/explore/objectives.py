@@ -229,7 +229,8 @@ def _result(kind: str, text: str, place: str) -> Column:
     name = SHORT.get(name, {}).get(kind, name)
     known = {column.name: column for column in results_of(kind).columns if column.kind == "result"}
     if name not in known:
-        hint = nearest(name, [*SHORT, *known]).replace("_", " ")
+        likely = [other for other in known if not other.endswith(("_low", "_high"))]
+        hint = nearest(name, [*SHORT, *likely]).replace("_", " ")
         raise InputError(Fault(place, f'"{text.strip()}" is no result in numbers of {kind} plans; {hint}'))
     return known[name]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Unpack
 
@@ -11,28 +11,24 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, split_header, unit_of
+from xlperf.catalog.schema import split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting
-from xlperf.explore.auto_values import Counts
-from xlperf.explore.candidates import Bounds, Candidates, candidate_parts, uneven_chunks
-from xlperf.explore.objectives import (
-    AT_TARGETS,
-    BANDED,
-    TARGETS,
-    TOLD_APART,
-    Limit,
-    Objective,
-    default_objective,
-    most_robust,
-    num_alike,
-    objective_of,
-    tightest,
+from xlperf.explore.auto_values import MOST_ACCELERATORS
+from xlperf.explore.candidates import (
+    MOST_CANDIDATES,
+    Bounds,
+    Candidates,
+    candidate_parts,
+    candidates,
+    uneven_chunks,
 )
+from xlperf.explore.found import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
+from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of, tightest
+from xlperf.explore.space import WHOLE, Part, TooMany
+from xlperf.explore.workers import worked
 
-GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
-"""How good a plan is at all: a worse kind never comes before a better one."""
 SHOWN: Mapping[str, tuple[str, ...]] = {
     "training": ("step_time", "tokens_per_second_per_accelerator", "mfu", "memory_reserved", "cost_per_million_tokens"),
     "inference": (
@@ -51,136 +47,8 @@ MEMORY_FIRST = 1024
 REFINED = 256
 """Best plans whose chunks of stages are all tried where equal ones were tried first. [-]"""
 _EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
-Lead = tuple[str, bool]
-"""A number column of plans of which less is better before the objective is looked at, or more where True."""
-
-
-@dataclass
-class Search:
-    """What the search of one plan found.
-
-    Attributes
-    ----------
-    plans, results : Table
-        The best first; those that fit and keep the limits, or where there is none the one that comes nearest.
-    kind : int
-        Of the first: GOOD, BEYOND_LIMITS, TOO_LARGE or ILLEGAL.
-    num_tried, num_legal, num_fit, num_good : int
-        Plans that were tried, that are legal, that fit too, and that keep the limits too.
-    searched : tuple of str
-        Columns whose values were tried.
-    objective : Objective
-        What was made best.
-    limits : tuple of Limit
-        What had to be kept.
-    counts : Counts, optional
-        Numbers of accelerators that were tried, where they are searched.
-    lead : tuple of str and bool, optional
-        The column of the plans that came before the objective, and whether more of it is better.
-    note : str
-        What was left out, where all would have been too many.
-    """
-
-    plans: Table
-    results: Table
-    kind: int
-    num_tried: int
-    num_legal: int
-    num_fit: int
-    num_good: int
-    searched: tuple[str, ...]
-    objective: Objective
-    limits: tuple[Limit, ...] = field(default=())
-    counts: Counts | None = None
-    lead: Lead | None = None
-    note: str = ""
-
-    @property
-    def found(self) -> bool:
-        """Whether any plan fits and keeps the limits."""
-        return self.kind == GOOD
-
-    @property
-    def kept_words(self) -> str:
-        """The limits in words."""
-        return " and ".join(limit.words for limit in self.limits)
-
-    @property
-    def words(self) -> str:
-        """What was chosen and from how many, or why nothing was, and which numbers of accelerators were tried."""
-        counts = self.counts.words if self.counts is not None else ""
-        return "; ".join(filter(None, [self._choice, self._alike, counts, self.note]))
-
-    @property
-    def _alike(self) -> str:
-        """How many of the first plans cannot be told apart, and which of them has the narrowest band."""
-        loss = self.results.number(self.objective.column.name)
-        if not self.found or not (loss > 0.0).all():
-            return ""
-        loss = 1.0 / loss if self.objective.larger else loss
-        if self.lead is not None:
-            led = self.plans.number(self.lead[0])
-            loss = loss[led == led[0]]
-        alike = num_alike(loss)
-        if alike < 2:
-            return ""
-        banded = BANDED[self.plans.kind]
-        upper = loss * (self.results.number(f"{banded}_high") / self.results.number(banded))[: len(loss)]
-        robust = most_robust(loss, upper) + 1
-        least = f", no. {robust} has the narrowest band" if robust > 1 else ""
-        return f"the first {alike} are within {100.0 * TOLD_APART:g} % and cannot be told apart{least}"
-
-    @property
-    def _choice(self) -> str:
-        tried = f"{self.num_tried:,} plan{'s' if self.num_tried != 1 else ''} tried"
-        if self.kind == GOOD:
-            keep = f" with {self.kept_words}" if self.limits else ""
-            first = (
-                f"{'most' if self.lead[1] else 'least'} {self.lead[0].replace('_', ' ')}, then " if self.lead else ""
-            )
-            return (
-                f"{first}{self.objective.words} of {self.num_good:,} that fit{keep}; {tried}, {self.num_legal:,} legal"
-            )
-        if self.kind == BEYOND_LIMITS:
-            nearest = ", ".join(_shown(limit.column, self.results) for limit in self.limits)
-            if not self.limits:
-                return f"none of {self.num_fit:,} plans that fit has a {self.objective.column.name.replace('_', ' ')}"
-            return f"none keeps {self.kept_words}: {tried}, {self.num_fit:,} fit, the nearest has {nearest}"
-        if self.kind == TOO_LARGE:
-            memory = "memory_reserved" if "memory_reserved" in self.results else "memory"
-            needs = _shown(self.results.schema.by_name[memory], self.results)
-            capacity = self.results["memory_capacity"][0] / 2.0**30
-            return f"none fits: {tried}, {self.num_legal:,} legal, the smallest has {needs} of {capacity:.4g} GiB"
-        return f"none is legal: {tried}"
-
-    @property
-    def chosen_words(self) -> str:
-        """The values of the first plan in the columns that were searched: ``tensor parallel 8, recompute none``."""
-        return self.chosen()
-
-    def chosen(self, without: str = "") -> str:
-        """As :attr:`chosen_words`, one column left out."""
-        return ", ".join(f"{name.replace('_', ' ')} {self._value(name)}" for name in self.searched if name != without)
-
-    def _value(self, name: str) -> str:
-        column = self.plans.schema.by_name[name]
-        if name not in self.plans:
-            return "blank"
-        value = self.plans[name][0]
-        if column.is_text:
-            return str(value) or "blank"
-        if value != value:
-            return "blank"
-        if column.kind == "flag":
-            return "yes" if value else "no"
-        unit = column.unit if column.unit not in ("", "-") else ""
-        return f"{value / unit_of(column).factor:g} {unit}".rstrip()
-
-
-def _shown(column: Column, results: Table) -> str:
-    value = results.number(column.name)[0] / unit_of(column).factor
-    unit = column.unit if column.unit not in ("", "-") else ""
-    return f"{column.name.replace('_', ' ')} {value:.4g} {unit}".rstrip()
+PARTS = [smaller for part in WHOLE.smaller for smaller in part.smaller]
+"""Parts of a large space that processes share out."""
 
 
 class _Keys(NamedTuple):
@@ -208,6 +76,7 @@ def search(
     top: int | None = 1,
     progress: Progress | None = None,
     lead: Lead | None = None,
+    processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Search:
     """The best of all candidates of a plan.
@@ -236,6 +105,8 @@ def search(
         Called with the number of plans of each block that is done.
     lead : tuple of str and bool, optional
         As for :func:`ranked`.
+    processes : int, default 1
+        Processes that share a large space; the answer is the same. [-]
     **bounds : Bounds
         Most candidates of a plan, and most accelerators tried for ``auto``.
 
@@ -254,31 +125,82 @@ def search(
     goal = None if not objective else objective_of(plan.kind, objective)
     targets = (*limits, *own_targets(plan))
 
-    def best(parts: Iterable[Candidates]) -> Search:
-        found: Search | None = None
-        for tried in parts:
-            wanted = goal or default_objective(plan, tried.searched)
-            number = top and (max(top, REFINED) if tried.even else top)
-            own = ranked(tried, catalog, wanted, targets, number, progress, lead)
-            found = own if found is None else _joined(found, own, number)
-        assert found is not None
-        more = uneven_chunks(found.plans.take(slice(REFINED)), catalog, found.searched) if found.note else found.plans
-        if found.note and len(more) and found.kind != ILLEGAL:
-            uneven = Candidates(more, found.searched)
-            own = ranked(uneven, catalog, found.objective, targets, top, progress, lead)
-            return _joined(found, own, top)
-        return found
+    def best(counts: Array | None = None) -> Search:
+        largest = bounds.get("most_accelerators", MOST_ACCELERATORS)
+        most = bounds.get("most", MOST_CANDIDATES)
+        space = _Space(plan, catalog, values, counts, goal, targets, top, lead, largest)
+        try:
+            whole = candidates(plan, catalog, values, counts, most=most, most_accelerators=largest)
+        except TooMany:
+            if "most" in bounds:
+                raise
+            return space.finished(_told(worked(space.best, PARTS, processes), progress))
+        return space.finished([space.best_of([whole], progress)])
 
-    found = best(candidate_parts(plan, catalog, values, **bounds))
+    found = best()
     while found.counts is not None:
         near = found.counts.between(float(found.plans["num_accelerators"][0]))
         if found.kind == ILLEGAL or not len(near):
             break
-        found = _joined(found, best(candidate_parts(plan, catalog, values, near, **bounds)), top)
+        found = _joined(found, best(near), top)
 
     place = partial(place_of_row, plan.place, np.zeros(len(found.plans), dtype=np.int64))
     found.plans, found.results = replace(found.plans, place=place), replace(found.results, place=place)
     return found
+
+
+class _Space(NamedTuple):
+    """The candidates of a plan and what is best among them: sent to every process that searches a part."""
+
+    plan: Table
+    catalog: Catalog
+    values: Mapping[str, np.ndarray] | None
+    counts: Array | None
+    goal: Objective | None
+    targets: tuple[Limit, ...]
+    top: int | None
+    lead: Lead | None
+    most_accelerators: float
+
+    def best(self, part: Part) -> Search:
+        """The best of a part of the candidates; as many as are refined where chunks of stages were left out."""
+        return self.best_of(
+            candidate_parts(self.plan, self.catalog, self.values, self.counts, part, self.most_accelerators)
+        )
+
+    def best_of(self, parts: Iterable[Candidates], progress: Progress | None = None) -> Search:
+        """The best of some candidates."""
+        found: Search | None = None
+        for tried in parts:
+            wanted = self.goal or default_objective(self.plan, tried.searched)
+            number = self.top and (max(self.top, REFINED) if tried.even else self.top)
+            own = ranked(tried, self.catalog, wanted, self.targets, number, progress, self.lead)
+            found = own if found is None else _joined(found, own, number)
+        assert found is not None
+        return found
+
+    def finished(self, parts: Iterable[Search]) -> Search:
+        """The best of all parts, with every number of chunks for the first of them."""
+        found: Search | None = None
+        for own in parts:
+            number = self.top and (max(self.top, REFINED) if own.note else self.top)
+            found = own if found is None else _joined(found, own, number)
+        assert found is not None
+        if not found.note:
+            return found
+        more = uneven_chunks(found.plans.take(slice(REFINED)), self.catalog, found.searched)
+        if not len(more) or found.kind == ILLEGAL:
+            return found
+        uneven = Candidates(more, found.searched)
+        own = ranked(uneven, self.catalog, found.objective, self.targets, self.top, None, self.lead)
+        return _joined(found, own, self.top)
+
+
+def _told(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search]:
+    for found in parts:
+        if progress is not None:
+            progress(found.num_tried)
+        yield found
 
 
 def own_targets(plan: Table) -> list[Limit]:

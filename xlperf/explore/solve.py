@@ -12,8 +12,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.candidates import Bounds
+from xlperf.explore.found import Search
 from xlperf.explore.objectives import Limit
-from xlperf.explore.search import Search, search
+from xlperf.explore.search import search
 from xlperf.explore.vary import Varied, changed_catalog
 
 PRECISION = 1e-3

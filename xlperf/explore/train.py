@@ -16,7 +16,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.explore.auto_values import server_sizes
 from xlperf.explore.forms import Answer, dollars, one_plan, price_words, short_name, trust
-from xlperf.explore.search import GOOD, Search, search
+from xlperf.explore.found import GOOD, Search
+from xlperf.explore.search import search
 
 SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel", "micro_batch_size", "recompute",

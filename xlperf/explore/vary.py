@@ -13,9 +13,11 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header
+from xlperf.catalog.names import MARK
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.engine.join import prefill_networks
 from xlperf.explore.samples import normal_scores
 from xlperf.explore.space import MOST_PLANS
 
@@ -331,7 +333,9 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     if "prefill_accelerator" in plans:
         other = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
         separate = (other >= 0) & (plans.filled("mode") == "disaggregated")
-        own, given = np.concatenate([own, other[separate]]), np.concatenate([given, given[separate]])
+        named = plans.text("prefill_network")
+        named = np.where(named == "", given, named)
+        own, given = np.concatenate([own, other[separate]]), np.concatenate([given, named[separate]])
     accelerators = catalog.tables["accelerators"]
     if varied.sheet == "accelerators":
         derived = np.flatnonzero(accelerators.text("device")[own] != "")
@@ -354,8 +358,7 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
     return np.concatenate(tiers)
 
 
-_MARK = "\x1f"
-_MARKED = re.compile(f"{_MARK}[0-9]+")
+_MARKED = re.compile(f"{MARK}[0-9]+")
 
 
 def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, Array]]) -> tuple[Catalog, Table]:
@@ -393,7 +396,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     columns = dict(plans.columns)
 
     def marked(names: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        found = [f"{name}{_MARK}{one}" for name, one in zip(names.tolist(), codes.tolist(), strict=True)]
+        found = [f"{name}{MARK}{one}" for name, one in zip(names.tolist(), codes.tolist(), strict=True)]
         return np.array(found, dtype=object)
 
     def copied(kind: str, rows: np.ndarray, codes: np.ndarray) -> None:
@@ -423,12 +426,15 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         given = plans.text("network")
         names = np.where(given == "", accelerators.text("default_network")[own], given)
         index = catalog.network_index(names, plans, "network")
-        numbers, codes = pairs(index)
+        others = prefill_names(plans, catalog, index) if "prefill_accelerator" in plans else index
+        numbers, codes = pairs(index, others)
         tiers = [catalog.network_tiers(catalog.networks[number]) for number in numbers.tolist()]
         rows = np.concatenate([np.zeros(0, dtype=np.int64), *tiers])
         copied("networks", rows, np.repeat(codes, [len(found) for found in tiers]))
-        known = np.array([*catalog.networks, ""], dtype=object)[index]
-        columns["network"] = np.where(index >= 0, marked(known, code), "")
+        known = np.array([*catalog.networks, ""], dtype=object)
+        columns["network"] = np.where(index >= 0, marked(known[index], code), "")
+        if "prefill_accelerator" in plans:
+            columns["prefill_network"] = np.where(others != index, marked(known[others], code), "")
     if sheets & {"accelerators", "prices"}:
         names, other = accelerators["accelerator"], own
         columns["accelerator"] = marked(names[own], code)
@@ -442,7 +448,21 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
     return catalog.with_tables(list(tables.values())), replace(plans, columns=columns)
 
 
+def prefill_names(plans: Table, catalog: Catalog, networks: np.ndarray) -> np.ndarray:
+    """Positions of the networks of prefill pools: as given, else of the plan, else of their accelerators."""
+    rows = catalog.rows("accelerators", plans.text("prefill_accelerator"), plans, "prefill_accelerator")
+    default = np.where(rows >= 0, catalog.default_networks[np.maximum(rows, 0)], networks)
+    found = np.where(plans.text("network") == "", default, networks)
+    return np.where(plans.filled("mode") == "disaggregated", prefill_networks(plans, catalog, found), networks)
+
+
 def unmarked(results: Table) -> Table:
     """Results whose words name the rows of the sheets, not the copies of :func:`row_catalog`."""
-    reason = [_MARKED.sub("", text) if _MARK in text else text for text in results["reason"].tolist()]
-    return replace(results, columns={**results.columns, "reason": np.array(reason, dtype=object)})
+    words = {
+        name: np.array(
+            [_MARKED.sub("", text) if MARK in text else text for text in results[name].tolist()], dtype=object
+        )
+        for name in ("reason", "trust_reason")
+        if name in results
+    }
+    return replace(results, columns={**results.columns, **words})

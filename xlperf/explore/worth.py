@@ -15,8 +15,9 @@ from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.explore.candidates import Bounds
+from xlperf.explore.found import Search
 from xlperf.explore.objectives import Limit, Objective, objective_of
-from xlperf.explore.search import Search, search
+from xlperf.explore.search import search
 from xlperf.explore.vary import Varied, changed_catalog, sheet_rows
 
 STEP = 1.01

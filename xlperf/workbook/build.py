@@ -6,6 +6,7 @@ comments, checks, values beside the formulas) is made from the schema: the same 
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from xlperf.addin.handles import content_of, handle_of
 from xlperf.addin.session import Engine
 from xlperf.base import resources
 from xlperf.base.errors import InputError
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, schema, table_schema
@@ -37,7 +38,7 @@ from xlperf.workbook.tco import tco_sheet
 Rows = Sequence[Mapping[str, object]]
 KINDS = (*PLAN_TABLES, *CATALOG_TABLES)
 ORIGIN = "xlperf.xlsx"
-_OPTIONS = ("--validation", "--template", "--studies", "--measured")
+_OPTIONS = ("--validation", "--template", "--studies", "--checked")
 
 
 def table_of(kind: str, rows: Rows) -> Table:
@@ -216,29 +217,40 @@ def build_template(path: str | Path | None = None) -> Path:
     return target
 
 
-def build_measured(path: str | Path | None = None) -> Path:
-    """Predict the published rows with their models left out of the fit and write what was measured where.
+def build_checked(path: str | Path | None = None) -> list[Path]:
+    """Check the calibration on models left out of its fit: new bands and errors in its sheet, and the measured runs.
 
     Parameters
     ----------
     path : path-like, optional
-        Where to; default: the table that badges and the width of bands go by.
+        Workbook with the calibration; default: the shipped one.
+
+    Returns
+    -------
+    list of Path
+        The workbook, and the table of measured runs that badges and the width of bands go by.
     """
-    from xlperf.calibrate.accuracy import cross_validated_errors
+    from xlperf.calibrate.bands import with_checks
     from xlperf.calibrate.fit import read_measured
+    from xlperf.calibrate.fit_machines import errors_left_out
     from xlperf.calibrate.measured_runs import measured_csv
 
-    measured, catalog = read_measured(), load_catalog()
+    measured = read_measured()
     published = (measured.training, measured.inference)
-    target = Path(path) if path is not None else resources.table("catalog/measured.csv")
-    target.write_text(measured_csv(published, catalog, cross_validated_errors(published, catalog)), encoding="utf-8")
-    return target
+    catalog = _catalog(read_tables(path if path is not None else resources.workbook()))
+    date = datetime.date.today().isoformat()
+    calibration, errors = with_checks(catalog.tables["calibration"], published, catalog, date)
+    errors = [*errors, *errors_left_out(measured.machines, catalog)]
+    table = resources.table("catalog/measured.csv")
+    table.write_text(measured_csv(published, catalog, errors), encoding="utf-8")
+    return [build(path, {"calibration": calibration}), table]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rebuild ``xlperf.xlsx``, or what an option names.
 
-    validation.xlsx, the report template, workbooks of studies, or the table of measured runs that badges go by.
+    validation.xlsx, the report template, workbooks of studies, or the calibration checked on models left out of its
+    fit: its bands, and what was measured where.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = {word for word in given if word.startswith("-")}
@@ -251,8 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from xlperf.workbook.validation import build_validation
 
             targets = [build_validation(*paths)]
-        elif "--measured" in options:
-            targets = [build_measured(*paths)]
+        elif "--checked" in options:
+            targets = build_checked(*paths)
         elif "--studies" in options:
             from xlperf.workbook.studies import build_studies
 

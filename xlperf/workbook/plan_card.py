@@ -9,7 +9,7 @@ from typing import Any
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 
-from xlperf.catalog.schema import results_of, table_schema
+from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
 from xlperf.workbook.live import Live
@@ -125,6 +125,12 @@ def letters_from(first: str, count: int) -> list[str]:
     return [get_column_letter(start + offset) for offset in range(count)]
 
 
+def pulled_cell(column: Column, row: str) -> str:
+    """Formula of a cell of a table, in the row that a cell holds: blank where it is blank or the row is 0."""
+    found = f"INDEX({column_reference(column)},{row})"
+    return f'=IF({row}=0,"",IF({found}="","",{found}))'
+
+
 def plan_numbers(data: Any, kind: str, first: str, chosen: str, live: Live) -> dict[str, str]:
     """Inputs and results of the plan whose name stands in a cell; the cell of each, by name.
 
@@ -140,8 +146,7 @@ def plan_numbers(data: Any, kind: str, first: str, chosen: str, live: Live) -> d
     in_sight = ("name", *DATA_SHEETS[kind].in_sight)
     for row, column in enumerate(inputs, start=3):
         live.put(data[f"{head}{row}"], column.header)
-        pulled = f"INDEX({column_reference(column)},{row_cell})"
-        live.put(data[f"{value}{row}"], f'=IF({row_cell}=0,"",IF({pulled}="","",{pulled}))')
+        live.put(data[f"{value}{row}"], pulled_cell(column, row_cell))
         own = f'IF(${value}{row}="","",IF({stated}{row - 1}="","",", ")&${head}{row}&" "&${value}{row})'
         before = f"{stated}{row - 1}" if row > 3 else '""'
         live.put(data[f"{stated}{row}"], f"={before}" if column.name in in_sight else f"={before}&{own}")

@@ -40,8 +40,8 @@ FACE = "Calibri"
 """Its widths equal those of Carlito, which stands for it where it is not installed."""
 CARD, TINT = "F4F6F8", "E8F1F8"
 BLUE, SKY, GREEN, AMBER, ORANGE, GREY = "0072B2", "56B4E9", "009E73", "E69F00", "D55E00", "C3CBD3"
-SHEETS = ("Serve", "Train", "Build a chip")
-NUMBERS = ("calc serve", "calc train", "calc chip")
+SHEETS = ("Serve", "Train", "Build a chip", "Compare")
+NUMBERS = ("calc serve", "calc train", "calc chip", "calc compare")
 """Sheets that hold the numbers of the front sheets."""
 DASH = "\N{EN DASH}"
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
@@ -129,7 +129,7 @@ def page(sheet: Any, question: str, live: Live) -> None:
     put(sheet, "B2", question, "title")
     words = "Fill in the yellow cells; leave auto where xlperf shall choose: its choice stands beside it."
     put(sheet, "B3", words, "subtitle")
-    for letter, name in zip("MOQ", SHEETS, strict=True):
+    for letter, name in zip("JMOQ", SHEETS, strict=True):
         beside = chr(ord(letter) + 1)
         look = "tab here" if name == sheet.title else "tab"
         put(sheet, f"{letter}2", f'=HYPERLINK("#\'{name}\'!C6","{name}")', look, last=f"{beside}2", live=live)
@@ -259,7 +259,8 @@ def heading(sheet: Any, at: str, words: str, last: str, live: Live) -> None:
     border(sheet, f"{at}:{last}{at[1:]}", bottom=("thin", RULE))
 
 
-_BADGES = (("MEASURED", GREEN), ("INTERPOLATED", "9A6A00"), ("EXTRAPOLATED", ORANGE), ("A FORECAST", ORANGE))
+_BADGES = (("MEASURED", GREEN), ("INTERPOLATED", "9A6A00"), ("EXTRAPOLATED", ORANGE), ("A FORECAST", ORANGE),
+           ("BANDS OVERLAP", "9A6A00"))  # fmt: skip
 
 
 def how_sure(sheet: Any, row: int, badge: str, lines: Sequence[str], live: Live) -> None:

@@ -12,6 +12,7 @@ from xlperf.catalog.schema import PLAN_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook.chip_sheet import OTHERS as SOLD
 from xlperf.workbook.chip_sheet import chip_sheet
+from xlperf.workbook.compare_sheet import compare_sheet
 from xlperf.workbook.data_sheets import BLANK_ROWS, column_reference
 from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
@@ -65,6 +66,7 @@ def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live)
     serve_sheet(fronts[0], numbers[0], live, others)
     train_sheet(fronts[1], numbers[1], live)
     chip_sheet(fronts[2], numbers[2], live, [name for name in SOLD if name in known])
+    compare_sheet(fronts[3], numbers[3], live)
     for front, data in zip(fronts, numbers, strict=True):
         foot(front, data.title, live)
     for data in numbers:

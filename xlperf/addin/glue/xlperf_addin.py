@@ -203,7 +203,10 @@ def hide_page_ends(document):
     """Draw no lines where pages end over a workbook of ours: LibreOffice takes the paper of no sheet for them."""
     controller = document.getCurrentController()
     if controller is not None and document.NamedRanges.hasByName(CATALOG):
+        modified = document.isModified()
         controller.ShowPageBreaks = False
+        if document.isModified() != modified:
+            document.setModified(modified)
 
 
 class DocumentJob(unohelper.Base, XJob, XServiceInfo):

@@ -16,7 +16,7 @@ def _of_pools(name: str) -> Rule[InferencePlan]:
     """A column of the prefill pool, which only separate pools have."""
 
     def given(plan: InferencePlan) -> np.ndarray:
-        if name == "prefill_accelerator":
+        if name in ("prefill_accelerator", "prefill_network"):
             return np.asarray(plan.words(name) != "")
         return np.asarray(~np.isnan(getattr(plan, name)))
 
@@ -33,7 +33,7 @@ def _whole(name: str) -> Rule[InferencePlan]:
 
 
 MODE_RULES: tuple[Rule[InferencePlan], ...] = (
-    *(_of_pools(name) for name in ("prefill_accelerator", "prefill_accelerators")),
+    *map(_of_pools, ("prefill_accelerator", "prefill_accelerators", "prefill_network", "transfer_bandwidth")),
     *(_of_pools(f"prefill_{name}") for name in POOL_DEGREES),
     Rule(
         lambda plan, model: (plan.prompt_variation > 0.0) & (plan.mode == Mode.STATIC),

@@ -15,7 +15,7 @@ import numpy as np
 from xlperf.base.arrays import Array, total
 from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.phases import phase_times, serving_bound, serving_work
+from xlperf.equations.serving.phases import phase_times, scaled_times, serving_bound, serving_work
 
 _BATCH = 8192
 """Rows that go through the equations together: their arrays stay in the processor's cache. [-]"""
@@ -207,7 +207,7 @@ class BatchTimes:
         served = self.deployment.take(np.concatenate(rows))
         served = served.with_batch(np.concatenate([ones[0], values[1]]), np.concatenate([values[0], ones[1]]))
         work = serving_work(served)
-        parts = phase_times(work)
+        parts = scaled_times(phase_times(work), served, (PREFILL, DECODING))
         return parts[:prefills, PREFILL], parts[prefills:, DECODING], serving_bound(served, work)[prefills:]
 
     def _pieces(self, phase: int, rows: np.ndarray, asked: _Asked, bounded: int) -> tuple[Array, Array]:
@@ -220,7 +220,7 @@ class BatchTimes:
             ones = np.ones(len(chosen))
             served = served.with_batch(*((ones, values[some]) if phase == PREFILL else (values[some], ones)))
             work = serving_work(served, (phase,))
-            parts[some] = phase_times(work)[:, 0]
+            parts[some] = scaled_times(phase_times(work), served, (phase,))[:, 0]
             if start < bounded:
                 bound[some] = serving_bound(served, work)[: bounded - start]
         return parts, bound

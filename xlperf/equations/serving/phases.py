@@ -277,6 +277,29 @@ def phase_times(work: ServingWork) -> Array:
     return found
 
 
+def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) -> Array:
+    """Times of passes as measured runs of the same cluster say they are.
+
+    Parameters
+    ----------
+    times : Array
+        Predicted times by phase and part, (rows, phases, parts). [s]
+    deployment : Deployment
+        Whose software has the factors ``prefill_scale`` and ``time_scale`` where there are such runs, (rows,).
+    phases : tuple of int
+        Which phases, in their order.
+
+    Returns
+    -------
+    Array
+        In the shape of ``times``. [s]
+    """
+    if "time_scale" not in deployment.software:
+        return times
+    names = ["prefill_scale" if phase == PREFILL else "time_scale" for phase in phases]
+    return times * np.stack([deployment.software[name] for name in names], axis=1)
+
+
 def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
     """Times of two activities that overlap fully, estimated apart, such that the longer one is the time of both."""
     longer = np.maximum(first, second)

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide
+from xlperf.base.arrays import Array, divide, some
+from xlperf.equations.hardware.roofline import transfer_time
 from xlperf.equations.network.collectives import collective_time
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.serving.batch_times import BatchTimes, Times
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import UNBOUNDED, RequestLoad, bounded_rise, half_of, octave, request_load
@@ -18,6 +20,9 @@ from xlperf.equations.serving.results import batch_results, streamed, with_reque
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 16, 0.05, 0.75
 """Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
+_OF_MACHINE = ("peak_flop_rate", "memory_bandwidth", "memory_capacity", "thermal_design_power")
+_OF_NETWORK = ("size", "link_bandwidth", "latency")
+"""What tells machines of two kinds apart."""
 _SAME = 1e-12
 """Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding. [-]"""
 _FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
@@ -161,7 +166,8 @@ def pools_of(both: Deployment, decoding: Deployment, prefilling: Deployment, req
 def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: ReplicaMemory) -> Array:
     """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it, (rows,). [s]
 
-    The prefix that all prompts have in common is there already.
+    The prefix that all prompts have in common is there already. Pools of unlike machines share no tier but the
+    outermost of each, and the slower of both sets the pace.
     """
     plan, other = prefilling.plan, decoding.plan
     context = other.new_tokens + other.running_output
@@ -174,9 +180,36 @@ def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: Replica
     # Each rank of an attention replica sends or receives its part at the same time.
     mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
     size = (one / np.minimum(mine / theirs, 1.0))[:, None] / plan.pipeline_parallel[:, None]
-    apart, pair = plan.replica_ranks[:, None], np.full_like(size, 2.0)
-    constants = prefilling.kernels["point_to_point"]
-    return collective_time("point_to_point", size, pair, apart, prefilling.network, constants)[:, 0]
+    apart = plan.replica_ranks[:, None]
+    unlike, given = _unlike(prefilling, decoding), plan.transfer_bandwidth
+    time = _sent(prefilling, size, apart)
+    if some(unlike):
+        ends = (_sent(each, size, _outermost(each.network)) for each in (prefilling, decoding))
+        time = np.where(unlike, np.maximum(*ends), time)
+    if some(~np.isnan(given)):
+        start = np.maximum(*(_sent(each, 0.0 * size, _outermost(each.network)) for each in (prefilling, decoding)))
+        time = np.where(np.isnan(given), time, start + transfer_time(size[:, 0], given))
+    return np.asarray(time)
+
+
+def _sent(deployment: Deployment, size: Array, apart: Array) -> Array:
+    """Time in which a rank of a pool sends a message as far as another one is apart, (rows,). [s]"""
+    constants, pair = deployment.kernels["point_to_point"], np.full_like(size, 2.0)
+    return np.asarray(collective_time("point_to_point", size, pair, apart, deployment.network, constants)[:, 0])
+
+
+def _outermost(network: Network) -> Array:
+    """Distance of ranks that only the outermost tier connects: machines of two kinds share no other, (rows, 1). [-]"""
+    whole = np.max(network.size, axis=-1, keepdims=True)
+    return np.asarray(np.max(np.where(network.size < whole, network.size, 1.0), axis=-1, keepdims=True))
+
+
+def _unlike(one: Deployment, other: Deployment) -> np.ndarray:
+    """Where two pools have other accelerators or other networks, (rows,)."""
+    parts = [(getattr(one.device, name), getattr(other.device, name)) for name in _OF_MACHINE]
+    parts += [(getattr(one.network, name), getattr(other.network, name)) for name in _OF_NETWORK]
+    other_kind = [(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in parts]
+    return np.asarray(np.any(np.concatenate(other_kind, axis=-1), axis=-1))
 
 
 class _Ends(NamedTuple):

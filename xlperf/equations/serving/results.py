@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, divide, total
-from xlperf.equations.model.serving import DECODING, PREFILL
+from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
@@ -18,6 +18,7 @@ from xlperf.equations.serving.phases import (
     MATRIX,
     VECTOR,
     phase_times,
+    scaled_times,
     serving_bound,
     serving_work,
 )
@@ -47,7 +48,7 @@ def serving_results(deployment: Deployment) -> dict[str, Array]:
         ``memory_usable``, what the engine may use.
     """
     work = serving_work(deployment)
-    parts, bound = phase_times(work), serving_bound(deployment, work)
+    parts, bound = scaled_times(phase_times(work), deployment, BOTH_PHASES), serving_bound(deployment, work)
     plan, prefill = deployment.plan, total(parts[:, PREFILL])
     results = batch_results(plan, memory_of(deployment), prefill, parts[:, DECODING], bound)
     # A static batch is handed over as one request.

@@ -1,0 +1,238 @@
+"""Measured runs of a user's own cluster: rows of the sheet ``my_cluster``, and what they change."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.errors import Fault, InputError
+from xlperf.calibrate.comparison import FIRST_TOKEN
+from xlperf.calibrate.published_errors import Errors, weighted_quantile
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import MEASURED, results_of, table_schema, unit_of
+from xlperf.catalog.table import Table
+from xlperf.engine.own_runs import CHOICES, NUMBERS, SHEET, columns_of
+from xlperf.engine.shrinkage import SHARED, SHARED_FIRST, plan_distances, shrunk_residual
+from xlperf.explore.auto import evaluate_resolved
+from xlperf.explore.objectives import LARGER
+
+QUOTED = {
+    "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu"),
+    "inference": ("tpot", "tpot_itl", "tokens_per_second", "tokens_per_second_per_accelerator"),
+}
+"""Measured results that the time of a run is taken from, the best first, by kind of plan."""
+_FIRST = "ttft"
+NOISE = 0.03
+"""Relative spread of a measured run that does not state its own: an assumption, as in the sheet. [-]"""
+MOST_RUNS = 12
+"""Rows of a configuration that are the measured run in turn. [-]"""
+_TIMES = {"training": "step_time", "inference": "tpot"}
+
+
+class Effect(NamedTuple):
+    """What the runs change for one of them, in the unit of the result; ``low`` and ``high`` are ends of the band."""
+
+    run: str
+    result: str
+    unit: str
+    measured: float
+    before: tuple[float, float, float]
+    after: tuple[float, float, float]
+
+
+def without_own_runs(catalog: Catalog) -> Catalog:
+    """The catalog with an empty sheet ``my_cluster``."""
+    return catalog.with_tables([catalog.tables[SHEET].take(np.empty(0, dtype=np.int64))])
+
+
+def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
+    """Rows of the sheet ``my_cluster`` from plans with measured columns.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        Plans with columns such as ``measured_step_time``, ``measured_tpot``; rows that measure no time are left out.
+    catalog : Catalog
+        What they refer to; its own rows of the sheet stay but for those of the same name.
+
+    Raises
+    ------
+    InputError
+        Where a plan with a measured time is illegal, nothing is measured, or a value cannot be of such a plan.
+    """
+    plain = without_own_runs(catalog)
+    lines: list[dict[str, object]] = []
+    faults: list[Fault] = []
+    for table in tables:
+        stated = [name for name in (*QUOTED[table.kind], _FIRST) if MEASURED + name in table]
+        told = np.array([~np.isnan(table[MEASURED + name]) for name in stated])
+        rows = np.flatnonzero(told.any(axis=0)) if len(stated) else np.empty(0, dtype=np.int64)
+        if not len(rows):
+            continue
+        plans, results = evaluate_resolved(table.take(rows), plain)
+        for row in range(len(plans)):
+            line, found = _run(plans, results, row)
+            lines += [line]
+            faults += found
+    if faults:
+        raise InputError(faults)
+    if not lines:
+        known = ", ".join(f"measured {name.replace('_', ' ')}" for name in ("step_time", "tpot", "ttft"))
+        raise InputError(Fault("--mine", f"needs plans with a column of measured times: {known}"))
+    before, added = catalog.tables[SHEET], _table(lines)
+    names = {str(name).casefold() for name in added.text("my_run")}
+    kept = [row for row, name in enumerate(before.text("my_run").tolist()) if str(name).casefold() not in names]
+    return _joined(before.take(np.array(kept, dtype=np.int64)), added)
+
+
+def effects(tables: Sequence[Table], catalog: Catalog, runs: Table) -> list[Effect]:
+    """What the runs change for the plans that were measured.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        The plans with measured columns.
+    catalog : Catalog
+        What they refer to.
+    runs : Table
+        Rows of ``my_cluster``.
+    """
+    found = []
+    for table in tables:
+        name = next((name for name in QUOTED[table.kind] if MEASURED + name in table), "")
+        if not name:
+            continue
+        shown = _TIMES[table.kind]
+        column = results_of(table.kind).by_name[shown]
+        factor = unit_of(column).factor
+        known = without_own_runs(catalog), catalog.with_tables([runs])
+        both = [evaluate_resolved(table, each)[1] for each in known]
+        for row in np.flatnonzero(~np.isnan(table[MEASURED + name])).tolist():
+            names = (shown, f"{shown}_low", f"{shown}_high")
+            values = [tuple(float(each[key][row]) / factor for key in names) for each in both]
+            ratio = _ratio(name, float(table[MEASURED + name][row]), float(both[0][name][row]))
+            run = str(table.text("name")[row]) or table.place(row, "name")
+            before, after = ((one[0], one[1], one[2]) for one in values)
+            found.append(Effect(run, shown.replace("_", " "), column.unit, ratio * before[0], before, after))
+    return found
+
+
+def _ratio(name: str, measured: float, predicted: float) -> float:
+    """Measured over predicted time."""
+    return predicted / measured if name in LARGER else measured / predicted
+
+
+def _run(plans: Table, results: Table, row: int) -> tuple[dict[str, object], list[Fault]]:
+    faults = []
+    kind = plans.kind
+    place = plans.place(row, "name")
+    ratios = {"time_ratio": math.nan, "first_token_ratio": math.nan}
+    reason = str(results.text("reason")[row])
+    for name in (_FIRST, *reversed(QUOTED[kind])):
+        if MEASURED + name not in plans or math.isnan(plans[MEASURED + name][row]):
+            continue
+        ratio = _ratio(name, float(plans[MEASURED + name][row]), float(results[name][row]))
+        if math.isnan(ratio):
+            faults.append(Fault(place, f"has no {name.replace('_', ' ')}: {reason}"))
+        elif not 0.05 <= ratio <= 20.0:
+            words = f"is {ratio:.3g} times the predicted time: must be within 0.05 to 20 times of it; another unit?"
+            faults.append(Fault(plans.place(row, MEASURED + name), words))
+        ratios["first_token_ratio" if name == _FIRST else "time_ratio"] = ratio
+    line: dict[str, object] = {
+        "my_run": str(plans.text("name")[row]) or f"run {row + 1}",
+        "plans": kind,
+        **{name: str(plans.filled(name)[row]) for name in ("model", "accelerator", "software")},
+        **{name: float(plans.filled(name)[row]) for name in NUMBERS if name in plans.schema.by_name},
+        **{name: str(plans.filled(name)[row]) for name in CHOICES if name in plans.schema.by_name},
+        **ratios,
+        "source": "xlperf calibrate --mine",
+        "year": float(datetime.date.today().year),
+    }
+    return line, faults
+
+
+def _table(lines: Sequence[dict[str, object]]) -> Table:
+    columns = {}
+    for column in table_schema(SHEET).columns:
+        blank: object = "" if column.is_text else math.nan
+        values = [line.get(column.name, blank) for line in lines]
+        columns[column.name] = np.array(values, dtype=object if column.is_text else np.float64)
+    return Table(SHEET, columns)
+
+
+def _joined(first: Table, second: Table) -> Table:
+    columns = {}
+    for name, values in second.columns.items():
+        before = first.text(name) if values.dtype == object else first.number(name)
+        columns[name] = np.concatenate([before, values]).astype(values.dtype)
+    return Table(SHEET, columns)
+
+
+# --- how much one run of a configuration is worth, on rows whose model was left out of the fit -----------------------
+
+
+class Gain(NamedTuple):
+    """Errors of a group without and with one measured run of each configuration: median and 90th percentile. [-]"""
+
+    group: str
+    quantity: str
+    configurations: int
+    before: tuple[float, float]
+    after: tuple[float, float]
+
+
+def gains(errors: Errors, plans: Table) -> list[Gain]:
+    """Errors of the other rows of each configuration before and after one of its rows was a run of one's own.
+
+    Every configuration counts once, whatever the number of its rows; at the most twelve of them are the run in turn.
+
+    Parameters
+    ----------
+    errors : Errors
+        Of published rows of one kind, their model left out, beside bands made from other models.
+    plans : Table
+        Their plans, as ``errors.plan`` counts them.
+    """
+    numbers, choices = columns_of(plans)
+    pairs: dict[tuple[str, str], list[tuple[float, float, float, str]]] = {}
+    configurations = errors.configuration
+    for quantity in sorted(set(errors.quantity.tolist())):
+        known = (errors.quantity == quantity) & ~np.isnan(errors.by_models) & (errors.high > 1.0)
+        shared = SHARED_FIRST if quantity == FIRST_TOKEN else SHARED
+        for name in sorted(set(configurations[known].tolist())):
+            rows = np.flatnonzero(known & (configurations == name))
+            runs = rows[:: -(-len(rows) // MOST_RUNS)]
+            for run in runs.tolist() if len(rows) > 1 else ():
+                others = rows[rows != run]
+                at, own = errors.plan[others], errors.plan[[run]]
+                distance = plan_distances(numbers[at], numbers[own], choices[at], choices[own])
+                residual, width = -errors.by_models[[run]], math.log(errors.high[run])
+                noise = np.array([NOISE])
+                moved, _ = shrunk_residual(distance, np.zeros((1, 1)), residual, noise, width, shared)
+                weight = 1.0 / (len(others) * len(runs))
+                for row, by in zip(others.tolist(), moved.tolist(), strict=True):
+                    error = float(errors.by_models[row])
+                    pairs.setdefault((str(errors.group[row]), quantity), []).append(
+                        (abs(math.expm1(error)), abs(math.expm1(error + by)), weight, name)
+                    )
+    found = []
+    for (group, quantity), values in sorted(pairs.items()):
+        table = np.array([one[:3] for one in values])
+        ends = [tuple(weighted_quantile(each, table[:, 2], share) for share in (0.5, 0.9)) for each in table.T[:2]]
+        count = len({one[3] for one in values})
+        found.append(Gain(group, quantity, count, (ends[0][0], ends[0][1]), (ends[1][0], ends[1][1])))
+    return found
+
+
+def gains_table(found: Sequence[Gain]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and lines: errors with and without one measured run of each configuration."""
+    header = ("group", "quantity", "configurations", "median", "p90", "median with one run", "p90 with one run")
+    lines = []
+    for one in found:
+        values = (f"{100.0 * value:.1f} %" for value in (*one.before, *one.after))
+        lines.append((one.group, one.quantity, str(one.configurations), *values))
+    return header, lines

@@ -1,0 +1,143 @@
+"""What the search of one plan found, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xlperf.catalog.schema import Column, unit_of
+from xlperf.catalog.table import Table
+from xlperf.explore.auto_values import Counts
+from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
+
+GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
+"""How good a plan is at all: a worse kind never comes before a better one."""
+Lead = tuple[str, bool]
+"""A number column of plans of which less is better before the objective is looked at, or more where True."""
+
+
+@dataclass
+class Search:
+    """What the search of one plan found.
+
+    Attributes
+    ----------
+    plans, results : Table
+        The best first; those that fit and keep the limits, or where there is none the one that comes nearest.
+    kind : int
+        Of the first: GOOD, BEYOND_LIMITS, TOO_LARGE or ILLEGAL.
+    num_tried, num_legal, num_fit, num_good : int
+        Plans that were tried, that are legal, that fit too, and that keep the limits too.
+    searched : tuple of str
+        Columns whose values were tried.
+    objective : Objective
+        What was made best.
+    limits : tuple of Limit
+        What had to be kept.
+    counts : Counts, optional
+        Numbers of accelerators that were tried, where they are searched.
+    lead : tuple of str and bool, optional
+        The column of the plans that came before the objective, and whether more of it is better.
+    note : str
+        What was left out, where all would have been too many.
+    """
+
+    plans: Table
+    results: Table
+    kind: int
+    num_tried: int
+    num_legal: int
+    num_fit: int
+    num_good: int
+    searched: tuple[str, ...]
+    objective: Objective
+    limits: tuple[Limit, ...] = field(default=())
+    counts: Counts | None = None
+    lead: Lead | None = None
+    note: str = ""
+
+    @property
+    def found(self) -> bool:
+        """Whether any plan fits and keeps the limits."""
+        return self.kind == GOOD
+
+    @property
+    def kept_words(self) -> str:
+        """The limits in words."""
+        return " and ".join(limit.words for limit in self.limits)
+
+    @property
+    def words(self) -> str:
+        """What was chosen and from how many, or why nothing was, and which numbers of accelerators were tried."""
+        counts = self.counts.words if self.counts is not None else ""
+        return "; ".join(filter(None, [self._choice, self._alike, counts, self.note]))
+
+    @property
+    def _alike(self) -> str:
+        """How many of the first plans cannot be told apart, and which of them has the narrowest band."""
+        loss = self.results.number(self.objective.column.name)
+        if not self.found or not (loss > 0.0).all():
+            return ""
+        loss = 1.0 / loss if self.objective.larger else loss
+        if self.lead is not None:
+            led = self.plans.number(self.lead[0])
+            loss = loss[led == led[0]]
+        alike = num_alike(loss)
+        if alike < 2:
+            return ""
+        banded = BANDED[self.plans.kind]
+        upper = loss * (self.results.number(f"{banded}_high") / self.results.number(banded))[: len(loss)]
+        robust = most_robust(loss, upper) + 1
+        least = f", no. {robust} has the narrowest band" if robust > 1 else ""
+        return f"the first {alike} are within {100.0 * TOLD_APART:g} % and cannot be told apart{least}"
+
+    @property
+    def _choice(self) -> str:
+        tried = f"{self.num_tried:,} plan{'s' if self.num_tried != 1 else ''} tried"
+        if self.kind == GOOD:
+            keep = f" with {self.kept_words}" if self.limits else ""
+            first = (
+                f"{'most' if self.lead[1] else 'least'} {self.lead[0].replace('_', ' ')}, then " if self.lead else ""
+            )
+            return (
+                f"{first}{self.objective.words} of {self.num_good:,} that fit{keep}; {tried}, {self.num_legal:,} legal"
+            )
+        if self.kind == BEYOND_LIMITS:
+            nearest = ", ".join(_shown(limit.column, self.results) for limit in self.limits)
+            if not self.limits:
+                return f"none of {self.num_fit:,} plans that fit has a {self.objective.column.name.replace('_', ' ')}"
+            return f"none keeps {self.kept_words}: {tried}, {self.num_fit:,} fit, the nearest has {nearest}"
+        if self.kind == TOO_LARGE:
+            memory = "memory_reserved" if "memory_reserved" in self.results else "memory"
+            needs = _shown(self.results.schema.by_name[memory], self.results)
+            capacity = self.results["memory_capacity"][0] / 2.0**30
+            return f"none fits: {tried}, {self.num_legal:,} legal, the smallest has {needs} of {capacity:.4g} GiB"
+        return f"none is legal: {tried}"
+
+    @property
+    def chosen_words(self) -> str:
+        """The values of the first plan in the columns that were searched: ``tensor parallel 8, recompute none``."""
+        return self.chosen()
+
+    def chosen(self, without: str = "") -> str:
+        """As :attr:`chosen_words`, one column left out."""
+        return ", ".join(f"{name.replace('_', ' ')} {self._value(name)}" for name in self.searched if name != without)
+
+    def _value(self, name: str) -> str:
+        column = self.plans.schema.by_name[name]
+        if name not in self.plans:
+            return "blank"
+        value = self.plans[name][0]
+        if column.is_text:
+            return str(value) or "blank"
+        if value != value:
+            return "blank"
+        if column.kind == "flag":
+            return "yes" if value else "no"
+        unit = column.unit if column.unit not in ("", "-") else ""
+        return f"{value / unit_of(column).factor:g} {unit}".rstrip()
+
+
+def _shown(column: Column, results: Table) -> str:
+    value = results.number(column.name)[0] / unit_of(column).factor
+    unit = column.unit if column.unit not in ("", "-") else ""
+    return f"{column.name.replace('_', ' ')} {value:.4g} {unit}".rstrip()

@@ -1,0 +1,188 @@
+"""Study mixed-pools: prompts on one kind of machine, decoding on another; where that is cheaper than one kind alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.units import HOUR, UNITS
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.studies.outcome import (
+    Chart,
+    Finding,
+    Inputs,
+    Outcome,
+    StudySheet,
+    own_column,
+    pivot_of,
+    positions,
+    sheet_of,
+    shown,
+)
+
+_COST = "cost_per_million_output_tokens_all_in"
+
+
+class _Pairs:
+    """The cheapest plan of each pair of machines by prompt, (prompts, decoding, prefilling); -1 where none is good."""
+
+    def __init__(self, plans: Table, results: Table, targets: Sequence[float]) -> None:
+        self.plans, self.results = plans, results
+        own, other = plans.text("accelerator"), plans.text("prefill_accelerator")
+        self.names = positions([*own, *other])[0]
+        places = {name: place for place, name in enumerate(self.names)}
+        decode, prefill = (np.array([places[name] for name in column]) for column in (own, other))
+        self.prompts = sorted(set(plans.number("prompt_length").tolist()))
+        prompt = np.searchsorted(self.prompts, plans.number("prompt_length"))
+        ttft, tpot = (shown(results, name) for name in ("ttft", "tpot"))
+        good = (results.number("fits") == 1) & (ttft <= targets[0]) & (tpot <= targets[1])
+        cost = np.where(good, shown(results, _COST), np.inf)
+        cost = np.where(np.isnan(cost), np.inf, cost)
+        shape = (len(self.prompts), len(self.names), len(self.names))
+        self.row, self.cost = np.full(shape, -1), np.full(shape, np.inf)
+        for row in np.flatnonzero(np.isfinite(cost)).tolist():
+            at = prompt[row], decode[row], prefill[row]
+            if cost[row] < self.cost[at]:
+                self.cost[at], self.row[at] = cost[row], row
+
+    def one_kind(self, prompt: int) -> int:
+        """The machine that serves a prompt cheapest without another kind."""
+        return int(np.argmin(np.diagonal(self.cost[prompt])))
+
+    def best(self, prompt: int) -> tuple[int, int]:
+        """The cheapest pair: decoding, prefilling."""
+        decode, prefill = np.unravel_index(int(np.argmin(self.cost[prompt])), self.cost[prompt].shape)
+        return int(decode), int(prefill)
+
+    def worth(self, prompt: int) -> Array:
+        """Hourly price of a prefill machine at which a pair costs what the decoding machine costs alone. [USD/h]"""
+        found = np.full(self.cost[prompt].shape, np.nan)
+        price = {name: cost * HOUR for name, cost in _prices(self.plans, self.results).items()}
+        for decode, prefill in np.argwhere(self.row[prompt] >= 0).tolist():
+            alone = self.cost[prompt, decode, decode]
+            row = self.row[prompt, decode, prefill]
+            rate = self.results.number("tokens_per_second")[row]
+            size, part = (self.plans.number(name)[row] for name in ("num_accelerators", "prefill_accelerators"))
+            spent = alone * rate * HOUR / UNITS["M"].factor
+            if np.isfinite(alone) and decode != prefill:
+                found[decode, prefill] = (spent - (size - part) * price[self.names[decode]]) / part
+        return found
+
+
+def _prices(plans: Table, results: Table) -> dict[str, float]:
+    """What an accelerator costs for a second, from its plans of one kind."""
+    same = plans.text("accelerator") == plans.text("prefill_accelerator")
+    rate = results.number("accelerator_hour_cost")
+    return {name: float(rate[row]) for row, name in enumerate(plans.text("accelerator").tolist()) if same[row]}
+
+
+def analyse(inputs: Inputs) -> Outcome:
+    """The cheapest pair of machines by length of the prompt, and what a machine for prompts alone may cost."""
+    plans = inputs.table("inference")
+    results = evaluate(plans, inputs.catalog)
+    pairs = _Pairs(plans, results, (inputs.number("ttft_target"), inputs.number("tpot_target")))
+    alone = np.isfinite(np.diagonal(pairs.cost, axis1=1, axis2=2)).any(axis=1)
+    if not alone.all():
+        words = "No machine alone keeps the targets at every length of the prompt: nothing to compare pairs with."
+        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(plans, results)])
+    gains = _gains(pairs)
+    sheets = [
+        gains,
+        *(_grid(pairs, prompt) for prompt in range(len(pairs.prompts))),
+        _worth(pairs, len(pairs.prompts) - 1),
+    ]
+    return Outcome(list(_findings(pairs, gains)), sheets, inputs.catalog, [(plans, results)])
+
+
+def _gains(pairs: _Pairs) -> StudySheet:
+    """By prompt: the best machine alone and the best pair."""
+    rows = []
+    for place, prompt in enumerate(pairs.prompts):
+        alone, (decode, prefill) = pairs.one_kind(place), pairs.best(place)
+        row = pairs.row[place, decode, prefill]
+        size = pairs.plans.number("num_accelerators")[row]
+        share = pairs.plans.number("prefill_accelerators")[row] / size
+        costs = pairs.cost[place, alone, alone], pairs.cost[place, decode, prefill]
+        rows.append((prompt, pairs.names[alone], costs[0], pairs.names[decode], pairs.names[prefill], share, costs[1],
+                     100.0 * (1.0 - costs[1] / costs[0])))  # fmt: skip
+    cost = "All cost over a million output tokens"
+    heads = (
+        own_column("prompt_length", "token", "Tokens of a prompt"),
+        "one kind",
+        own_column("cost_of_one_kind", "USD/Mtoken", cost),
+        "decoding",
+        "prefilling",
+        own_column("prefill_share", "-", "Share of the accelerators that prefill"),
+        own_column("cost_of_the_pair", "USD/Mtoken", cost),
+        own_column("saving", "%", "What the pair saves"),
+    )
+    costs = ("cost_of_one_kind", "cost_of_the_pair")
+    shape = ("tokens", "USD/Mtoken")
+    charts = [Chart("lines", "Cost by prompt", "prompt_length", costs, *shape, log_x=True, log_y=True)]
+    heading = (
+        "Cheapest machine alone and cheapest pair within the targets, accelerators divided best between the pools."
+    )
+    return sheet_of("gains", heading, list(zip(heads, zip(*rows, strict=True), strict=True)), charts)
+
+
+def _grid(pairs: _Pairs, prompt: int) -> StudySheet:
+    """Cost of every pair at one prompt."""
+    length = f"{pairs.prompts[prompt]:,.0f}"
+    cost = np.where(np.isfinite(pairs.cost[prompt]), pairs.cost[prompt], np.nan)
+    heading = f"Cost of the cheapest plan of each pair at prompts of {length} tokens; rows decode, columns prefill."
+    return pivot_of(
+        f"prompt {pairs.prompts[prompt]:.0f}", heading, ("decoding", pairs.names), pairs.names, cost, "USD/Mtoken",
+        "All cost over a million output tokens", shaded=True,
+    )  # fmt: skip
+
+
+def _worth(pairs: _Pairs, prompt: int) -> StudySheet:
+    """Break-even price of each prefill machine at one prompt."""
+    length = f"{pairs.prompts[prompt]:,.0f}"
+    heading = (
+        f"Hourly price at which a prefill machine (column) saves nothing for a pool of (row), prompts of {length}."
+    )
+    return pivot_of(
+        "worth of prefill", heading, ("decoding", pairs.names), pairs.names, pairs.worth(prompt), "USD/h",
+        "Break-even price of an accelerator that prefills", shaded=True,
+    )  # fmt: skip
+
+
+def _findings(pairs: _Pairs, gains: StudySheet) -> Iterator[Finding]:
+    saving, prompts = gains.numbers("saving"), pairs.prompts
+    place = int(np.nanargmax(saving))
+    decode, prefill = (str(gains.values(name)[place]) for name in ("decoding", "prefilling"))
+    alone = str(gains.values("one kind")[place])
+    last = len(prompts) - 1
+    cost = np.where(np.isfinite(pairs.cost[last]), pairs.cost[last], np.nan)
+    gain = 1.0 - cost / np.diagonal(cost)[:, None]
+    gain[np.diag_indices_from(gain)] = np.nan
+    paid, tried = int(np.sum(gain > 0.0)), int(np.sum(np.isfinite(gain)))
+    own, other = (pairs.names[int(each)] for each in np.unravel_index(int(np.nanargmax(gain)), gain.shape))
+    first = (
+        f"Prompts on {prefill} and decoding on {decode} save most at prompts of {prompts[place]:,.0f} tokens, "
+        f"{saving[place]:.1f} % over {alone} alone; at {prompts[0]:,.0f} tokens the best pair saves {saving[0]:.1f} %."
+    )
+    second = (
+        f"A pool that decodes on {own} saves {100.0 * np.nanmax(gain):.1f} % at {prompts[last]:,.0f} tokens with its "
+        f"prompts on {other}; a second kind pays in {paid} of {tried} pairs."
+    )
+    yield Finding("In short", f"{first} {second}", "good" if saving[place] > 1.0 else "plain")
+    for at, prompt in enumerate(prompts):
+        values = [gains.values(name)[at] for name in ("decoding", "prefilling", "one kind")]
+        cost = gains.numbers("cost_of_the_pair")[at]
+        words = f"decode on {values[0]}, prefill on {values[1]}: {cost:.2f} USD per million output tokens, "
+        yield Finding(f"{prompt:,.0f} tokens", f"{words}{saving[at]:.1f} % less than {values[2]} alone.")
+    worth = pairs.worth(last)
+    price = {name: cost * HOUR for name, cost in _prices(pairs.plans, pairs.results).items()}
+    ratio = worth / np.array([price.get(name, np.nan) for name in pairs.names])
+    best = np.unravel_index(int(np.nanargmax(ratio)), ratio.shape)
+    names = [pairs.names[int(each)] for each in best]
+    words = (
+        f"Beside {names[0]} an {names[1]} that prefills may cost up to {worth[best]:.2f} USD/h, "
+        f"{ratio[best]:.2f} times its price."
+    )
+    yield Finding("Worth", words)
