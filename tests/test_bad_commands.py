@@ -21,7 +21,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.read import read_plans
-from xlperf.cli.output import shown
+from xlperf.cli.table_files import shown
 
 Command = Callable[..., Outcome]
 PLANS = "name,model,accelerator,num accelerators,tensor parallel\n"

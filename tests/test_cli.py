@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import json
 import os
 import pty
 import re
@@ -128,6 +130,40 @@ def test_standard_streams(process: Command, plans: Path, tmp_path: Path) -> None
     assert (piped.code, piped.err) == (0, "")
     assert piped.out == process("evaluate", plans).out
     assert [path.name for path in tmp_path.iterdir()] == ["plans.csv"]
+
+
+def test_json_holds_what_csv_holds(command: Command, plans: Path, tmp_path: Path) -> None:
+    printed = command("evaluate", plans, "--json")
+    assert (printed.code, printed.err) == (0, "")
+    rows = json.loads(printed.out)
+    with io.StringIO(command("evaluate", plans).out, newline="") as stream:
+        for row, line in zip(rows, csv.DictReader(stream), strict=True):
+            assert list(row) == list(line)
+            for name, value in row.items():
+                text = line[name]
+                if isinstance(value, bool) or value is None:
+                    assert text.upper() == {True: "TRUE", False: "FALSE", None: ""}[value], name
+                else:
+                    assert value == (float(text) if isinstance(value, float) else text), name
+    assert command("evaluate", plans, "-o", tmp_path / "results.json").code == 0
+    assert (tmp_path / "results.json").read_text(encoding="utf-8") == printed.out
+    operators = json.loads(command("explain", plans, "--json").out)
+    assert sum(one["share"] for one in operators) == pytest.approx(1.0)
+    times = [one["exposed time (ms)"] for one in operators]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_terminal_shows_a_table(plans: Path) -> None:
+    main, terminal = pty.openpty()
+    command = [sys.executable, "-m", "xlperf", "evaluate", str(plans)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=terminal, stderr=subprocess.PIPE, check=False)
+    os.close(terminal)
+    shown = os.read(main, 100_000).decode()
+    os.close(main)
+    assert done.returncode == 0
+    header = shown.splitlines()[0].split("  ")
+    assert {"name", "step time", "fits", "trust"} <= {word.strip() for word in header}
+    assert shown.count("\n") > 6
 
 
 def test_blocks_do_not_show(command: Command, plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,14 +336,17 @@ BAD = [
     (["evaluate", "plans.csv", "--fast"], None),
     (
         ["evaluate", "plans.csv", "-o", "out.txt"],
-        'out.txt: the output must end in .xlsx, .csv or .parquet, got ".txt"',
+        'out.txt: the output must end in .xlsx, .csv, .parquet or .json, got ".txt"',
     ),
-    (["evaluate", "plans.csv", "-o", "out"], "out: the output must end in .xlsx, .csv or .parquet, got no ending"),
+    (
+        ["evaluate", "plans.csv", "-o", "out"],
+        "out: the output must end in .xlsx, .csv, .parquet or .json, got no ending",
+    ),
     (["evaluate", "plans.csv", "-o", "no/out.csv"], 'no/out.csv: there is no folder "no"; make it first'),
     (["evaluate", "plans.csv", "-o", "plans.csv"], "plans.csv: is the input; give the output another name"),
     (
         ["evaluate", "plans.csv", "-o", "folder"],
-        "folder: is a folder; give a file name that ends in .xlsx, .csv or .parquet",
+        "folder: is a folder; give a file name that ends in .xlsx, .csv, .parquet or .json",
     ),
     (["report", "plans.csv", "-o", "out.csv"], 'out.csv: the output must end in .xlsx, got ".csv"'),
     (["explain", "plans.csv", "--row", "5"], "plans.csv: --row 5 is beyond the last of 4 training plans"),
@@ -315,6 +354,10 @@ BAD = [
     (
         ["explain", "plans.csv", "--name", "one", "--row", "1"],
         'xlperf explain: give --row or --name, not both; see "xlperf explain --help"',
+    ),
+    (
+        ["evaluate", "plans.csv", "--json", "-o", "out.csv"],
+        'xlperf evaluate: give -o or --json, not both; see "xlperf evaluate --help"',
     ),
     (["plot"], None),
 ]

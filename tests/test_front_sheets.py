@@ -25,6 +25,7 @@ from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.question_look import NUMBERS, SHEETS
+from xlperf.workbook.tables import data_rows
 
 ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,
          "output length": 500.0, "speed per user": 20.0, "ttft target": 2000.0}  # fmt: skip
@@ -115,6 +116,33 @@ def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
     assert "tokens/s at most" in fast["reason"]
     old = answered(catalog, "serve", **{**ASKED, "accelerator": "A100-SXM4-80GB"})
     assert "no peak rate for precision fp8" in old["answer"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "result"),
+    [
+        ("serve", ASKED | {"accelerator": "H100-SXM-80GB"}, "cost_per_million_output_tokens"),
+        ("train", {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256.0,
+                   "training tokens": 2.0, "sequence length": 8192.0, "global batch size": 1024.0}, "run_cost"),
+        ("chip", {"technology": "3 nm", "core": "Blackwell SM", "memory": "HBM4", "link": "NVLink 5",
+                  "package": "CoWoS-L", "model": "Meta-Llama-3.1-70B", "prompt length": 2000.0,
+                  "output length": 500.0, "num dies": 2.0, "die area": 800.0}, "unit_cost"),
+    ],
+)  # fmt: skip
+def test_a_scenario_moves_prices_and_bands(catalog: Catalog, kind: str, asked: dict[str, Any], result: str) -> None:
+    low, base, high = (answered(catalog.in_case(case), kind, **asked)[result] for case in ("low", "base", "high"))
+    assert low < base < high
+    assert base == answered(catalog, kind, **asked)[result]
+
+
+def test_a_scenario_cell_of_the_catalog_moves_prices(session: Session, catalog: Catalog) -> None:
+    columns = table_schema("prices").columns
+    block = [[column.header for column in columns], *data_rows(catalog.tables["prices"], columns)]
+    plan = [["model", "Llama2-7B"], ["accelerator", "H100-SXM-80GB"], ["num accelerators", 8.0]]
+    handles = [session.call("XLPERF_CATALOG", [block, *case])[0][0] for case in ((), ("base",), ("low",), ("high",))]
+    assert handles[0] == handles[1] and len(set(handles)) == 3
+    rates = [session.call("XLPERF_ACCELERATOR_HOUR_COST", [plan, handle])[0][0] for handle in handles]
+    assert rates == [1.69, 1.69, 1.3, 2.99]
 
 
 def test_badges_follow_the_published_runs(catalog: Catalog) -> None:

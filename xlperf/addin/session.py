@@ -39,6 +39,7 @@ from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import is_blank, shown, table_kind
 from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, Column, results_of, split_header, table_schema
+from xlperf.catalog.table import CASES
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -94,9 +95,9 @@ class Engine:
 
             return evaluate_forms(rows, catalog)
         if rows.kind == "servers":
-            return evaluate_servers(rows)
+            return evaluate_servers(rows.in_case(catalog.case))
         if rows.kind == "chiplets":
-            return evaluate_designs(rows, catalog)
+            return evaluate_designs(rows.in_case(catalog.case), catalog)
         return (evaluate_devices if rows.kind == "devices" else evaluate_operations)(rows, catalog)
 
     def resolve(self, plans: Table, catalog: Catalog) -> Table:
@@ -276,16 +277,24 @@ class Session:
 
 
 def with_blocks(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
-    """A catalog with tables of cells in the place of its own."""
+    """A catalog with tables of cells in the place of its own, in the case that a single cell names."""
     tables: dict[str, Table] = {}
+    case = "base"
     for block in blocks:
+        if _is_case(block):
+            case = str(block[0][0])
+            continue
         kind = table_kind(block[0])
         if kind not in EVERY_TABLE:
             raise InputError(Fault("", "XLPERF_CATALOG takes catalog tables, got a table of plans"))
         if kind in tables:
             raise InputError(Fault("", f"two tables of {kind} were given to XLPERF_CATALOG"))
         tables[kind] = read_table(kind, block[0], block[1:])
-    return catalog.with_tables(list(tables.values()))
+    return catalog.with_tables(list(tables.values())).in_case(case)
+
+
+def _is_case(block: Block) -> bool:
+    return len(block) == 1 and len(block[0]) == 1 and block[0][0] in CASES
 
 
 # --- readers: the cells of an argument, by its kind ------------------------------------------------------------------
@@ -317,7 +326,7 @@ def _read_plan_or_table(session: Session, function: Function, argument: Argument
 
 
 def _read_tables(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> list[Block]:
-    blocks = [block for block in map(block_of, cells[argument.name]) if block]
+    blocks = [block for block in map(block_of, cells[argument.name]) if block and block != [[CASES[1]]]]
     if not blocks:
         raise FunctionError("#VALUE!", f"give {function.name} at least one table with its header row")
     return blocks

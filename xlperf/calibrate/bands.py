@@ -4,7 +4,7 @@ The half-width of a band is a quantile of :math:`|\ln(t_{predicted} / t_{measure
 in which every configuration (software, model, accelerator) counts once. That of a special group is pooled towards that
 of the group above it: all of a quantity, its kind, the kind by software, by software and generation of accelerators:
 
-.. math:: h = \frac{K h_{own} + 8 h_{above}}{K + 8}
+.. math:: h = h_{own}^{K / (K + 8)} h_{above}^{8 / (K + 8)}
 
 with K configurations. The ends are the prediction over and times :math:`e^h`.
 """
@@ -12,7 +12,6 @@ with K configurations. The ends are the prediction over and times :math:`e^h`.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,8 @@ SHARE = 0.8
 """Share of the configurations of models left out that lies in a band. [-]"""
 POOLING = 8.0
 """Configurations that weigh as much as the group above. [-]"""
+_NARROWEST = 0.005
+"""Half-width below which printed digits say nothing. [-]"""
 TRAINING_BAND = "training_band"
 _HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
 SOFTWARE_FIRST = ("quantity", "band", "software", "generation")
@@ -198,17 +199,12 @@ def half_widths(errors: Errors, levels: Sequence[str] = SOFTWARE_FIRST) -> dict[
     known = errors.take(~np.isnan(errors.by_models))
     columns = [getattr(known, name).tolist() for name in levels]
     widths: dict[Group, float] = {}
-    rows: Counter[Group] = Counter()
     for depth in range(1, len(levels) + 1):
         groups = list(zip(*columns[:depth], strict=True))
-        sizes = Counter(groups)
-        for group in sorted(sizes):
-            if depth == len(levels) and sizes[group] == rows[group[:-1]]:
-                continue  # a software of one generation
+        for group in sorted(set(groups)):
             width, count = _quantile(known.take(np.array([one == group for one in groups], dtype=bool)))
-            above = widths.get(group[:-1], width)
-            widths[group] = (count * width + POOLING * above) / (count + POOLING)
-        rows += sizes
+            width, own = max(width, _NARROWEST), count / (count + POOLING)
+            widths[group] = width**own * widths.get(group[:-1], width) ** (1.0 - own)
     return widths
 
 
@@ -241,13 +237,9 @@ def _members(errors: Errors, group: Mapping[str, str]) -> np.ndarray:
 
 
 def _quantile(errors: Errors) -> tuple[float, int]:
-    """Size of error that the share of the configurations does not exceed, each counting once, and how many they are.
-
-    With K configurations the share is raised by half a configuration: the quantile of few is known badly.
-    """
+    """Size of error that the share of the configurations does not exceed, each counting once, and how many they are."""
     weight = configuration_weights(errors)
-    count = round(float(weight.sum()))
-    return weighted_quantile(np.abs(errors.by_models), weight, min(SHARE * (count + 0.5) / count, 1.0)), count
+    return weighted_quantile(np.abs(errors.by_models), weight, SHARE), round(float(weight.sum()))
 
 
 def _bounded(family: str, name: str, value: float) -> float:

@@ -43,7 +43,11 @@ class Catalog:
         Constants by family, generation, precision and software.
     networks : tuple of str
         Names of the networks, in the order of their first rows.
+    case : str
+        ``low``, ``base`` or ``high``: of prices and of the bands of answers.
     """
+
+    case = "base"
 
     def __init__(self, tables: Mapping[str, Table], origin: str, strict: Iterable[str] = EVERY_TABLE) -> None:
         absent = {kind: _empty(kind) for kind in OPTIONAL_TABLES if kind not in tables}
@@ -66,7 +70,7 @@ class Catalog:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as its tables, which were checked before."""
-        return Catalog, (dict(self.tables), self.origin, ())
+        return Catalog, (dict(self.tables), self.origin, ()), {"case": self.case}
 
     @classmethod
     def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
@@ -87,8 +91,18 @@ class Catalog:
         InputError
             When the given rows refer to names that neither they nor the other tables have.
         """
-        given = {table.kind: table for table in tables}
-        return Catalog({**self.tables, **given}, self.origin, strict=tuple(given))
+        given = {table.kind: table.in_case(self.case) for table in tables}
+        found = Catalog({**self.tables, **given}, self.origin, strict=tuple(given))
+        found.case = self.case
+        return found
+
+    def in_case(self, case: str) -> Catalog:
+        """The catalog with the values of a case, ``low`` or ``high``, where its sheets give some; ``base``: itself."""
+        if case == self.case:
+            return self
+        found = Catalog({kind: table.in_case(case) for kind, table in self.tables.items()}, self.origin, strict=())
+        found.case = case
+        return found
 
     @cached_property
     def fingerprint(self) -> str:
@@ -99,7 +113,7 @@ class Catalog:
         """
         import hashlib
 
-        digest = hashlib.sha256()
+        digest = hashlib.sha256() if self.case == "base" else hashlib.sha256(self.case.encode())
         for kind in EVERY_TABLE:
             if kind in CATALOG_TABLES or len(self.tables[kind]):
                 _hash_table(digest, self.tables[kind])

@@ -13,6 +13,9 @@ from xlperf.catalog.cells import shown
 from xlperf.catalog.names import aliases
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
 
+CASES = ("low", "base", "high")
+"""Cases of prices: a sheet may give a column twice more, with these endings."""
+
 Place = Callable[[int, str], str]
 """``place(row, column)`` says where a value stands; row -1 is the header."""
 Locate = Callable[[int, int], str]
@@ -125,6 +128,16 @@ class Table:
     def schema(self) -> TableSchema:
         """Schema of the kind."""
         return table_schema(self.kind)
+
+    def in_case(self, case: str) -> Table:
+        """The table in a case: ``low`` takes what columns ``..._low`` have, ``high`` those ``..._high``."""
+        columns = dict(self.columns)
+        for name in self.columns:
+            own = name.removesuffix(f"_{case}")
+            if own != name and own in self.schema.by_name:
+                given = self.columns[name]
+                columns[own] = np.where(np.isnan(given), self.number(own), given)
+        return Table(self.kind, columns, self.place, self.auto)
 
     def number(self, column: str, default: float = float("nan")) -> np.ndarray:
         """A number column with blanks replaced, or the default where the table lacks the column."""

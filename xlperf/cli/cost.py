@@ -76,7 +76,7 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
 @catalog_option
 def cost(
     designs: str,
-    output: str,
+    output: str | None,
     case: str,
     placed: bool,
     tornado: str | None,

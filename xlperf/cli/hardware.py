@@ -24,7 +24,7 @@ from xlperf.cli.options import (
     read_one,
     results_option,
 )
-from xlperf.cli.output import deliver, is_workbook, parts, progress, say, write_sheets, wrote
+from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,7 @@ _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za
     "where one differs by more than 20 %.",
 )
 @catalog_option
-def device(devices: str, output: str, compare: bool, catalog: str | None) -> int:
+def device(devices: str, output: str | None, compare: bool, catalog: str | None) -> int:
     """Derive every row of DEVICES, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
     Rows have the columns of the sheet devices: node, core, memory and link technology; area, perimeter and power
@@ -112,13 +112,16 @@ def device(devices: str, output: str, compare: bool, catalog: str | None) -> int
         deliver(output, found.kind, parts(found), "device")
         far = ~(np.abs(found["difference"]) <= TOLERANCE)
         return 1 if far.any() else 0
-    block = len(table) if is_workbook(output) else BLOCK
+    block = len(table) if output is None or is_workbook(output) else BLOCK
     pieces = []
     with progress(len(table), f"{len(table):,} devices") as done:
         for start in range(0, len(table), block):
             rows = table.take(slice(start, start + block))
             pieces.append((table.kind, parts(rows, evaluate_devices(rows, known))))
             done(len(rows))
+    if output is None:
+        say(*text_table(pieces[0][1]))
+        return 0
     write_sheets(output, pieces)
     wrote(output, len(table), "device")
     return 0

@@ -21,7 +21,7 @@ import click
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.files import irreplaceable
 from xlperf.base.resources import shipped_folders
-from xlperf.cli.output import STANDARD, say
+from xlperf.cli.output import AS_JSON, STANDARD, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,8 +64,8 @@ class OutputFile(_FileType):
         self.suffixes = suffixes
 
 
-RESULTS = OutputFile(".xlsx", ".csv", ".parquet", STANDARD)
-"""A table in a workbook, a CSV or a Parquet file, or as CSV on standard output."""
+RESULTS = OutputFile(".xlsx", ".csv", ".parquet", ".json", STANDARD)
+"""A table in a workbook, a CSV, Parquet or JSON file, or as CSV on standard output."""
 
 
 catalog_option = click.option(
@@ -76,22 +76,50 @@ catalog_option = click.option(
     ".parquet whose first header names it, or a folder of these; what is lacking is the shipped one.",
 )
 
-output_option = click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    type=RESULTS,
-    help="Write .csv, .xlsx or .parquet, or - for CSV on standard output, instead of showing a table.",
-)
+_JSON = "xlperf.json"
 
-results_option = click.option(
-    "-o",
-    "--output",
-    default=STANDARD,
-    metavar="RESULTS",
-    type=RESULTS,
-    help="File to write: .xlsx, .csv or .parquet; - or nothing: CSV on standard output.",
-)
+
+def _table_output(metavar: str, words: str, default: Callable[[], str | None]) -> Callable[[Any], Any]:
+    """The options -o and --json of a command that puts out a table; ``default`` says where to without them."""
+
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+        if not context.meta.get(_JSON):
+            return default() if value is None else value
+        if value is not None:
+            raise click.UsageError("give -o or --json, not both")
+        return AS_JSON
+
+    def asked(context: click.Context, _: click.Parameter, value: bool) -> None:
+        context.meta[_JSON] = value
+
+    def decorated(function: Any) -> Any:
+        output = click.option("-o", "--output", metavar=metavar, type=RESULTS, help=words, callback=chosen)
+        as_json = click.option(
+            "--json",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=asked,
+            help="Print JSON, an object for each row.",
+        )
+        return output(as_json(function))
+
+    return decorated
+
+
+def _piped() -> str | None:
+    """CSV where standard output is a file or a pipe; a table where somebody reads it."""
+    return None if sys.stdout.isatty() else STANDARD
+
+
+output_option = _table_output(
+    "OUT", "Write .csv, .xlsx, .parquet or .json, or - for CSV on standard output, instead of showing a table.",
+    lambda: None,
+)  # fmt: skip
+results_option = _table_output(
+    "RESULTS", "File to write: .xlsx, .csv, .parquet or .json; - for CSV on standard output, as into a pipe. Without "
+    "it a terminal shows a table.", _piped,
+)  # fmt: skip
 
 _most = click.option(
     "--most",
@@ -228,7 +256,7 @@ def check_files(command: click.Command, values: dict[str, Any]) -> None:
         for path, type_ in _named(command, values, kind):
             if isinstance(type_, OutputFile):
                 _check_output(path, type_.suffixes)
-            if path != STANDARD:
+            if path not in (STANDARD, AS_JSON):
                 outputs.append((path, _identity(path)))
     read = {_identity(path) for path, _ in inputs}
     for path, identity in outputs:
@@ -276,7 +304,7 @@ def _shipped() -> Iterator[Path]:
 
 def _check_output(path: str, suffixes: Sequence[str]) -> None:
     """Refuse a name that no output can have."""
-    if path == STANDARD and STANDARD in suffixes:
+    if path in (STANDARD, AS_JSON) and STANDARD in suffixes:
         return
     if not path.strip():
         raise InputError(Fault("--output", "is blank; give a file name"))

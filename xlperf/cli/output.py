@@ -6,6 +6,7 @@ Blocks are written as they come, so that a table of any length needs the memory 
 from __future__ import annotations
 
 import io
+import json
 import math
 import sys
 import time
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from xlperf.cli.table_files import Part
 
 STANDARD = "-"
+AS_JSON = "json"
+"""What stands for an output where --json asks for JSON on standard output; no file can have this name."""
 DIGITS = 4
 FITTED_ROWS = 2_000  # decimals of more rows follow from the unit alone
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
@@ -56,7 +59,7 @@ def wrote(output: str, number: int, noun: str) -> None:
     noun : str
         What a row is, in the singular.
     """
-    if output != STANDARD:
+    if output not in (STANDARD, AS_JSON):
         say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
 
 
@@ -115,13 +118,19 @@ def is_workbook(output: str) -> bool:
     return Path(output).suffix.lower() == ".xlsx"
 
 
+def is_json(output: str | None) -> bool:
+    """Whether an output is JSON, in a file or on standard output."""
+    return output is not None and (output == AS_JSON or Path(output).suffix.lower() == ".json")
+
+
 def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
     """Write columns of equal length by sheet to a workbook, or one below the other to CSV or Parquet.
 
     Parameters
     ----------
     output : str
-        File that ends in .xlsx, .csv or .parquet, or ``-``; replaced whole when everything is written.
+        File that ends in .xlsx, .csv, .parquet or .json, ``-`` or ``AS_JSON``; replaced whole when everything is
+        written.
     sheets : iterable of (str, list of (Column, array))
         Name of the sheet and its columns, in the units used inside; but in a workbook all have the same columns.
     """
@@ -129,6 +138,8 @@ def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
         _write_workbook(output, sheets)
     elif output == STANDARD:
         _write_csv(standard_output(), (block for _, block in sheets))
+    elif output == AS_JSON:
+        _write_json(standard_output(), (block for _, block in sheets))
     else:
         from xlperf.cli.table_files import arrow_table, write_parquet
 
@@ -136,8 +147,9 @@ def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]]) -> None:
             if temporary.suffix.lower() == ".parquet":
                 write_parquet(temporary, (arrow_table(block) for _, block in sheets))
             else:
+                write = _write_json if is_json(output) else _write_csv
                 with temporary.open("w", encoding="utf-8", newline="") as stream:
-                    _write_csv(stream, (block for _, block in sheets))
+                    write(stream, (block for _, block in sheets))
 
 
 def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
@@ -147,6 +159,20 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
         if number == 0:
             stream.write(csv_header(block))
         stream.write(csv_rows(block))
+
+
+def _write_json(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
+    """An object for each row, by header with unit: numbers, texts, true and false; null for what is blank."""
+    from xlperf.cli.table_files import values_of
+
+    stream.write("[")
+    before = "\n"
+    for block in blocks:
+        headers = [column.header for column, _ in block]
+        for row in zip(*(values_of(column, values) for column, values in block), strict=True):
+            stream.write(f"{before}{json.dumps(dict(zip(headers, row, strict=True)))}")
+            before = ",\n"
+    stream.write("\n]\n")
 
 
 def deliver(
@@ -183,7 +209,12 @@ def text_table(block: list[Part]) -> list[str]:
     columns: list[list[str]] = []
     for column, values in block:
         inside = shown(column, values).tolist()
-        cells = [printable(str(value)) for value in inside] if column.is_text else [rounded(value) for value in inside]
+        if column.is_text:
+            cells = [printable(str(value)) for value in inside]
+        elif column.kind in ("flag", "result-flag"):
+            cells = [{1.0: "yes", 0.0: "no"}.get(value, "") for value in inside]
+        else:
+            cells = [rounded(value) for value in inside]
         if not any(cells):
             continue
         head = [column.name.replace("_", " "), column.unit if column.unit not in ("", "-") else ""]

@@ -28,11 +28,24 @@ from xlperf.cli.options import (
     varied,
     without_auto,
 )
-from xlperf.cli.output import STANDARD, deliver, is_workbook, parts, progress, say, write_sheets, wrote
+from xlperf.cli.output import (
+    AS_JSON,
+    STANDARD,
+    deliver,
+    is_json,
+    is_workbook,
+    parts,
+    progress,
+    say,
+    text_table,
+    write_sheets,
+    wrote,
+)
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
+    from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
 
 BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memory of a table of any length
@@ -136,7 +149,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 @bounds_options
 @catalog_option
 def evaluate(
-    plans: str, output: str, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
+    plans: str, output: str | None, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
 ) -> None:
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
@@ -151,7 +164,8 @@ def evaluate(
     from xlperf.catalog.read import is_workbook as is_read_workbook
     from xlperf.catalog.read import read_plans
 
-    if not is_workbook(output) and not is_read_workbook(plans) and sheet is None:
+    written = output is not None and not is_workbook(output) and not is_json(output)
+    if output is not None and written and not is_read_workbook(plans) and sheet is None:
         from xlperf.cli.evaluated import write_evaluated
 
         number, kind = write_evaluated(plans, output, catalog_of(catalog, plans), bounds, *machines)
@@ -159,13 +173,32 @@ def evaluate(
         return
     tables = read_plans(plans, sheet=sheet)
     known = catalog_for(catalog, plans, tables)
-    if not is_workbook(output):
+    if output is not None and written:
         tables = [_only(tables, plans, output)]
-    blocks = ((table, len(table) if is_workbook(output) else BLOCK) for table in tables)
+    blocks = ((table, BLOCK if written else len(table)) for table in tables)
     found = (pair for table, block in blocks for pair in _evaluated(table, known, block, bounds))
+    if output is None:
+        for number, (rows, results) in enumerate(found):
+            say(*([""] if number else []), *text_table(_seen(rows, results)))
+        return
     write_sheets(output, ((rows.kind, parts(rows, results)) for rows, results in found))
-    if output != STANDARD:
+    if output not in (STANDARD, AS_JSON):
         say(f"{output}: {_counted(tables)}", err=True)
+
+
+def _seen(plans: Table, results: Table) -> list[Part]:
+    """What a terminal shows of computed plans: name, machine, main results, and why there is none."""
+    import numpy as np
+
+    from xlperf.explore.search import SHOWN
+
+    inputs = [part for part in parts(plans) if part[0].name in ("name", "model", "accelerator", "num_accelerators")]
+    wanted = (*SHOWN[plans.kind], "fits", "trust")
+    shown = [part for part in parts(results) if part[0].name in wanted]
+    time = results.number(SHOWN[plans.kind][1])
+    reason = [(column, np.where(time == time, "", values)) for column, values in parts(results)
+              if column.name == "reason"]  # fmt: skip
+    return [*inputs, *shown, *reason]
 
 
 @click.command(

@@ -69,7 +69,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
 @click.option(
     "--machines",
     is_flag=True,
-    help="AMD, TPU, Gaudi and Trainium machines with half of the sources of their published runs left out of the fit at "
+    help="AMD, TPU, Gaudi and Trainium machines with half of the sources of published runs left out of the fit at "
     "a time: errors by line of machines, bias, and the share in the 80 % band.",
 )
 @click.option(

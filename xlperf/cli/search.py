@@ -31,6 +31,7 @@ from xlperf.cli.output import (
     STANDARD,
     WORKBOOK_ROWS,
     deliver,
+    is_json,
     is_workbook,
     parts,
     progress,
@@ -287,7 +288,7 @@ def sweep(
     whole = Sweep(table, known, asked.values, asked.varied, drawn, bounds)
     named = {"name", *asked.values, *table.auto, *(one.column.name for one in asked.varied)}
     results = _named_results(table.kind, wanted)
-    if output is None or is_workbook(output):
+    if output is None or is_workbook(output) or is_json(output):
         _show_sweep(whole, output, named, results)
         return
     suffix = ".csv" if output == STANDARD else Path(output).suffix.lower()

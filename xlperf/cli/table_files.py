@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -57,6 +58,20 @@ def texts(column: Column, values: np.ndarray) -> list[str]:
         words = _FLAGS[column.kind]
         return [words.get(value, "") for value in values.tolist()]
     return [_decimal(value) for value in shown(column, values).tolist()]
+
+
+def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | None]:
+    """Values as JSON has them, in the unit of the column: None where blank or not finite.
+
+    >>> from xlperf.catalog.schema import column
+    >>> values_of(column("training_results", "fits"), np.array([1.0, 0.0, float("nan")]))
+    [True, False, None]
+    """
+    if column.is_text:
+        return [str(value) or None for value in values.tolist()]
+    if column.kind in _FLAGS:
+        return [bool(value) if value == value else None for value in values.tolist()]
+    return [value if math.isfinite(value) else None for value in shown(column, values).tolist()]
 
 
 def _decimal(value: float) -> str:

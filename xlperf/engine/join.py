@@ -33,8 +33,6 @@ from xlperf.equations.plan.precisions import (
 )
 from xlperf.equations.plan.records import PlanColumns, Remark
 
-CASES = ("low", "base", "high")
-
 
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
     """Values of a column in one of the cases, blanks as the schema has them.

@@ -203,7 +203,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
     transfers = batches * 2.0 * float(plan.virtual_pipeline[0]) * float(plan.pipeline_parallel[0] > 1)
     add("time_pipeline_communication", ("stage transfer", found.stage_transfer, transfers))
     sharded = bool(plan.regathers[0])
-    repeats = batches if sharded else 1.0
+    repeats = batches if sharded or bool(plan.scatters[0]) else 1.0
     whole = float(plan.zero_stage[0]) < 1
     reduce = found.group_reduce if whole else found.gradient_reduce
     expert_reduce = found.expert_group_reduce if whole else found.expert_gradient_reduce
@@ -236,7 +236,7 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     Returns
     -------
     Table
-        Kind ``operators``; no rows for an illegal plan.
+        Kind ``operators``, the longest first; no rows for an illegal plan.
     """
     results = evaluate_training(plans, catalog)
     if np.isnan(results["step_time"][0]):
@@ -259,7 +259,14 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     for name, column in (("pipeline bubble", "time_pipeline_bubble"), ("host time not hidden", "time_overhead")):
         if float(times[column][0]) > 0:
             rows.append({**_row("waiting", name, "", 1.0, float(times[column][0])), "bound": "overhead"})
-    return _operators_table(rows)
+    return _operators_table(_by_share(rows))
+
+
+def _by_share(rows: list[Row]) -> list[Row]:
+    """Rows of one step or pass with their share of its time, the longest first."""
+    times = np.array([float(str(row["exposed_time"])) for row in rows])
+    shares = times / times.sum()
+    return [{**rows[place], "share": shares[place]} for place in np.argsort(-times, kind="stable").tolist()]
 
 
 _PHASES = ("prefill", "decode")
@@ -397,8 +404,8 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
             spent = sum(float(str(row["exposed_time"])) for row in found)
             step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
             waited = step * float(results[("ttft", "tpot")[side]][0]) - spent
-            rows += found
             if abs(waited) > _ROUNDING * spent:
                 row = _row("waiting", _WAITED[side], "", 1.0, waited)
-                rows.append({**row, "bound": "overhead"})
+                found.append({**row, "bound": "overhead"})
+            rows += _by_share(found)
     return _operators_table(rows)

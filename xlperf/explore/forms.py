@@ -92,6 +92,23 @@ def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], f
     return Table(kind, given, form.place, {name: mask for name, mask in blank.items() if mask.any()})
 
 
+def slower(results: Table, name: str, catalog: Catalog) -> float:
+    """How much longer a time is than expected at the end of its 80 % band that belongs to the case of a catalog.
+
+    Parameters
+    ----------
+    results : Table
+        Of one plan.
+    name : str
+        A time that has a band: ``step_time``, ``tpot``.
+    catalog : Catalog
+        Whose case is ``low`` (fast and cheap), ``base`` (as expected: 1) or ``high`` (slow and dear).
+    """
+    if catalog.case == "base":
+        return 1.0
+    return float(results.number(f"{name}_{catalog.case}")[0] / results.number(name)[0])
+
+
 def short_name(accelerator: str) -> str:
     """Name of an accelerator without its memory and form: ``H200``.
 

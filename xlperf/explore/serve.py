@@ -18,7 +18,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.auto_values import load_steps, replicas, server_sizes
 from xlperf.explore.candidates import candidates
-from xlperf.explore.forms import Answer, dollars, one_plan, price_words, short_name, trust
+from xlperf.explore.forms import Answer, dollars, one_plan, price_words, short_name, slower, trust
 
 COPY_SIZES = tuple(2.0**power for power in range(8))
 """Accelerators of a copy that are tried. [-]"""
@@ -126,6 +126,9 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
         )
     }  # fmt: skip
     size, load = (float(plan.number(name)[0]) for name in ("num_accelerators", "concurrency"))
+    longer = slower(results, "tpot", catalog)  # a copy that is slower serves fewer users at the speed asked for
+    load /= longer
+    found["tokens_per_second_per_accelerator"] /= longer
     users = float(_users(form, results)[0])
     server = float(server_sizes(plan, catalog)[0][0])
     hour = float(form.number("hour_price")[0])
@@ -139,18 +142,19 @@ def _fleet(form: Table, plan: Table, results: Table, catalog: Catalog) -> Answer
     found |= {name: float(plan.filled(name)[0]) for name in SEARCHED[1:]}
     found |= {"copies": copies, "copy_size": size, "concurrency": load, "users": users, "server_size": server}
     found["request_rate"] = users / float(results.number("latency")[0])
-    rate = users / load * float(results.number("tokens_per_second")[0])
+    rate = users / load * float(results.number("tokens_per_second")[0]) / longer
     count = servers(copies) * server
     fleets = {"": count}
     for end in ("low", "high"):
-        fleets[f"_{end}"] = servers(np.ceil(users / load * found[f"tpot_{end}"] / found["tpot"])) * server
+        further = found[f"tpot_{end}"] / found["tpot"] / longer
+        fleets[f"_{end}"] = servers(np.ceil(users / load * further)) * server
     found |= {f"accelerators{end}": number for end, number in fleets.items()}
     found["servers"] = servers(copies)
     cost = {end: number * price / rate for end, number in fleets.items()}
     found |= {"cost_per_million_output_tokens": cost[""], "cost_low": cost["_low"], "cost_high": cost["_high"]}
     found |= {"tokens_per_second": rate, "hour_price": price}
     found["monthly_cost"] = count * price * float(form.filled("hours_per_month")[0])
-    each = float(results.number("energy_per_token")[0]) * found["tokens_per_second_per_accelerator"]
+    each = float(results.number("energy_per_token")[0] * results.number("tokens_per_second_per_accelerator")[0])
     found |= {"accelerator_power": each, "power": each * count}
     found["users_that_fit"] = np.floor(count / size) * load
     found["head_room"] = found["users_that_fit"] / users - 1.0

@@ -15,7 +15,7 @@ from xlperf.base.units import HOUR, MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.explore.auto_values import server_sizes
-from xlperf.explore.forms import Answer, dollars, one_plan, price_words, short_name, trust
+from xlperf.explore.forms import Answer, dollars, one_plan, price_words, short_name, slower, trust
 from xlperf.explore.found import GOOD, Search
 from xlperf.explore.search import search
 
@@ -97,6 +97,9 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
         "memory_reserved", "memory_capacity",
     )  # fmt: skip
     answer: Answer = {name: float(results.number(name)[0]) for name in names}
+    longer = slower(results, "step_time", catalog)
+    answer |= {name: answer[name] * longer for name in ("run_time", "run_energy", "run_carbon", "step_time")}
+    answer["mfu"] /= longer
     answer |= {name: float(plan.filled(name)[0]) for name in SEARCHED[:-1]}
     answer["recompute"] = str(plan.filled("recompute")[0])
     count = float(plan.number("num_accelerators")[0])
@@ -113,7 +116,8 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
     answer |= {f"memory_{part}": float(results.number(f"memory_{part}")[0]) for part in _MEMORY}
     answer["memory_reserve"] = answer["memory_reserved"] - sum(answer[f"memory_{part}"] for part in _MEMORY)
     answer["memory_free"] = answer["memory_capacity"] - answer["memory_reserved"]
-    shares = {part: float(results.number(f"time_{part}")[0]) / answer["step_time"] for part in PARTS}
+    step = float(results.number("step_time")[0])
+    shares = {part: float(results.number(f"time_{part}")[0]) / step for part in PARTS}
     answer |= {f"share_{part}": share for part, share in shares.items()}
     answer["largest_loss"] = PARTS[max(list(PARTS)[2:], key=lambda part: np.nan_to_num(shares[part]))]
     answer["price_basis"] = price_words(given, str(results["cost_basis"][0]))

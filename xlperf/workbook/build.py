@@ -25,6 +25,7 @@ from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook.checks import checks_sheet
+from xlperf.workbook.cost_charts import cost_charts
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
 from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
 from xlperf.workbook.functions_sheet import functions_sheet
@@ -111,6 +112,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
         question_sheets(book, full, live)
     plan_cards(book, book.create_sheet(NUMBERS), live)
     numbers_look(book[NUMBERS])
+    cost_charts(book, live)
     book.properties.creator = "xlperf"
     book.properties.title = "xlperf"
     return packed(book, formulas)

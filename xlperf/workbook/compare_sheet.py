@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from openpyxl.workbook.defined_name import DefinedName
 from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema
@@ -58,6 +59,8 @@ _MEMORY: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 _WANTED = ("tokens_per_second_per_accelerator", "memory_capacity", "fits", "energy_per_token", "reason")
 _LIST = "Z"
+ALL_PLANS = "all_plans"
+"""Defined name of the names of all plans."""
 Pair = tuple[str, str]
 
 
@@ -101,8 +104,9 @@ def _form(sheet: Any, data: Any, live: Live) -> None:
         put(sheet, f"C{row}", None, "input", last=f"D{row}")
         live.text(sheet[f"C{row}"], name)
         border(sheet, f"C{row}:D{row}", bottom=("thin", RULE))
-    last = _names(data, live)
-    choice = DataValidation("list", formula1=f"'{data.title}'!${_LIST}$3:${_LIST}${last}", showErrorMessage=False)
+    reference = f"'{data.title}'!${_LIST}$3:${_LIST}${_names(data, live)}"
+    sheet.parent.defined_names[ALL_PLANS] = DefinedName(ALL_PLANS, attr_text=reference)
+    choice = DataValidation("list", formula1=ALL_PLANS, showErrorMessage=False)
     choice.add("C6:C7")
     sheet.add_data_validation(choice)
 

@@ -37,6 +37,9 @@ SPARE_ROWS = 200
 BLANK_ROWS = 10
 """Blank rows that belong to a table: a row typed there is in it on every host; LibreOffice extends no table."""
 CATALOG_NAME = "catalog"
+SCENARIO_CELL = "C14"
+SCENARIO = "start!$C$14"
+"""Cell of the switch between the cases of prices and bands, on the sheet start and from others."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ PLANNED = "_planned"
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"
 _WIDEST_NAME = 42.0
+TRUST = {"MEASURED": "00734F", "INTERPOLATED": "9A6A00", "EXTRAPOLATED": "D55E00"}
+"""Badges of plans, and their colours."""
 _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_share": "E69F00"}
 """Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
 _LONG_TEXT = {"source": 62.0, "aliases": 48.0, "notes": 96.0, "reason": 84.0, "fit_set": 64.0}
@@ -100,7 +105,7 @@ def sheet_columns(kind: str) -> list[Column]:
 
 def header_row(kind: str) -> int:
     """Row of the headers of a data sheet: below the card where it has one."""
-    return CARD_TOP + CARD_ROWS + 1 if DATA_SHEETS[kind].in_sight else HEADER_ROW
+    return CARD_TOP + CARD_ROWS + 1 if kind in PLAN_TABLES else HEADER_ROW
 
 
 def data_sheet(
@@ -145,7 +150,7 @@ def data_sheet(
             if validation is not None and (column.kind != "reference" or column.reference in kinds):
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
-    if kind in COST_TABLES:
+    if kind in (*COST_TABLES, "calibration"):
         _one_line(sheet, columns, len(rows) + BLANK_ROWS)
     if words.in_sight:
         _bars(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
@@ -294,7 +299,7 @@ def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence
         if column.name in _LONG_TEXT:
             width = _LONG_TEXT[column.name] if column.is_result else min(longest + 4.0, _LONG_TEXT[column.name])
         elif column.is_text and not column.is_result:
-            width = max(width, min(1.05 * longest + 3.0, _WIDEST_NAME))
+            width = max(width, min(1.1 * longest + 3.0, _WIDEST_NAME if column.table in PLAN_TABLES else 200.0))
         least = len(column.header) / 3 + 4.0
         if column.is_result and column.table.removesuffix("_results") in PLAN_TABLES and column.name not in _LONG_TEXT:
             width = least = max(max(map(len, column.header.split())) + 4.0, len(column.header) / 4 + 2.5, 9.0)
@@ -323,7 +328,7 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
 
 
 def _one_line(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
-    """Keep the sources and notes of the cost sheets, which are long, from making their rows tall."""
+    """Keep the sources, notes and lists of fitted rows of a sheet, which are long, from making its rows tall."""
     for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count):
         sheet.row_dimensions[row].height = 16
         for offset, column in enumerate(columns, start=1):
@@ -353,6 +358,12 @@ def _alarms(sheet: Worksheet, columns: Sequence[Column], first: int, count: int)
     if "fits" in names:
         letter = get_column_letter(names.index("fits") + 1)
         alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(NOT(ISERROR({letter}{first})),{letter}{first}=FALSE)")
+    if "trust" in names:
+        letter = get_column_letter(names.index("trust") + 1)
+        for words, colour in TRUST.items():
+            look = DifferentialStyle(font=Font(color=f"FF{colour}", bold=True))
+            rule = Rule(type="expression", dxf=look, formula=[f'{letter}{first}="{words}"'])
+            sheet.conditional_formatting.add(f"{letter}{first}:{letter}{last}", rule)
     results = [offset for offset, column in enumerate(columns, start=1) if column.is_result]
     left, right = get_column_letter(results[0]), get_column_letter(results[-1])
     alarm(sheet, f"{left}{first}:{right}{last}", f"ISERROR({left}{first})")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
+from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PREFIX
@@ -21,9 +22,11 @@ from xlperf.catalog.schema import (
     schema,
     table_schema,
 )
+from xlperf.catalog.table import CASES
 from xlperf.workbook.data_sheets import (
     CATALOG_NAME,
     DATA_SHEETS,
+    SCENARIO_CELL,
     alarm,
     choices_of,
     column_reference,
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
 
 CATALOG_CELL = "C13"
-CARD_TOP = 18
+CARD_TOP = 19
 DASH = "\N{EN DASH}"
 CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
     "training": (
@@ -90,8 +93,8 @@ _STEPS = (
     "A cell shows #N/A where the plan is illegal; the column reason says why.",
     "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
 )
-_LEGEND_TOP = 41
-_CHOICES_TOP = 53
+_LEGEND_TOP = 42
+_CHOICES_TOP = 54
 
 
 def card(kind: str) -> list[list[Any]]:
@@ -125,9 +128,10 @@ def front_sheet(
     for number, words in enumerate(_STEPS, start=1):
         _wide(sheet, 6 + number, f"{number}.  {words}", 15)
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
-    given = ",".join(f"{kind}[[#All]]" for kind in catalog_kinds(tables))
+    given = ",".join([*(f"{kind}[[#All]]" for kind in catalog_kinds(tables)), SCENARIO_CELL])
     catalog_cell: Any = sheet[CATALOG_CELL]
     formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
+    _scenario(workbook, sheet)
     words = (
         "Identifies the content of the catalog sheets: every result refers to it, so an edit there changes the results."
     )
@@ -142,6 +146,20 @@ def front_sheet(
     _names(workbook, tables)
     page_setup(sheet, area=f"A1:G{choices_top - 2}", pages_high=1)
     return sheet
+
+
+def _scenario(workbook: Workbook, sheet: Worksheet) -> None:
+    """The switch between the cases of prices and bands."""
+    row = SCENARIO_CELL[1:]
+    put(sheet[f"B{row}"], "scenario", "xlperf key")
+    cell = put(sheet[SCENARIO_CELL], CASES[1], "xlperf input")
+    _left(cell)
+    choice = DataValidation(type="list", formula1=f'"{",".join(CASES)}"', allow_blank=True)
+    choice.add(SCENARIO_CELL)
+    sheet.add_data_validation(choice)
+    words = "low: what columns ..._low give, and on front sheets the fast end of the bands; high: the other ends."
+    put(sheet[f"E{row}"], words, "xlperf note")
+    sheet.merge_cells(f"E{row}:G{row}")
 
 
 def _wide(sheet: Worksheet, row: int, words: str, height: float) -> None:

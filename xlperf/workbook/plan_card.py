@@ -13,8 +13,8 @@ from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
 from xlperf.workbook.live import Live
-from xlperf.workbook.question_look import BLUE, ORANGE, SKY, axis, bars, border, in_colour, label, place, put
-from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, RULE
+from xlperf.workbook.question_look import BADGES, BLUE, ORANGE, SKY, axis, bars, border, in_colour, label, place, put
+from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, MUTED, RULE
 
 NUMBERS = "calc plans"
 """Sheet that holds the numbers of the cards."""
@@ -189,7 +189,7 @@ def plan_numbers(data: Any, kind: str, first: str, chosen: str, live: Live) -> d
 def _wanted(kind: str) -> set[str]:
     parts: Sequence[Parts] = (TIME[kind], MEMORY[kind])
     names = {name for own in parts for found in own.values() for name in found}
-    return names | set(DATA_SHEETS[kind].results) | {_USED[kind], "memory_capacity"}
+    return names | set(DATA_SHEETS[kind].results) | {_USED[kind], "memory_capacity", "trust_reason"}
 
 
 def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live) -> None:
@@ -205,19 +205,21 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
     choice = DataValidation("list", formula1=plan_names(kind), allow_blank=True, showErrorMessage=False)
     choice.add(f"A{row + 1}")
     sheet.add_data_validation(choice)
-    fits = f'IF({cells["fits"]}=1,"legal, and fits in memory","does not fit in memory")'
-    verdict = f'=IF({_is_wrong(kind, cells)},"no result: the line on the right says why",{fits})'
-    put(sheet, f"A{row + 2}", verdict, "text", last=f"A{row + 3}", live=live)
-    in_colour(sheet, f"A{row + 2}:A{row + 3}", f'LEFT($A${row + 2},5)<>"legal"', BAD_INK, BAD_FILL)
-    put(sheet, f"A{row + 4}", '=HYPERLINK("#\'Compare\'!C6","compare two plans")', "link", live=live)
-    put(sheet, f"A{row + 5}", f"={VERDICT}", "chosen", last=f"A{row + 6}", live=live)
-    in_colour(sheet, f"A{row + 5}:A{row + 6}", f'RIGHT($A${row + 5},2)<>"ok"', BAD_INK, BAD_FILL)
+    put(sheet, f"A{row + 2}", f'=IFERROR({cells["trust"]}&"","")', "badge", live=live)
+    in_colour(sheet, f"A{row + 2}", f'$A${row + 2}=""', MUTED, "FFFFFF")
+    for words, colour in BADGES[1:3]:
+        in_colour(sheet, f"A{row + 2}", f'$A${row + 2}="{words}"', "FFFFFF", colour)
+    put(sheet, f"A{row + 3}", f'=IFERROR({cells["trust_reason"]}&"","")', "text", last=f"A{row + 5}", live=live)
+    put(sheet, f"A{row + 6}", f"={VERDICT}", "chosen", live=live)
+    in_colour(sheet, f"A{row + 6}", f'RIGHT($A${row + 6},2)<>"ok"', BAD_INK, BAD_FILL)
     words, cost = _SENTENCE[kind]
     priced = f'IF(ISNUMBER({cells[cost]}),{worded(_PRICED.format(cost), cells)},"")'
     wrong = f'IF({cells["name"]}="","No plan of this name below",{cells["reason"]}&"")'
-    sentence = f"=IF({_is_wrong(kind, cells)},{wrong},{worded(words, cells)}&{priced})"
+    fits = f'IF({cells["fits"]}=1,"","Does not fit in memory. ")'
+    sentence = f"=IF({_is_wrong(kind, cells)},{wrong},{fits}&{worded(words, cells)}&{priced})"
     put(sheet, f"{left}{row}", sentence, "answer small", last=f"{end}{row}", live=live)
-    in_colour(sheet, f"{left}{row}:{end}{row}", _is_wrong(kind, cells), BAD_INK, BAD_FILL)
+    bad = f"OR({_is_wrong(kind, cells)},{cells['fits']}<>1)"
+    in_colour(sheet, f"{left}{row}:{end}{row}", bad, BAD_INK, BAD_FILL)
     letters = letters_from(FIRST[kind], 8)
     middle, last = at[in_sight[3]], at[in_sight[-1]]
     before, over = (get_column_letter(names.index(name)) for name in (in_sight[3], in_sight[-1]))

@@ -32,7 +32,7 @@ from openpyxl.worksheet.properties import PageSetupProperties
 
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.workbook.checks import VERDICT
-from xlperf.workbook.data_sheets import column_validation
+from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, column_validation
 from xlperf.workbook.live import Live
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
@@ -196,7 +196,7 @@ def form(sheet: Any, kind: str, rows: Sequence[Entry | str], live: Live) -> tupl
 
 def given(cell: str) -> str:
     """What an entry holds; a blank one stays blank."""
-    return f'=IF({cell}="","",{cell})'
+    return f'=IF({SCENARIO}="","",{SCENARIO})'
 
 
 def results(data: Any, kind: str, area: str, live: Live) -> dict[str, str]:
@@ -249,6 +249,9 @@ def tiles(sheet: Any, own: Sequence[tuple[str, str, str, str]], live: Live) -> N
 def foot(sheet: Any, numbers: str, live: Live) -> None:
     """Below the form: the way to its numbers, and one verdict of the checks of all sheets."""
     put(sheet, "B31", f'=HYPERLINK("#\'{numbers}\'!A1","all numbers of this answer")', "link", live=live)
+    words = f'"scenario: "&{SCENARIO}&IF({SCENARIO}="base",", change it"," prices and bands")'
+    put(sheet, "B33", f'=HYPERLINK("#start!{SCENARIO_CELL}",{words})', "link", live=live)
+    in_colour(sheet, "B33:D33", f'{SCENARIO}<>"base"', ORANGE)
     put(sheet, "B32", f"={VERDICT}", "chosen", last="D32", live=live)
     in_colour(sheet, "B32:D32", 'RIGHT($B$32,2)<>"ok"', BAD_INK, BAD_FILL)
 
@@ -259,7 +262,8 @@ def heading(sheet: Any, at: str, words: str, last: str, live: Live) -> None:
     border(sheet, f"{at}:{last}{at[1:]}", bottom=("thin", RULE))
 
 
-_BADGES = (("MEASURED", GREEN), ("INTERPOLATED", "9A6A00"), ("EXTRAPOLATED", ORANGE), ("A FORECAST", ORANGE),
+BADGES = (
+    ("MEASURED", GREEN), ("INTERPOLATED", "9A6A00"), ("EXTRAPOLATED", ORANGE), ("A FORECAST", ORANGE),
            ("BANDS OVERLAP", "9A6A00"))  # fmt: skip
 
 
@@ -267,7 +271,7 @@ def how_sure(sheet: Any, row: int, badge: str, lines: Sequence[str], live: Live)
     """The badge in its colour, and lines of text below a heading."""
     heading(sheet, f"F{row}", "How sure", "K", live)
     put(sheet, f"F{row + 1}", f'=IFERROR({badge}&"","{DASH}")', "badge", last=f"G{row + 1}", live=live)
-    for words, colour in _BADGES[1:]:
+    for words, colour in BADGES[1:]:
         in_colour(sheet, f"F{row + 1}:G{row + 1}", f'$F${row + 1}="{words}"', "FFFFFF", colour)
     put(sheet, f"H{row + 1}", f'=IFERROR({lines[0]},"")', "text", last=f"K{row + 2}", live=live)
     for number, formula in enumerate(lines[1:], start=row + 3):
@@ -382,9 +386,12 @@ def label(series: Any, position: str, colour: str = INK, bold: bool = False) -> 
 
 def bars(
     data: Any, names: str, rows: tuple[int, int], columns: str, colours: Sequence[str], number: str, *,
-    lying: bool = True, gap: int = 40, stacked: bool = False,
+    lying: bool = True, gap: int = 40, stacked: bool = False, formats: bool = True,
 ) -> BarChart:  # fmt: skip
-    """Bars of columns of a sheet, over each other or stacked; the header row names the series; no label where 0."""
+    """Bars of columns of a sheet, over each other or stacked; the header row names the series; no label where 0.
+
+    ``formats`` gives the cells the number format of the labels.
+    """
     chart = BarChart()
     chart.type, chart.overlap, chart.gapWidth = "bar" if lying else "col", 100, gap
     chart.grouping = "stacked" if stacked else "clustered"
@@ -396,7 +403,7 @@ def bars(
         series.graphicalProperties = fill if colour else GraphicalProperties(noFill=True, ln=line())
         series.invertIfNegative = False
         chart.series.append(series)
-        for row in range(first + 1, last + 1):
+        for row in range(first + 1, last + 1) if formats else ():
             data.cell(row, at).number_format = f"{number};;"
     at = column_index_from_string(names)
     chart.set_categories(Reference(data, at, first + 1, at, last))

@@ -9,15 +9,16 @@ from openpyxl.styles import Font
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import PLAN_TABLES, table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import CASES, Table
 from xlperf.workbook.chip_sheet import OTHERS as SOLD
 from xlperf.workbook.chip_sheet import chip_sheet
 from xlperf.workbook.compare_sheet import compare_sheet
-from xlperf.workbook.data_sheets import BLANK_ROWS, column_reference
+from xlperf.workbook.data_sheets import BLANK_ROWS, SCENARIO_CELL, column_reference
 from xlperf.workbook.live import Live
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.question_look import FACE, GREY, NUMBERS, SHEETS, foot
 from xlperf.workbook.serve_sheet import OTHERS, serve_sheet
+from xlperf.workbook.style import page_setup
 from xlperf.workbook.tables import data_rows
 from xlperf.workbook.train_sheet import train_sheet
 
@@ -39,6 +40,7 @@ def live_cells(tables: Mapping[str, Table], catalog: Catalog | None, formulas: F
     """
     live = Live(formulas, catalog)
     live.values |= {("checks", cell): value for cell, value in formulas.values.get("checks", {}).items()}
+    live.values["start", SCENARIO_CELL] = CASES[1]
     for kind in PLAN_TABLES:
         columns = table_schema(kind).columns
         rows = [*data_rows(tables[kind], columns), *([None] * len(columns) for _ in range(BLANK_ROWS))]
@@ -81,5 +83,7 @@ def numbers_look(data: Any) -> None:
             cell.font = Font(name=FACE, size=9)
             if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
                 cell.number_format = "#,##0.####"
-    for letter, width in (("A", 34), ("B", 26), ("D", 20), ("E", 16)):
-        data.column_dimensions[letter].width = width
+    wide = {"A": 34, "B": 26, "D": 20}
+    for letters in {cell.column_letter for row in data.iter_rows() for cell in row if cell.value is not None}:
+        data.column_dimensions[letters].width = wide.get(letters, 16)
+    page_setup(data)

@@ -24,8 +24,9 @@ TOO_LARGE = "does not fit"
 GOOD = "fits"
 MEMORY_VIEWS = frozenset(f"memory_{what}" for what in (
     "reserved", "capacity", "layer_activations", "first_stage", "middle_stage", "last_stage",
+    "low", "high", "share",
 ))  # fmt: skip
-"""Results that are no part of the memory beside the others: wholes, and what is within a part."""
+"""Results that are no part of the memory beside the others: wholes, ends of a band, and what is within a part."""
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,7 @@ _BY_NAME = {
     "mfu": "0.0%",
     "hfu": "0.0%",
     "goodput": "0.0%",
+    "share": "0.0%",
     "memory_share": "0%",
     "compute_share": "0%",
     "communication_share": "0%",

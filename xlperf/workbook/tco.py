@@ -11,8 +11,10 @@ from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.base.units import HOUR, MILLION, YEAR
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
+from xlperf.catalog.table import CASES
 from xlperf.equations.cost.tco import accelerator_cost_rate
 from xlperf.equations.cost.tokens import pool_mean
+from xlperf.workbook.data_sheets import SCENARIO
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.style import page_setup, put, title
 from xlperf.workbook.tables import data_rows
@@ -163,8 +165,12 @@ def _hour_formulas(number: int, row: int) -> list[str]:
     at = {name: f"${letter}{row}" for name, letter in _AT.items()}
 
     def priced(name: str) -> str:
-        cell = f"INDEX({_column('prices', name)},{number})"
-        return f'IF({at["name"]}="","",IF({cell}="","",{cell}))'
+        found = f"INDEX({_column('prices', name)},{number})"
+        found = f'IF({found}="","",{found})'
+        for case in (case for case in CASES if f"{name}_{case}" in table_schema("prices").by_name):
+            cell = f"INDEX({_column('prices', f'{name}_{case}')},{number})"
+            found = f'IF(AND({SCENARIO}="{case}",{cell}<>""),{cell},{found})'
+        return f'IF({at["name"]}="","",{found})'
 
     def or_default(chosen: str, name: str) -> str:
         default, found = table_schema("prices").by_name[name].default, priced(name)

@@ -293,7 +293,7 @@ def _fitting(device: Device, tiles: Array) -> tuple[Array, np.ndarray, tuple[Arr
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
     needed = tile_memory(tiles[0], tiles[1])
     fits = needed <= np.maximum(room, needed.min())
-    used = fits.any(axis=(1, 2))
+    used = fits.any(axis=(1, 2)) | (fits.size == 0)  # of no devices at all every tile stays
     tiles, fits = tiles[:, used], fits[used]
     largest = np.where(fits, tiles[0] * tiles[1], 0.0).argmax(axis=0)
     return tiles, fits, (tiles[0][largest][..., 0, 0], tiles[1][largest][..., 0, 0])

@@ -100,6 +100,8 @@ class ServingShape(NamedTuple):
         Share of the experts that routers prefer, as in :func:`activated_experts`. [-]
     absorbed_share : Array, default 0
         Share of the layers whose latent attention is absorbed in the prefill too: sparse ones. [-]
+    redundant_experts : Array, default 0
+        Copies of experts that the ranks hold beside them. [-]
     """
 
     prefill_tokens: Array
@@ -113,6 +115,7 @@ class ServingShape(NamedTuple):
     prefill_context: Array
     favoured_share: Array = _ALL
     absorbed_share: Array = _NONE
+    redundant_experts: Array = _NONE
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
         """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
@@ -210,10 +213,12 @@ def linear_share(model: Model) -> Array:
 
 def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
     """Grouped products of the busiest rank's experts, shared experts, router."""
-    ranks, held = shape.expert_parallel, model.num_experts / shape.expert_parallel
-    hit = activated_experts(model.num_experts, model.top_k, tokens, shape.favoured_share) / ranks
+    ranks, slots = shape.expert_parallel, model.num_experts + shape.redundant_experts
+    held = ceil_div(slots, ranks)
+    share = held * ranks / slots  # of the fullest rank over the mean, where the experts do not divide
+    hit = activated_experts(slots, model.top_k, tokens, shape.favoured_share) / ranks * share
     hit = np.minimum(hit * busiest_rank_factor(hit, ranks), held)
-    copies = tokens * model.top_k / ranks
+    copies = tokens * model.top_k / ranks * share
     # Tokens bring their experts one by one: with many experts on a rank its load evens out.
     copies = np.minimum(copies * busiest_rank_factor(copies, ranks), tokens * np.minimum(model.top_k, held))
     ffn = model.expert_ffn_hidden_size / shape.expert_tensor_parallel

@@ -112,6 +112,7 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
             "batch_size",
             "concurrency",
             "expert_parallel",
+            "redundant_experts",
             "data_parallel_attention",
             "context_parallel",
         ),
@@ -176,8 +177,16 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         "expert parallel {expert_parallel} does not divide tensor parallel {tensor_parallel}",
     ),
     Rule(
-        lambda plan, model: (model.num_experts > 0.0) & _fraction(model.num_experts / plan.expert_parallel),
-        "expert parallel {expert_parallel} does not divide the {model.num_experts} experts",
+        lambda plan, model: (
+            (model.num_experts > 0.0) & (plan.expert_parallel > model.num_experts + plan.redundant_experts)
+        ),
+        "expert parallel {expert_parallel} is more than the {model.num_experts} experts and their copies; set redundant"
+        " experts",
+    ),
+    Rule(
+        lambda plan, model: (plan.redundant_experts > 0.0) & (model.num_experts == 0.0),
+        "redundant experts {redundant_experts} need a mixture of experts; use 0",
+        "redundant_experts",
     ),
     Rule(
         lambda plan, model: (

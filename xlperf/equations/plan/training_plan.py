@@ -193,13 +193,18 @@ class TrainingPlan(PlanColumns):
 
     @derived
     def regathers(self) -> np.ndarray:
-        """Where sharded weights are gathered for every micro-batch; a pipeline keeps them for the whole step. [-]"""
-        return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel < 2))
+        """Where sharded weights are gathered for every micro-batch. [-]"""
+        return np.asarray((self.zero_stage > 2) & (self.reshard_after_forward > 0))
 
     @derived
     def gathers_once(self) -> np.ndarray:
-        """Where sharded weights are gathered once a step and whole gradients stay until its end: in a pipeline. [-]"""
-        return np.asarray((self.zero_stage > 2) & (self.pipeline_parallel > 1))
+        """Where sharded weights are gathered once a step and whole gradients stay until its end. [-]"""
+        return np.asarray((self.zero_stage > 2) & (self.reshard_after_forward < 1))
+
+    @derived
+    def scatters(self) -> np.ndarray:
+        """Where sharded gradients are reduced for every micro-batch with whole weights: ZeRO-2 in a pipeline. [-]"""
+        return np.asarray((self.zero_stage == 2) & (self.pipeline_parallel > 1))
 
     def again(self, module: str) -> Array:
         """1 where selective recomputation covers a module of RECOMPUTE_MODULES. [-]"""
@@ -331,6 +336,7 @@ BLANKS: Mapping[str, Callable[[TrainingPlan, Array], Array | float]] = {
         plan.num_accelerators / (plan.tensor_parallel * plan.pipeline_parallel * plan.context_parallel)
     ),
     "sequence_parallel": lambda plan, _: np.where(plan.tensor_parallel > 1, 1.0, 0.0),
+    "reshard_after_forward": lambda plan, _: np.where(plan.pipeline_parallel > 1, 0.0, 1.0),
     "global_batch_size": lambda plan, _: (
         plan.data_parallel * plan.micro_batch_size * MICRO_BATCHES_PER_STAGE * plan.pipeline_parallel
     ),
@@ -359,7 +365,8 @@ def with_defaults(plan: TrainingPlan, model: Model, max_sequence_length: Array, 
     -------
     TrainingPlan
         Data parallel: what the other degrees leave of the accelerators. Sequence parallel: where tensor parallel is
-        above 1. Global batch: four micro-batches per stage and replica. Sequence: 4096 tokens, or the model's longest.
+        above 1. Resharding after the forward pass: without a pipeline. Global batch: four micro-batches per stage and
+        replica. Sequence: 4096 tokens, or the model's longest.
     """
     filled: dict[str, np.ndarray] = {}
     for name, follows in BLANKS.items():

@@ -91,8 +91,8 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         " {expert_tensor_parallel} must be 1",
     ),
     Rule(
-        lambda plan, model: _experts(model) & _fraction(model.num_experts / plan.expert_parallel),
-        "expert parallel {expert_parallel} does not divide the {model.num_experts} experts",
+        lambda plan, model: _experts(model) & (plan.expert_parallel > model.num_experts),
+        "expert parallel {expert_parallel} is more than the {model.num_experts} experts",
     ),
     Rule(
         lambda plan, model: _experts(model) & _fraction(plan.expert_replicas),
@@ -214,10 +214,11 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         " {expert_shards})",
     ),
     Rule(
-        lambda plan, _: (plan.zero_stage == 2) & (plan.pipeline_parallel > 1),
-        "ZeRO stage {zero_stage} with pipeline parallel {pipeline_parallel}: gradients of all micro-batches must stay,"
-        " use stage 0, 1 or 3",
-        "zero_stage",
+        lambda plan, _: (
+            (plan.reshard_after_forward != np.where(plan.pipeline_parallel > 1, 0.0, 1.0)) & (plan.zero_stage < 3)
+        ),
+        "reshard after forward needs ZeRO stage 3, plan has {zero_stage}",
+        "reshard_after_forward",
     ),
     Rule(
         lambda plan, model: (plan.train_mtp > 0) & ~(model.num_mtp_layers > 0),

@@ -330,4 +330,5 @@ def serving_shape(plan: InferencePlan, batching: Batching, favoured_share: Array
         prefill_context=prompts * plan.chunks / batching.passes * plan.chunk_context,
         favoured_share=favoured_share,
         absorbed_share=0.0 * favoured_share,
+        redundant_experts=plan.redundant_experts,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ones, side_by_side, total
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, ones, side_by_side, total
 from xlperf.equations.model.linear import (
     linear_attention_parameters,
     linear_attention_small_parameters,
@@ -121,7 +121,7 @@ def _layer_weights_size(model: Model, plan: InferencePlan, architecture: Archite
         model.expert_hidden_size, model.expert_ffn_hidden_size / plan.expert_tensor_parallel, model.gated_mlp
     )
     shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size / ranks, model.gated_mlp)
-    held = model.num_experts / plan.expert_parallel
+    held = ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
     if not architecture.linear_attention:
         dense = (1.0 - mixed) * dense
     narrow = narrow + dense + mixed * (held * expert + shared)

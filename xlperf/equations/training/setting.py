@@ -140,8 +140,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         linear=linear,
         mlp=expert_parameters(hidden, model.ffn_hidden_size, gated) / tensor + norm,
         shared=shared + latent_projection_parameters(model),
-        experts=model.num_experts
-        / plan.expert_parallel
+        experts=ceil_div(model.num_experts, plan.expert_parallel)
         * expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, gated)
         / plan.expert_tensor_parallel,
         embedding=table + model.learned_positions * hidden,
@@ -408,7 +407,8 @@ class Setting:
         """Tokens that a rank routes, their copies over all experts of the fullest rank, and experts of a rank. [-]"""
         model, plan = self.model, self.plan
         routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-        experts = model.num_experts / plan.expert_parallel
+        experts = ceil_div(model.num_experts, plan.expert_parallel)  # of the fullest rank, and its share of the tokens
+        share = experts * plan.expert_parallel / model.num_experts
         filled = np.where(np.isnan(plan.expert_capacity), plan.expert_imbalance, plan.expert_capacity)
-        copies = routed * model.top_k * plan.expert_tensor_parallel * filled
+        copies = routed * model.top_k * plan.expert_tensor_parallel * filled * share
         return routed, copies, experts

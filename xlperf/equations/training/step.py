@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, side_by_side, some, total
+from xlperf.base.arrays import Array, ceil_div, side_by_side, some, total
 from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.model.linear import recurrent_step_flop
 from xlperf.equations.model.model import layer_matrices, matrix_parameters
@@ -177,7 +177,7 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     if not setting.architecture.experts:
         return host, np.zeros(host.shape)
     launched = np.where((plan.graphs != Graphs.STEP)[:, None], mixtures, 0.0)
-    experts = (setting.model.num_experts / plan.expert_parallel)[:, None]
+    experts = ceil_div(setting.model.num_experts, plan.expert_parallel)[:, None]
     host = host + launched * constants["experts"]["layer_overhead_time"]
     return host, launched * experts * constants["experts"]["launch_time"]
 
@@ -274,14 +274,14 @@ def _uneven_bubble(setting: Setting, times: Array, critical: Array) -> Array:
 
 
 def _data_parallel_time(setting: Setting, communication: Communication, stage: _StageTimes) -> Array:
-    """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch, but for what
-    passes between groups of shards.
+    """Exposed reduction of gradients and gathering of weights; ZeRO-3 repeats both for every micro-batch, ZeRO-2 in a
+    pipeline the former, but for what passes between groups of shards.
     """
     plan = setting.plan
     window = setting.constants["training_software"]["data_parallel_overlap"][:, 0]
     tax = setting.constants["training_software"]["overlap_tax"][:, 0]
     sharded = plan.regathers
-    repeats = np.where(sharded, plan.num_micro_batches, 1.0)
+    repeats = np.where(sharded | plan.scatters, plan.num_micro_batches, 1.0)
     reduce = communication.gradient_reduce.time + communication.expert_gradient_reduce.time
     gather = communication.weight_gather.time + communication.expert_weight_gather.time
     behind_backward = reduce + np.where(sharded, gather, 0.0)
@@ -294,7 +294,8 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
 
     forward = seen(gather, window * stage.forward_span)
     last = seen(behind_backward + between, hidden) + forward
-    return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + forward) + last)
+    again = np.where(plan.scatters, 0.0, forward)
+    return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + again) + last)
 
 
 def _sharding_time(setting: Setting, layers: Array) -> Array | float:
@@ -325,7 +326,7 @@ def _optimizer_traffic(setting: Setting) -> Array:
     expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
     state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     touched = 2.0 * plan.gradient_size + 2.0 * state + plan.element_size
-    sharded = (plan.zero_stage > 1) & (plan.pipeline_parallel < 2)
+    sharded = (plan.zero_stage > 1) & ((plan.pipeline_parallel < 2) | plan.scatters | plan.regathers)
     cleared = plan.gradient_size * (
         trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
     )
