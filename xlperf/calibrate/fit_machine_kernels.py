@@ -257,6 +257,8 @@ def _products_of_others(
         if one.precision in usual and one.generation in lines and (one.precision, lines[one.generation]) not in known
     ]
     others = set(lines.values()) - {of for _, of in known} - {lines[one.generation] for one in best}
+    if "bf16" not in usual:
+        return best
     mean = FittedConstant(
         "gemm", "", "bf16", ANY, "compute_efficiency", rounded(usual["bf16"]), "", 0, math.nan, date, SOURCE,
         kind="assumption", notes="not measured: mean of the machines that were",
@@ -267,7 +269,9 @@ def _products_of_others(
 
 def _reached(rows: Sequence[Row], catalog: Catalog) -> dict[tuple[str, str], float]:
     """Median share of the peak of long products, by generation of NVIDIA machines or line of others and precision."""
-    lines, products = machine_lines(catalog), measurements(rows, catalog).families["gemm"]
+    lines, products = machine_lines(catalog), measurements(rows, catalog).families.get("gemm")
+    if products is None:
+        return {}
     given, device = products.arguments, products.machine.device
     flop = 2.0 * given["batch"] * given["m"] * given["n"] * given["k"]
     share = flop / (products.time * device.peak_flop_rate[:, 0])
