@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,12 @@ from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import with_checks
 from xlperf.calibrate.comparison import STEP_TIME
 from xlperf.calibrate.fit import Measured, documented_constants, read_measured
-from xlperf.calibrate.fit_published import MOST_CONSTANTS, fit_training, kernels_of_other_generations, stack_parameters
+from xlperf.calibrate.fit_published import (
+    MOST_CONSTANTS,
+    family_parameters,
+    fit_training,
+    kernels_of_other_generations,
+)
 from xlperf.calibrate.fitted_constants import (
     FittedConstant,
     calibration_table,
@@ -183,15 +189,17 @@ def test_a_special_parameter_is_pooled_towards_its_parent() -> None:
 def test_a_fit_finds_the_constants_that_made_the_runs(catalog: Catalog) -> None:
     truth = {"kernel_slowdown": 1.35, "tensor_parallel_overlap": 0.4}
     published = runs(catalog, "somestack", truth)
-    plans = plans_to_fit(published, catalog)
-    found = {one.constant: one.start for one in stack_parameters(plans, errors_of(plans, (STEP_TIME,)), "somestack")}
+    rows = fit_training(published, catalog, "2026-01-01")
+    found = {row.constant: row.value for row in rows}
     assert found["kernel_slowdown"] == pytest.approx(1.35, rel=0.03)
     assert found["tensor_parallel_overlap"] == pytest.approx(0.4, abs=0.12)
-    rows = [_constant("somestack", name, value) for name, value in found.items()]
     assert np.abs(_errors(published, catalog, rows)).max() < 0.04
 
 
-def test_slow_attention_of_a_stack_makes_its_runs_longer_and_few_rows_do_not_show_it(catalog: Catalog) -> None:
+_OWN = ("attention", "attention_backward", "vector", "gemm")
+
+
+def test_slow_attention_of_a_stack_makes_its_runs_longer_and_only_named_stacks_have_their_own(catalog: Catalog) -> None:
     published = runs(catalog, "somestack", {"kernel_slowdown": 1.1})
     slow = [
         FittedConstant(family, "hopper", "bf16", "somestack", "compute_efficiency", value, "", 0, math.nan, "", "")
@@ -200,8 +208,12 @@ def test_slow_attention_of_a_stack_makes_its_runs_longer_and_few_rows_do_not_sho
     shift = np.expm1(_errors(published, catalog, [_constant("somestack", "kernel_slowdown", 1.1), *slow]))
     assert (shift > 0.0).all(), "slower kernels make every run longer"
     plans = plans_to_fit(published, catalog)
-    found = stack_parameters(plans, errors_of(plans, (STEP_TIME,)), "somestack")
-    assert {one.family for one in found} == {"training_software"}, "too few rows for kernels of its own"
+    entries = errors_of(plans, (STEP_TIME,))
+    for software, families in (("somestack", {"training_software"}), ("torch-fsdp", {"training_software", *_OWN})):
+        named = replace(entries, software=np.full(len(entries), software, dtype=object))
+        found = family_parameters("training", plans, named, np.full(len(entries), True))
+        assert {one.family for one in found} == families
+        assert all(one.high == one.target for one in found if one.family in _OWN), "no kernel is faster than alone"
 
 
 def test_kernels_of_a_stack_hold_on_generations_that_nothing_is_measured_on(catalog: Catalog) -> None:
@@ -239,7 +251,7 @@ def test_fitted_rows_are_a_calibration_sheet(catalog: Catalog) -> None:
     published = runs(catalog, "somestack", {"kernel_slowdown": 1.5})
     constants = calibration_table(fit_training(published, catalog, "2026-01-01"))
     found, _ = with_checks(constants, [published], catalog, "2026-01-01")
-    assert 0 < found.text("family").tolist().count("training_software") <= MOST_CONSTANTS
+    assert 0 < found.text("family").tolist().count("training_software") <= MOST_CONSTANTS["training"]
     names = (found.text(name).tolist() for name in ("generation", "software", "constant"))
     bands = dict(zip(zip(*names, strict=True), found["value"].tolist(), strict=True))
     assert bands["any", "somestack", "step_low"] <= 1.0 <= bands["any", "somestack", "step_high"]

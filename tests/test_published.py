@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -334,3 +335,15 @@ def test_a_row_that_prints_the_batch_of_a_replica_tells_the_requests_in_flight(
     )
     reasons = dict(zip(inference.text["row_id"], derived.reasons, strict=True))
     assert reasons["I00078"] == "neither the concurrency nor the batch is stated"
+
+
+def test_a_bandwidth_measured_with_a_run_changes_no_prediction(training: Published, catalog: Catalog) -> None:
+    """A planner does not have it: the network's condition follows from what is known before the run."""
+    rows = [at for at, source in enumerate(training.text["source_id"]) if source == "ultrascale_playbook"]
+    runs = training.take(rows)
+    notes = [re.sub(r"AR/AG/RS [0-9./]+ GB/s", "AR/AG/RS 9.9/9.9/9.9 GB/s", text) for text in runs.text["notes"]]
+    assert rows and notes != runs.text["notes"]
+    other = replace(runs, text={**runs.text, "notes": notes})
+    for column in ("software", "network"):
+        first, second = (training_plans(some, catalog).plans.text(column).tolist() for some in (runs, other))
+        assert first == second

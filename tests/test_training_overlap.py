@@ -12,9 +12,10 @@ from training_samples import result as time
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import kernels_of_stacks
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import read_published
-from xlperf.calibrate.published_training import software_default, training_plans
+from xlperf.calibrate.published import package_rows, read_published
+from xlperf.calibrate.published_training import recipe_settings, training_plans
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
 from xlperf.engine import evaluate, explain
 
 H100 = "H100-SXM-80GB"
@@ -163,19 +164,35 @@ def test_rows_of_a_block_keep_their_bits(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "model", "gpu", "column", "value"),
+    ("release", "model", "gpu", "precision", "column", "value"),
     [
-        ("docs [26.06 NeMo Container / Pre-Training]", "GPT-OSS-120B", "GB200-NVL72", "graphs", "step"),
-        ("docs [26.04 NeMo Container / Pre-Training]", "GPT-OSS-120B", "GB300-NVL72", "graphs", "layers"),
-        ("docs [26.04 NeMo Container / Pre-Training]", "DeepSeek-V3", "GB200-NVL72", "dispatch_nodes", "4"),
-        ("docs [26.04.01 NeMo Container / Pre-Training]", "DeepSeek-V3", "B200-SXM-180GB", "expert_overlap", "yes"),
-        ("docs [26.04 NeMo Container / Pre-Training]", "DeepSeek-V3", "B200-SXM-180GB", "expert_overlap", ""),
+        ("26.06", "GPT-OSS-120B", "GB200-NVL72", "mxfp8", "graphs", "step"),
+        ("26.06", "GPT-OSS-120B", "GB200-NVL72", "bf16", "graphs", "none"),
+        ("27.02", "GPT-OSS-120B", "GB200-NVL72", "mxfp8", "graphs", "step"),
+        ("26.04", "GPT-OSS-120B", "GB300-NVL72", "bf16", "graphs", "layers"),
+        ("26.06", "DeepSeek-V3", "B200-SXM-180GB", "mxfp8", "expert_overlap", "yes"),
+        ("26.04", "DeepSeek-V3", "B200-SXM-180GB", "mxfp8", "expert_overlap", "no"),
+        ("26.04", "a model without recipe", "B200-SXM-180GB", "mxfp8", "graphs", ""),
     ],
 )
 def test_recipes_of_a_release_fill_what_a_row_leaves_out(
-    source: str, model: str, gpu: str, column: str, value: str
+    release: str, model: str, gpu: str, precision: str, column: str, value: str
 ) -> None:
-    assert software_default("nemo", "megatron_bridge", source, model, gpu, "", column)[0] == value
+    """A release that is newer than the newest recipe is taken to follow that; an unknown model gets no setting."""
+    source = f"docs [{release} NeMo Container / Pre-Training]"
+    assert recipe_settings("megatron_bridge", source, model, gpu, precision).get(column, "") == value
+
+
+def test_recipes_hold_settings_that_plans_know() -> None:
+    columns = {column.name: column for column in table_schema("training").columns}
+    rows = package_rows("published_recipes.csv")
+    for row in rows:
+        for name in ("token_dispatch", "graphs", "recompute"):
+            assert row[name] in columns[name].choices, row
+        assert row["expert_overlap"] in ("yes", "no") and row["reference"]
+        assert bool(row["recompute_modules"]) == (row["recompute"] == "selective"), row
+    keys = [tuple(row[name] for name in ("release", "model", "gpu", "precision")) for row in rows]
+    assert len(set(keys)) == len(keys)
 
 
 def test_kernels_of_a_stack_are_those_of_its_attention_library() -> None:

@@ -1,8 +1,10 @@
 """Constants of training stacks, allocators and serving engines, fitted to published rows.
 
-``fitted_families.csv`` says which constants a fit has and from which level each is pooled: ``any > software`` is one
-value for all software and one for each software with enough rows, pooled towards the first. What a training stack
-needs of its family is chosen from its rows. Kernels keep the constants of their own measurements.
+``fitted_families.csv`` says which constants a fit may have and from which level each is pooled: ``any > software`` is
+one value for all software and one for each software with enough rows, pooled towards the first. All are fitted
+together; those that save next to nothing of the misfit then go (backward elimination), so that what stays is what the
+rows ask for, and the rest is fitted again. Kernels keep the constants of their own measurements, but those of a stack
+that are said to be slower.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import numpy as np
 
 from xlperf.calibrate.comparison import MEMORY, STEP_TIME
 from xlperf.calibrate.fitted_constants import FittedConstant, fit_set, rounded
-from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Solution, most_telling, pooled_parameters, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, Parameter, Solution, most_telling, pooled_parameters, solve
 from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import (
+    QUANTITIES,
     Errors,
     errors_of,
     may_be_fitted,
@@ -29,26 +33,19 @@ from xlperf.calibrate.published_errors import (
     taken,
     users_of,
 )
-from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 
-STACK, EXPERTS, ALLOCATOR = "training_software", "experts", "training_memory"
-MOST_CONSTANTS = 4
-"""Constants of a training stack beside its kernels."""
+STACK, EXPERTS = "training_software", "experts"
+MOST_CONSTANTS = {"training": 40, "inference": 52}
+"""Constants that the times of published rows may be given."""
+OF_SOFTWARE, MOST_OF_SOFTWARE = ("training_software", "serving_software"), 4
+"""Constants of one software in its own family."""
 FEWEST_MEMORY_ROWS = 30
-WORTH_IT = 0.1
-"""Share of the misfit that constants of a special case must save."""
-_MANY_ROWS = 40
-_BY_RANK = ("rank_overhead_time", "shard_overhead_time")
-_KERNELS = (
-    ("attention", "compute_efficiency", "bf16"),
-    ("attention_backward", "compute_efficiency", "bf16"),
-    ("vector", "memory_efficiency", ANY),
-    ("gemm", "compute_efficiency", "bf16"),
-)
-_NARROW = ("gemm", "compute_efficiency", "fp8")
-_SLOWEST, _SLOWER = 0.1, 0.8
+_MANY_ROWS = 24
+_SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
 _SOURCE = "published rows of the sheet {} in validation.xlsx"
+_AT_BOUND, _NEARLY = 1e-6, 0.999
 _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all software, or at the declared default"
 
 
@@ -57,9 +54,7 @@ def fit_training(
 ) -> list[FittedConstant]:
     """Fit the constants of every training stack, of kernels of its own and of its experts, all together.
 
-    Rows of ``group`` papers are never used. A stack with fewer than eight rows gets no constants of its own. Which
-    it has is chosen on dense models where there are eight such rows, so that what experts cost beyond the model of
-    them does not end up in the stack.
+    Rows of ``group`` papers are never used. A stack with fewer than eight rows gets no constants of its own.
 
     Parameters
     ----------
@@ -77,24 +72,49 @@ def fit_training(
     list of FittedConstant
         In a fixed order, without their error on rows left out.
     """
+    found = _fit_times(published, catalog, date, (STEP_TIME,), known)
+    return found + kernels_of_other_generations(found)
+
+
+def _fit_times(
+    published: Published,
+    catalog: Catalog,
+    date: str,
+    quantities: Sequence[str] = QUANTITIES,
+    known: Sequence[FittedConstant] = (),
+) -> list[FittedConstant]:
+    """Fit the constants that times of rows depend on, all together; those that save next to nothing go."""
     plans = plans_to_fit(published, catalog)
-    entries = errors_of(plans, (STEP_TIME,))
-    if entries.num_rows(np.full(len(entries), True)) < FEWEST_ROWS:
+    entries = errors_of(plans, quantities)
+    if not len(entries) or entries.num_rows(may_be_fitted(plans, entries)) < FEWEST_ROWS:
         return []
+    plans, entries = taken(plans, entries, may_be_fitted(plans, entries))
+    every = np.full(len(entries), True)
     if known:
         parameters, _ = pooled_parameters([_as_parameter(one) for one in known], range(len(known)))
     else:
-        parameters = [one for name in _named(entries.software) for one in stack_parameters(plans, entries, name)]
-        parameters = _offset(parameters, family_parameters("training", plans, entries, entries.band == "mixture"))
-    chosen = np.full(len(entries), True)
-    solution = solve(published_problem(plans, entries, parameters, chosen), parameters)
+        parameters = family_parameters(published.kind, plans, entries, every)
     if not known:
-        kept = _worth_it(plans, entries, parameters, solution)
-        if len(kept) < len(parameters):
-            parameters = _selected(_started(parameters, solution), kept)
-            solution = solve(published_problem(plans, entries, parameters, chosen), parameters)
-    found = _sheet_rows(plans, entries, parameters, solution, published, date)
-    return found + kernels_of_other_generations(found)
+        some, errors = taken(plans, entries, _thinned(entries))
+        parts = np.full(len(errors), True)
+        solution = solve(published_problem(some, errors, parameters, parts), parameters)
+        groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
+        kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE)
+        parameters = _selected(_started(parameters, solution), kept)
+    problem = published_problem(plans, entries, parameters, every)
+    solution = solve(problem, parameters, spreads=SPREADS if known else SPREADS[-1:])
+    return _sheet_rows(plans, entries, parameters, solution, published, date)
+
+
+def _thinned(entries: Errors) -> np.ndarray:
+    """Every third entry of configurations of many: enough to choose constants by, and to start from."""
+    names = list(zip(entries.software.tolist(), entries.family.tolist(), entries.quantity.tolist(), strict=True))
+    sizes, seen = Counter(names), Counter[tuple[str, str, str]]()
+    kept = []
+    for name in names:
+        kept.append(sizes[name] < _MANY_ROWS or seen[name] % 3 == 0)
+        seen[name] += 1
+    return np.array(kept, dtype=bool)
 
 
 def fit_memory(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
@@ -157,15 +177,7 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
     list of FittedConstant
         In a fixed order, without their error on rows left out.
     """
-    plans = plans_to_fit(published, catalog)
-    entries = errors_of(plans)
-    if not len(entries) or entries.num_rows(may_be_fitted(plans, entries)) < FEWEST_ROWS:
-        return []
-    plans, entries = taken(plans, entries, may_be_fitted(plans, entries))
-    every = np.full(len(entries), True)
-    parameters = family_parameters("inference", plans, entries, every)
-    solution = solve(published_problem(plans, entries, parameters, every), parameters)
-    return _sheet_rows(plans, entries, parameters, solution, published, date)
+    return _fit_times(published, catalog, date)
 
 
 # --- which parameters there are ------------------------------------------------------------------------------------
@@ -192,30 +204,46 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
     }
     parameters: list[Parameter] = []
     for row in package_rows("fitted_families.csv"):
-        if row["fit"] != fit or entries.num_rows(chosen) < FEWEST_ROWS:
+        own = chosen & _named_software(entries.software, row["software"])
+        own &= np.array([row["rows"] in ("", band) for band in entries.band.tolist()], dtype=bool)
+        if row["fit"] != fit or entries.num_rows(own) < FEWEST_ROWS:
             continue
         known: dict[tuple[tuple[str, str], ...], int] = {}
         for level in row["levels"].split(" > "):
             keys = [] if level == ANY else level.split()
-            groups = list(zip(*(columns[name][chosen].tolist() for name in keys), strict=True)) if keys else [()]
+            groups = list(zip(*(columns[name][own].tolist() for name in keys), strict=True)) if keys else [()]
             for group in sorted(set(groups)):
                 named = tuple(zip(keys, group, strict=True))
-                mask = chosen & np.logical_and.reduce([columns[name] == value for name, value in named] or [chosen])
-                if entries.num_rows(mask) < FEWEST_ROWS or _same_rows(keys, named, columns, chosen):
+                mask = own & np.logical_and.reduce([columns[name] == value for name, value in named] or [own])
+                if entries.num_rows(mask) < FEWEST_ROWS or (known and _same_rows(keys, named, columns, own)):
                     continue
                 parent = next((known[named[:cut]] for cut in range(len(named), -1, -1) if named[:cut] in known), -1)
                 known[named] = len(parameters)
-                parameters.append(
-                    Parameter(
-                        row["family"],
-                        row["constant"],
-                        **dict(named),
-                        start=float(row["start"] or math.nan),
-                        parent=parent,
-                        fixed=bool(row["held_at"]) and named[0][1] == _reference(row["held_at"], groups),
-                    )
+                reference = bool(row["held_at"]) and bool(named) and named[0][1] == _reference(row["held_at"], groups)
+                one = Parameter(
+                    row["family"],
+                    row["constant"],
+                    **{"precision": row["precision"] or ANY, **dict(named)},
+                    start=float(row["start"] or math.nan),
+                    low=float(row["low"] or math.nan),
+                    parent=parent,
+                    fixed=reference and row["held_at"] != _MEASURED,
                 )
+                parameters.append(_below_measured(one, plans) if row["held_at"] == _MEASURED else one)
     return parameters
+
+
+def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
+    """Which entries are of the software that patterns name; blank: all."""
+    wanted = patterns.split() or ["*"]
+    return np.array([any(fnmatchcase(name, one) for one in wanted) for name in software.tolist()], dtype=bool)
+
+
+def _below_measured(one: Parameter, plans: PublishedPlans) -> Parameter:
+    """The efficiency of a kernel of a stack: none above what was measured of the kernel alone."""
+    key = (np.array([part], dtype=object) for part in (one.generation, one.precision, one.software))
+    measured = float(plans.catalog.calibration.constants(one.family, *key)[0][one.constant][0, 0])
+    return replace(one, start=_SLOWER * measured, low=_SLOWEST * measured, high=measured, centre=measured)
 
 
 def _same_rows(
@@ -233,108 +261,6 @@ def _reference(wanted: str, groups: Sequence[tuple[str, ...]]) -> str:
     return wanted if wanted in names else Counter(names).most_common(1)[0][0]
 
 
-def stack_parameters(plans: PublishedPlans, entries: Errors, software: str) -> list[Parameter]:
-    """The constants that the rows of a training stack call for, from where a first fit found them.
-
-    All constants of the family are fitted, the slowdown of the kernels also by generation where there are eight rows
-    of one beside as many of others, the host time per rank where there are forty rows; the four that save most are
-    kept. A stack with forty rows on a generation gets kernels of its own there where they save a tenth of the misfit;
-    a slowdown of all kernels by generation then gives way.
-
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Training rows as plans.
-    entries : Errors
-        Their errors.
-    software : str
-        The stack.
-
-    Returns
-    -------
-    list of Parameter
-        None for fewer than eight rows.
-    """
-    own = entries.software == software
-    dense = own & (entries.band != "mixture")
-    own = dense if entries.num_rows(dense) >= FEWEST_ROWS else own
-    count = entries.num_rows(own)
-    if count < FEWEST_ROWS:
-        return []
-    plans, entries = taken(plans, entries, own)
-    every = np.full(len(entries), True)
-    names = [name for name in declared_constants()[STACK] if count >= _MANY_ROWS or name not in _BY_RANK]
-    parameters = [Parameter(STACK, name, software=software) for name in names]
-    general, kinds = names.index("kernel_slowdown"), Counter(entries.generation.tolist())
-    parameters += [
-        replace(parameters[general], generation=kind, parent=general)
-        for kind in sorted(kinds)
-        if kinds[kind] >= FEWEST_ROWS and count - kinds[kind] >= FEWEST_ROWS
-    ]
-    solution = solve(published_problem(plans, entries, parameters, every), parameters)
-    parameters = _selected(_started(parameters, solution), most_telling(parameters, solution, MOST_CONSTANTS + 1))
-    choices = [parameters]
-    if len(parameters) > MOST_CONSTANTS:
-        kept = range(len(parameters))
-        choices = [_selected(parameters, [at for at in kept if at != gone]) for gone in kept]
-    solutions = [solve(published_problem(plans, entries, choice, every), choice) for choice in choices]
-    best = min(range(len(choices)), key=lambda at: solutions[at].cost)
-    parameters, solution = choices[best], solutions[best]
-    kernels = _kernel_parameters(plans, entries, software)
-    if not kernels:
-        return _started(parameters, solution)
-    general_ones = [at for at, one in enumerate(parameters) if one.generation == ANY]
-    slower = _offset(_selected(_started(parameters, solution), general_ones), kernels)
-    found = solve(published_problem(plans, entries, slower, every), slower)
-    if found.cost < (1.0 - WORTH_IT) * solution.cost:
-        return _started(slower, found)
-    return _started(parameters, solution)
-
-
-def _kernel_parameters(plans: PublishedPlans, entries: Errors, software: str) -> list[Parameter]:
-    """Efficiencies of the kernels of a stack, none above what was measured, on generations with forty rows."""
-    narrow = np.array(["fp8" in str(name) for name in plans.plans.filled("precision")], dtype=bool)[entries.plan]
-    found = []
-    for kind in sorted(set(entries.generation.tolist())):
-        own = entries.generation == kind
-        if entries.num_rows(own) < _MANY_ROWS:
-            continue
-        wanted = [*_KERNELS, *([_NARROW] if entries.num_rows(own & narrow) >= FEWEST_ROWS else [])]
-        for family, name, precision in wanted:
-            key = (np.array([part], dtype=object) for part in (kind, precision, software))
-            measured = float(plans.catalog.calibration.constants(family, *key)[0][name][0, 0])
-            found.append(
-                Parameter(
-                    family,
-                    name,
-                    kind,
-                    precision,
-                    software,
-                    start=_SLOWER * measured,
-                    low=_SLOWEST * measured,
-                    high=measured,
-                    centre=measured,
-                )
-            )
-    return found
-
-
-def _worth_it(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], solution: Solution) -> list[int]:
-    """Parameters without those of experts of a software or generation that save less than a tenth of its misfit."""
-    users = users_of(plans, entries, parameters)
-    misfit = entries.weights(np.full(len(entries), True)) * np.nan_to_num(np.abs(solution.residuals))
-    groups: dict[tuple[str, str], list[int]] = {}
-    for at, one in enumerate(parameters):
-        if one.family == EXPERTS and one.software != ANY:
-            groups.setdefault((one.software, one.generation), []).append(at)
-    gone = set()
-    for index in groups.values():
-        own = np.logical_or.reduce(users[index])
-        if solution.gain[index].sum() < WORTH_IT * solution.in_cost(misfit[own].sum()):
-            gone.update(index)
-    return [at for at in range(len(parameters)) if at not in gone]
-
-
 def _selected(parameters: Sequence[Parameter], kept: Sequence[int]) -> list[Parameter]:
     """Some parameters; the children of one that goes are pooled towards its parent."""
     place = {at: new for new, at in enumerate(kept)}
@@ -350,14 +276,6 @@ def _selected(parameters: Sequence[Parameter], kept: Sequence[int]) -> list[Para
 def _started(parameters: Sequence[Parameter], solution: Solution) -> list[Parameter]:
     """Parameters that start from where they were found."""
     return [replace(one, start=float(value)) for one, value in zip(parameters, solution.values, strict=True)]
-
-
-def _offset(first: Sequence[Parameter], second: Sequence[Parameter]) -> list[Parameter]:
-    """Two lists of parameters as one."""
-    return [
-        *first,
-        *(replace(one, parent=one.parent + len(first)) if one.parent >= 0 else one for one in second),
-    ]
 
 
 def _as_parameter(one: FittedConstant) -> Parameter:
@@ -394,10 +312,20 @@ def _sheet_rows(
                 date=date,
                 source=_SOURCE.format(published.kind),
                 kind="measured" if identified else "assumption",
-                notes="" if identified else _UNIDENTIFIED,
+                notes=_at_bound(one, float(solution.values[at])) if identified else _UNIDENTIFIED,
             )
         )
     return found
+
+
+def _at_bound(one: Parameter, value: float) -> str:
+    """What it means that a constant was found at the end of where it may lie, "" inside."""
+    low, high = one.bounds
+    place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
+    for row in package_rows("fitted_families.csv"):
+        if place and (row["family"], row["constant"]) == (one.family, one.constant):
+            return f"at its bound: {row[place]}"
+    return ""
 
 
 def _special(parameters: Sequence[Parameter], general: int) -> list[int]:

@@ -14,6 +14,7 @@ default. ``u`` is the logarithm of a parameter that cannot be 0, else the parame
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,14 +28,16 @@ CAP = 0.7
 """Residual beyond which a larger one costs no more. [-]"""
 SPREADS = (0.2, 0.02)
 """Residuals at which the loss turns from quadratic to linear: first wide for a safe start, then narrow. [-]"""
-PULL = 0.005
-"""Weight of pooling: a parameter one usual size away from its parent weighs like a row that is 0.5 % off. [-]"""
+PULL = 0.01
+"""Weight of pooling: a parameter one usual size away from its parent weighs like a row that is 1 % off. [-]"""
 FEWEST_ROWS = 8
 """Published rows below which a group gets no parameter of its own. [-]"""
 _MOST_EVALUATIONS = 30
 _STEP = 0.05
 _INSIDE = 0.1
 _NEGLIGIBLE = 1e-3
+_WORTH_A_CONSTANT = 1e-6
+"""Share of the cost that a constant must save to be kept. [-]"""
 
 
 @dataclass(frozen=True)
@@ -357,7 +360,9 @@ def solve(
     return Solution(values, residuals, ~held, gain, information, offsets, _cost(problem, residuals))
 
 
-def most_telling(parameters: Sequence[Parameter], solution: Solution, most: int) -> list[int]:
+def most_telling(
+    parameters: Sequence[Parameter], solution: Solution, most: int, groups: Sequence[str] = (), of_group: int = 0
+) -> list[int]:
     """The parameters that save most of the cost, others at what they are pooled towards (backward elimination).
 
     The least telling one by the Wald statistic goes first, and the others move as a linear model of the fit says.
@@ -370,6 +375,10 @@ def most_telling(parameters: Sequence[Parameter], solution: Solution, most: int)
         With all of them.
     most : int
         How many are kept.
+    groups : sequence of str, optional
+        What each parameter belongs to, "" for nothing.
+    of_group : int, optional
+        How many of one group are kept.
 
     Returns
     -------
@@ -382,8 +391,12 @@ def most_telling(parameters: Sequence[Parameter], solution: Solution, most: int)
     while kept:
         gain = _gain(matrix[np.ix_(kept, kept)], offsets[kept])
         least = int(np.argmin(gain))
-        if len(kept) <= most and gain[least] > _NEGLIGIBLE * solution.cost:
-            break
+        if len(kept) <= most and gain[least] > _WORTH_A_CONSTANT * solution.cost:
+            sizes = Counter(groups[at] for at in kept if groups and groups[at])
+            crowded = [place for place, at in enumerate(kept) if groups and sizes[groups[at]] > of_group]
+            if not crowded:
+                break
+            least = min(crowded, key=lambda place: float(gain[place]))
         inverse = np.linalg.pinv(matrix[np.ix_(kept, kept)])
         offsets[kept] -= inverse[:, least] / max(inverse[least, least], 1e-30) * offsets[kept[least]]
         kept.pop(least)

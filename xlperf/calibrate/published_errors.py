@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,9 +37,9 @@ OTHER_MACHINES = "other-"
 """How the groups of rows on machines beyond NVIDIA begin: they are fitted by line (``fit_machines``)."""
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
-NEVER_FITTED_ATTENTION = ("hybrid",)
-"""Attention whose models are predicted and never fitted: the scans of linear layers have one set of constants for all
-accelerators, and what they miss is not to be found in the constants of engines."""
+NEVER_FITTED_ATTENTION = ("hybrid", "sparse")
+"""Attention whose models are predicted and never fitted: the scans of linear layers and the choice of tokens have one
+set of constants for all accelerators, and what they miss is not to be found in the constants of software."""
 QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
 WEIGHT_OF_FIRST = 0.5
 """Weight of a time to the first token beside a time per token. [-]"""
@@ -165,11 +165,10 @@ def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:
     source = plans.published.text["source_id"]
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     attention = plans.catalog.tables["models"].text("attention_type")[models]
-    only_predicted = entries.kind == "inference"
+    sources = NEVER_FITTED_SOURCES if entries.kind == "inference" else ()
     return np.array(
         [
-            not only_predicted
-            or (source[plans.index[plan]] not in NEVER_FITTED_SOURCES and attention[plan] not in NEVER_FITTED_ATTENTION)
+            source[plans.index[plan]] not in sources and attention[plan] not in NEVER_FITTED_ATTENTION
             for plan in entries.plan.tolist()
         ],
         dtype=bool,
@@ -341,28 +340,44 @@ def published_problem(
     rows = [row_of_sheet(one, one.first) for one in parameters]
     table = joined_tables(plans.catalog.tables["calibration"], calibration_table(rows))
     first = len(table) - len(rows)
+    users = users_of(plans, entries, parameters)
+    parts: dict[bytes, Callable[[Catalog], Array]] = {}
+    base: tuple[Array, Array] = np.full(len(rows), math.nan), np.zeros(0)
+
+    def residuals(trials: Array) -> Array:
+        nonlocal base
+        found = np.repeat(np.array(entries.fitted)[None, :], len(trials), axis=0)
+        for values, errors in zip(trials, found, strict=True):
+            moved = users[values != base[0]].any(axis=0) if len(base[1]) else np.full(len(entries), True)
+            key = moved.tobytes()
+            if key not in parts:
+                parts[key] = _evaluation(*taken(plans, entries, moved))
+            sheet = changed(table, {first + at: value for at, value in enumerate(values.tolist())})
+            errors[~moved] = base[1][~moved] if len(base[1]) else 0.0
+            errors[moved] = parts[key](plans.catalog.with_tables([sheet])) if moved.any() else 0.0
+            if len(trials) == 1 or not len(base[1]):
+                base = np.array(values), np.array(errors)
+        return found
+
+    return Problem(residuals, entries.weights(chosen), users, colours_of(parameters))
+
+
+def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], Array]:
+    """Errors of some entries as a function of the calibration."""
     before, columns = predicted(plans), _followed(plans, entries)
 
-    def errors(results: Table) -> Array:
-        found = np.array(entries.fitted)
+    def errors(catalog: Catalog) -> Array:
+        tried = replace(plans, catalog=catalog)
+        if "" in columns:
+            return aligned(log_errors(tried, (MEMORY,))[0], entries)
+        results, found = predicted(tried), np.array(entries.fitted)
         for column, index in columns.items():
             at = entries.plan[index]
             change = np.log(results.number(column)[at] / before.number(column)[at])
             found[index] += -change if column.startswith("tokens") else change
         return found
 
-    def residuals(trials: Array) -> Array:
-        found = []
-        for values in trials:
-            sheet = changed(table, {first + at: value for at, value in enumerate(values.tolist())})
-            tried = replace(plans, catalog=plans.catalog.with_tables([sheet]))
-            if "" in columns:
-                found.append(aligned(log_errors(tried, (MEMORY,))[0], entries))
-            else:
-                found.append(errors(predicted(tried)))
-        return np.array(found).reshape(len(trials), len(entries))
-
-    return Problem(residuals, entries.weights(chosen), users_of(plans, entries, parameters), colours_of(parameters))
+    return errors
 
 
 def _followed(plans: PublishedPlans, entries: Errors) -> dict[str, np.ndarray]:

@@ -76,6 +76,7 @@ _PLAIN = {
     "sequence_parallel": "sp",
 }
 _MATCHED = ("software", "source_id", "source", "model", "gpu", "notes")
+_RECIPE_KEYS = ("source_id", "release", "model", "gpu", "precision")
 _FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
 _AS_TENSOR = "tensor"
 _AS_PRINTED = "fsdp"
@@ -147,6 +148,33 @@ def software_default(
         if all(fnmatch.fnmatchcase(a.casefold(), b.casefold()) for a, b in zip(found, patterns, strict=True)):
             return row["value"], row["reference"], row["source_id"] != "*" or row["source"] != "*"
     return "", "", False
+
+
+@lru_cache(maxsize=4096)
+def recipe_settings(source_id: str, source: str, model: str, gpu: str, precision: str) -> dict[str, str]:
+    """What the recipe sets that a source publishes beside its runs, "" where that is nothing.
+
+    The recipes of ``published_recipes.csv`` are read from the files that it names, whole: for every accelerator,
+    precision and release, whether there are measured runs of them or not. The first that fits counts.
+
+    Parameters
+    ----------
+    source_id, source, model, gpu : str
+        As the row prints them.
+    precision : str
+        As plans have it.
+
+    Returns
+    -------
+    dict
+        By column of training plans; "reference" says where the recipe is.
+    """
+    for row in package_rows("published_recipes.csv"):
+        release = f"*[[]{row['release']}*"
+        pairs = ((source, release), (model, row["model"]), (gpu, row["gpu"]), (precision, row["precision"]))
+        if source_id == row["source_id"] and all(fnmatch.fnmatchcase(a.casefold(), b.casefold()) for a, b in pairs):
+            return {name: value for name, value in row.items() if name not in _RECIPE_KEYS}
+    return {}
 
 
 class Refusal(Exception):
@@ -252,12 +280,16 @@ def _plan(
         plan["network"] = network
     plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
     _recipe(plan, text, where, said)
-    plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
+    recipe = recipe_settings(*where[1:5], str(plan["precision"]))
+    if recipe:
+        said.append(f"settings of the recipe ({recipe['reference']})")
+    stated = _RECOMPUTE.get(text["recompute"].casefold(), "") or recipe.get("recompute", "")
+    plan["recompute"] = _choice(text, "recompute", stated, where, said)
     plan["attention"] = software_default(*where, "attention")[0] or "flash"
     if plan["attention"] == "standard":
         said.append("standard attention")
     for column in DEFAULTED:
-        value = software_default(*where, column)[0]
+        value = recipe.get(column, "") or software_default(*where, column)[0]
         if value:
             value = text["fsdp"] if value == _AS_PRINTED else value
             plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
