@@ -166,3 +166,16 @@ def test_the_worksheet_function_spills_percentiles_of_each_plan(catalog: Catalog
     assert alone[1][4] < alone[1][5] < alone[1][6]
     wrong = Session().call("XLPERF_MONTE_CARLO", [plans[:2], "cost", [["prices.rental price", "normal:2"]]])
     assert "normal:mean:deviation" in str(wrong[0][0])
+
+
+def test_the_worksheet_function_spills_a_tornado(catalog: Catalog) -> None:
+    plans = [list(TRAIN), list(TRAIN.values())]
+    ranges = [["prices.rental price", "x0.7..x1..x1.5"]]
+    block = Session().call("XLPERF_SENSITIVITY", [plans, "cost", ranges])
+    own = study(catalog, ("prices.rental price=x0.7..x1..x1.5",), number=10).effects()
+    header = list(block[0])
+    assert [row[header.index("swing")] for row in block[1:]] == own["swing"].tolist()
+    usual = Session().call("XLPERF_SENSITIVITY", [plans, "step time"])
+    swings = [row[header.index("swing")] for row in usual[1:]]
+    assert swings == sorted(swings, reverse=True) and swings[0] > 0.0
+    assert swings[-1] == 0.0 and usual[-1][header.index("input")] == "prices.rental price"

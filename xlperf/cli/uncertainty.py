@@ -160,21 +160,13 @@ def worth(
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
-    from xlperf.explore.vary import Varied, read_variation
-    from xlperf.explore.worth import usual_changes
+    from xlperf.explore.worth import read_changes, usual_changes
     from xlperf.explore.worth import worth as worth_of
 
     table = _of_one_kind(plans, chosen)
-    asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
-    texts = [name for name in (*asked.auto, *asked.values) if table.schema.by_name[name].kind != "number"]
-    if asked.auto or texts or any(one.shape for one in asked.varied):
-        raise InputError(
-            Fault("--vary", "what a change is worth takes numbers, as 'accelerators.memory bandwidth=x1.1'")
-        )
+    changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
     kept = limits_of(table.kind, limits, "--limit")
     known = catalog_for(catalog, plans, [table])
-    changes = [Varied(table.kind, name, values, False) for name, values in asked.values.items()]
-    changes += asked.varied
     found = []
     with progress(0, "plans tried") as done:
         for index in range(len(table)):

@@ -11,10 +11,12 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.explore.objectives import objective_of
 from xlperf.explore.result_bands import TIMES, band_factor, is_rate
 from xlperf.explore.samples import RANDOM, Sampling, normal_scores, uniforms
 from xlperf.explore.sweep import BLOCK, Sweep
+from xlperf.explore.vary import UNIFORM, Varied
 from xlperf.explore.workers import worked
 
 BAND = "calibration band"
@@ -233,6 +235,21 @@ class Uncertainty:
         return tuple(  # type: ignore[return-value]
             np.array([np.ravel(getattr(one, name)) for one in found]) for name in ("first_order", "total_order")
         )
+
+
+def usual_ranges(plans: Table) -> tuple[Varied, ...]:
+    """Ten per cent less to ten per cent more of what decides most plans: rates, memory, links, the rental price.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    """
+    peaks = dict.fromkeys(PRECISIONS[str(one)].peak for one in plans.filled("precision").tolist())
+    names = [("accelerators", name) for name in ("memory_bandwidth", "memory_capacity")]
+    names += [("accelerators", f"peak_flop_rate_{peak}") for peak in peaks]
+    names += [("networks", "link_bandwidth"), ("prices", "rental_price")]
+    return tuple(Varied(sheet, name, np.array([0.9, 1.1]), True, UNIFORM) for sheet, name in names)
 
 
 def _names(plans: Table) -> np.ndarray:
