@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import openpyxl
 import pytest
+import run_logs
 from conftest import Outcome, csv_rows
 
 from xlperf.addin.session import Session
@@ -18,7 +19,9 @@ from xlperf.base.resources import workbook
 from xlperf.calibrate.comparison import RATES, STEP_TIME, compare, predicted
 from xlperf.calibrate.published import PublishedPlans, read_published
 from xlperf.calibrate.published_errors import plans_of
-from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.logs import read_log
+from xlperf.catalog.profile import read_profile
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
@@ -26,13 +29,10 @@ from xlperf.engine import evaluate
 from xlperf.explore.causes import NONE, Variants, changes
 from xlperf.explore.diagnose import BANDED, Diagnosis, Measured, diagnose, read_measured
 from xlperf.explore.objectives import objective_of
+from xlperf.explore.profile import measured_texts
 
 Command = Callable[..., Outcome]
 NAME = "Llama-3 70B, 64 H100, bf16"
-TIMERS = ("step_time", "memory", "time_forward", "time_backward", "time_data_parallel", "time_optimizer")
-"""What a training log and its timers have."""
-COUNTERS = ("tpot", "ttft", "memory_kv_cache", "memory_weights", "time_communication", "time_attention", "time_matrix")
-"""What a serving benchmark with a profile has."""
 
 
 def shipped(kind: str) -> Table:
@@ -105,22 +105,42 @@ class Score:
     count: int = 0
 
 
-def synthetic(kind: str, names: tuple[str, ...], count: int, seed: int) -> Score:
-    """Runs of shipped plans with one or two faults drawn by their priors, measured with 1 % of noise.
+def results_of_variants(variants: Variants, catalog: Catalog) -> tuple[Table, dict[str, np.ndarray]]:
+    """Results of all variants, and what would be measured: changed where a change is of the measured times alone."""
+    results = evaluate(*variants.evaluated_on(catalog))
+    values = {}
+    for column in results.schema.columns:
+        if column.name in results and not column.is_text:
+            values[column.name] = results.number(column.name).copy()
+            if column.unit in ("s", "ms") and not column.name.startswith("time_"):
+                values[column.name] *= variants.time_factors
+            elif column.name.startswith("tokens_per_second"):
+                values[column.name] /= variants.time_factors
+    return results, values
+
+
+def read_run(kind: str, write: Callable[..., str], values: dict[str, float], rng: object, path: Path) -> list[str]:
+    """What the log of a run, the power of its accelerators and a profile say, written as text and read back."""
+    texts: dict[str, str] = {}
+    for one in (write, run_logs.nvidia_smi):
+        path.write_text(one(values, rng))
+        texts = {value.result: value.text for value in read_log(path)} | texts
+    path.write_text(run_logs.PROFILES[kind](values, rng))
+    return [*texts.values(), *measured_texts(kind, read_profile(path))]
+
+
+def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
+    """Logs of runs of shipped plans with one or two faults drawn by their priors, beside logs of runs without.
 
     Faults move the step outside the band. Three of four runs have one. The first cause is right if all that the first
     explanation names is at fault.
     """
     rng, catalog, plans, score = np.random.default_rng(seed), load_catalog(), shipped(kind), Score()
-    main = BANDED[kind]
+    main, formats = BANDED[kind], run_logs.TRAINING if kind == "training" else run_logs.SERVING
     while score.count < count:
         plan = plans.take([int(rng.integers(len(plans)))])
         variants = Variants.of(plan)
-        results = evaluate(*variants.evaluated_on(catalog))
-        values = {name: results.number(name).copy() for name in names}
-        for name in names:
-            if results.schema.by_name[name].unit in ("s", "ms") and not name.startswith("time_"):
-                values[name] *= variants.time_factors
+        results, values = results_of_variants(variants, catalog)
         ratio = values[main] / values[main][0]
         band = [float(results.number(f"{main}_{end}")[0] / results.number(main)[0]) for end in ("low", "high")]
         outside = np.isfinite(ratio) & ((ratio < band[0]) | (ratio > band[1]))
@@ -132,12 +152,13 @@ def synthetic(kind: str, names: tuple[str, ...], count: int, seed: int) -> Score
         if not chance.sum() > 0.0:
             continue
         row = int(rng.choice(len(chance), p=chance / chance.sum()))
-        noise = rng.normal(0.0, 0.01, (len(names), 2))
-        measured = [
-            Measured(objective_of(kind, name), values[name][row] * np.exp(after), values[name][0] * np.exp(before))
-            for name, (before, after) in zip(names, noise, strict=True)
-            if values[name][0] > 0.0 and values[name][row] > 0.0
-        ]
+        write = list(formats.values())[score.count % len(formats)]
+        after, before = (
+            read_run(kind, write, {name: float(each[place]) for name, each in values.items()}, rng, path)
+            for place in (row, 0)
+        )
+        names = {text.partition("=")[0] for text in after}
+        measured = read_measured(kind, after, [text for text in before if text.partition("=")[0] in names])
         found = diagnose(plan, catalog, measured, top=3, ranked=True)
         fault = {variants.tried[n].cause for n in (variants.first[row], variants.second[row]) if n != NONE}
         score.count += 1
@@ -147,12 +168,14 @@ def synthetic(kind: str, names: tuple[str, ...], count: int, seed: int) -> Score
     return score
 
 
-@pytest.mark.parametrize(("kind", "names", "count"), [("training", TIMERS, 40), ("inference", COUNTERS, 20)])
-def test_known_faults_are_found_again(kind: str, names: tuple[str, ...], count: int) -> None:
-    score = synthetic(kind, names, count, seed=1)
-    assert score.first >= 0.85 * count
-    assert score.three >= 0.95 * count
-    assert score.close >= 0.85 * count
+def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
+    """60 logs in the formats of ten stacks; this seed was used for nothing else."""
+    found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 40), ("inference", 20))]
+    total = sum(one.count for one in found)
+    assert total == 60
+    assert sum(one.first for one in found) >= 0.85 * total
+    assert sum(one.three for one in found) >= 0.95 * total
+    assert sum(one.close for one in found) >= 0.9 * total
 
 
 # --- changes that were published -------------------------------------------------------------------------------------
@@ -225,7 +248,12 @@ def published_pairs() -> list[tuple[PublishedPlans, int, int, str, dict[int, dic
 
 
 def test_changes_between_published_runs_are_named() -> None:
-    """Of pairs of runs whose measurements differ by more than the band, the change is named first in 80 %."""
+    """Of pairs of runs whose measurements differ by more than the band, the change is named first in 80 %.
+
+    The priors of the sheet were chosen with these pairs in view. With priors from the causes of the other half of the
+    sources alone it is 92 % of the half of papers, Megatron-Bridge and torchtitan, and 67 % of the DGX recipes, where
+    a fall-back to BF16 is taken for full recomputation: those rows state a time alone.
+    """
     right = outside = 0
     for plans, one, other, cause, values in published_pairs():
         measured = [

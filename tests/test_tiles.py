@@ -10,7 +10,7 @@ from test_kernels import constants, device
 
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.kernels import gemm_time
-from xlperf.equations.hardware.power import clock_limited_time
+from xlperf.equations.hardware.power import capped_clock_share, clock_limited_time
 from xlperf.equations.hardware.roofline import product_traffic
 from xlperf.equations.hardware.tiles import (
     key_passes,
@@ -103,6 +103,15 @@ def test_keys_that_the_cache_holds_are_read_once() -> None:
 
 
 def test_the_clock_follows_the_cube_of_the_power() -> None:
-    limits = np.array([np.inf, 1000.0, 500.0, 250.0])
+    """Down to the least voltage; from there with the power itself."""
+    limits = np.array([np.inf, 1000.0, 500.0, 250.0, 125.0])
     times = clock_limited_time(1.0, 1000.0, limits)
-    np.testing.assert_allclose(times, [1.0, 1.0, 2.0 ** (1 / 3), 4.0 ** (1 / 3)])
+    np.testing.assert_allclose(times, [1.0, 1.0, 2.0 ** (1 / 3), 16 / 9, 32 / 9])
+
+
+def test_a_capped_b300_keeps_the_clock_that_was_measured() -> None:
+    """Products of 8192 at 900, 700, 550 and 450 W over 1,100 W: 2080, 1692, 1346 and 1089 of 2197 TFLOP/s."""
+    found = capped_clock_share(0.95e-12 * 0.859 * 2250e12, np.array([900.0, 700.0, 550.0, 450.0]), 1100.0)
+    measured = np.array([2080.0, 1692.0, 1346.0, 1089.0]) / 2197.0
+    assert np.median(np.abs(found / measured - 1.0)) < 0.10
+    assert (np.diff(found) < 0.0).all()

@@ -12,6 +12,7 @@ import pytest
 from conftest import csv_rows
 from test_solve import H100, SERVE, TRAIN, table, targets, varied
 
+from xlperf.addin.session import Session
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.candidates import with_mapping
 from xlperf.explore.search import search
@@ -97,3 +98,30 @@ def test_the_command_shows_worth_by_unit(tmp_path: Path, command: Callable[..., 
     assert float(rows[0]["worth"]) > float(rows[1]["worth"]) > 0.0  # ever less of it is used
     bad = command("worth", plans, "--vary", "precision=bf16")
     assert (bad.code, "--vary: what a change is worth takes numbers" in bad.err) == (2, True)
+
+
+def test_the_worksheet_function_spills_what_more_is_worth(catalog: Catalog) -> None:
+    cells = [list(TRAIN), list(TRAIN.values())]
+    block = Session().call("XLPERF_SHADOW_PRICE", [cells])
+    plan = table(TRAIN)
+    own = worth(plan, catalog, usual_changes(plan, catalog))
+    place = list(block[0]).index("worth (USD)")
+    assert [row[place] for row in block[1:]] == own["worth"].tolist()
+    asked = Session().call("XLPERF_SHADOW_PRICE", [cells, [["accelerators.memory bandwidth", "x1.1", "x1.2"]]])
+    assert len(asked) == 3 and asked[1][place] >= asked[2][place] > 0.0
+    wrong = Session().call("XLPERF_SHADOW_PRICE", [cells, [["accelerators.memory bandwidth", "x1..x2"]]])
+    assert "takes numbers" in str(wrong[0][0])
+
+
+@pytest.mark.parametrize("row", SCENARIOS[::3], ids=lambda row: f"{row['accelerator'][:4]}-{row['global batch size']}")
+def test_worth_is_the_re_optimised_derivative(catalog: Catalog, row: dict[str, Any]) -> None:
+    """d(cost of a token)/d(bandwidth) by central differences of searches, at equal cost per token."""
+    plan = table(row)
+    (one,) = [change for change in usual_changes(plan, catalog) if change.name == "memory_bandwidth"]
+    found = worth(plan, catalog, [one])
+    ends = [search(plan, changed_catalog(catalog, plan, [(one, factor)]), "cost") for factor in (0.99, 1.01)]
+    low, high = (end.results["cost_per_million_tokens"][0] for end in ends)
+    base = search(plan, catalog, "cost").results
+    hour = base["accelerator_hour_cost"][0] * MONTH
+    slope = hour * (low - high) / base["cost_per_million_tokens"][0] / (0.02 * found["value_before"][0])
+    assert found["worth"][0] == pytest.approx(slope, rel=0.05)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import designs, engine, processes, rival
+from benchmarks import designs, engine, logs, processes, rival
 from benchmarks.plans import SERVING_MODES
 from xlperf import load_catalog
 
 MODES = ("training", *SERVING_MODES)
 BAR, FRONTIER_BAR, ONE_PLAN_BAR, RATIO_BAR = 50_000.0, 0.3, 3e-3, 100.0
-DESIGNS_BAR = 3.0
+DESIGNS_BAR, LOG_BAR = 3.0, 5.0
 
 
 def verdict(reached: bool, bar: str) -> str:
@@ -78,6 +78,14 @@ def show_processes(num_plans: int = 100_000, repeats: int = 3) -> None:
             print(f"first {mode} plan of a fresh process: {statistics.median(times) * 1e3:.2f} ms")
 
 
+def show_log(repeats: int = 3) -> None:
+    """A large training log."""
+    with tempfile.TemporaryDirectory() as folder:
+        seconds, peak = logs.read(logs.written(Path(folder)), repeats)
+    print(f"training log of {logs.SIZE / 1e6:.0f} MB: {seconds:.2f} s, peak {peak / 2**20:.0f} MiB;", end=" ")
+    print(verdict(seconds < LOG_BAR, f"{LOG_BAR:g} s"))
+
+
 def show_rival(folder: Path | None, repeats: int) -> None:
     """The Korthikanti configurations on both sides."""
     if folder is None:
@@ -111,6 +119,7 @@ def main() -> None:
         peers.show(load_catalog(), options.calculon)
     if not options.engine_only:
         show_processes()
+        show_log()
     if options.cells:
         from benchmarks import cells
 

@@ -20,7 +20,7 @@ PREFIX = "XLPERF_"
 CATEGORY = "xlperf"
 # A result that only one kind of plan has, and the result that stands for it in the other kind.
 STAND_INS = {("inference", "cost_per_million_tokens"): "cost_per_million_output_tokens_all_in"}
-_SPILLING = ("results", "operators", "frontier", "search", "diagnosis", "uncertainty")
+_SPILLING = ("results", "operators", "frontier", "search", "diagnosis", "uncertainty", "sensitivity", "worth")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.explore.diagnose import Diagnosis
     from xlperf.explore.found import Search
+    from xlperf.explore.uncertainty import Uncertainty
 
 MOST_IN_CELLS = 200_000
 """Plans that the cells with auto of a plan may stand for: a few seconds of work."""
@@ -508,22 +509,49 @@ def _frontier(session: Session, _: Function, given: Given) -> Block:
     return _side_by_side(columns, cells)
 
 
-def _uncertainty(session: Session, _: Function, given: Given) -> Block:
+def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
+    """Plans with their uncertain inputs; of a sensitivity the usual ones where none are given."""
     from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
     from xlperf.explore.sweep import Sweep
-    from xlperf.explore.uncertainty import DRAWS, Uncertainty
+    from xlperf.explore.uncertainty import DRAWS, Uncertainty, usual_ranges
     from xlperf.explore.vary import read_variation
 
     catalog = given["catalog"][1]
     plans = session.engine.resolve(read_plans_of(given["rows"]), catalog)
-    lines = [(str(name), [str(cell) for cell in cells]) for name, cells in given["vary"]]
-    asked = read_variation(plans.kind, lines, "vary")
+    asked = read_variation(plans.kind, _lines(given), "vary")
     if asked.auto:
         raise FunctionError("#VALUE!", f"{asked.auto[0]} is auto: write a range, or auto in the plans")
-    sampling = Sampling(DRAWS, LATIN_HYPERCUBE)
-    found = Uncertainty(Sweep(plans, catalog, asked.values, asked.varied, sampling), given["text"] or "cost").summary()
+    varied = asked.varied if banded or asked.varied or asked.values else usual_ranges(plans)
+    sweep = Sweep(plans, catalog, asked.values, varied, Sampling(DRAWS, LATIN_HYPERCUBE))
+    return Uncertainty(sweep, given["text"] or "cost", banded)
+
+
+def _lines(given: Given) -> list[tuple[str, list[str]]]:
+    """Columns and their values or ranges, as a command line has them."""
+    return [(str(name), [str(cell) for cell in cells]) for name, cells in given["vary"]]
+
+
+def _as_block(found: Table) -> Block:
     columns = [column for column in found.schema.columns if column.name in found]
-    return _side_by_side(columns, [shown_column(found, column.name) for column in columns])
+    return _side_by_side(columns, [_without_errors(shown_column(found, column.name)) for column in columns])
+
+
+def _uncertainty(session: Session, _: Function, given: Given) -> Block:
+    return _as_block(_drawn(session, given).summary())
+
+
+def _sensitivity(session: Session, _: Function, given: Given) -> Block:
+    return _as_block(_drawn(session, given, banded=False).effects())
+
+
+def _worth(session: Session, _: Function, given: Given) -> Block:
+    from xlperf.explore.search import stacked
+    from xlperf.explore.worth import read_changes, usual_changes, worth
+
+    catalog, plans = given["catalog"][1], read_plans_of(given["rows"])
+    changes = read_changes(plans.kind, _lines(given), "changes")
+    each = [plans.take([row]) for row in range(len(plans))]
+    return _as_block(stacked([worth(one, catalog, changes or usual_changes(one, catalog)) for one in each]))
 
 
 def _check(session: Session, function: Function, given: Given) -> Block:
@@ -582,6 +610,8 @@ ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
     "frontier": _frontier,
     "diagnosis": _diagnosis,
     "uncertainty": _uncertainty,
+    "sensitivity": _sensitivity,
+    "worth": _worth,
     "check": _check,
 }
 """What answers a function, by its answer in the registry; an equation is computed from its arguments in order."""

@@ -65,7 +65,7 @@ def read_log(path: str | Path) -> list[LogValue]:
     """
     patterns = [(row, re.compile(row["pattern"].encode())) for row in rows("catalog/log_patterns.csv")]
     found = [array("d") for _ in patterns]
-    for block in _blocks(Path(path)):
+    for block in blocks(Path(path)):
         for values, (_, pattern) in zip(found, patterns, strict=True):
             values.extend(_numbers(pattern, block, MOST_VALUES - len(values)))
     results: dict[str, LogValue] = {}
@@ -90,14 +90,22 @@ def _value(row: dict[str, str], values: np.ndarray) -> LogValue:
     return LogValue(row["source"], row["result"], value, low, high, row["unit"], len(kept), left)
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    """Parts of a file that end at the end of a line."""
+def blocks(path: Path) -> Iterator[bytes]:
+    """Parts of a file that end at the end of a line, or at a comma where there are no lines.
+
+    Parameters
+    ----------
+    path : Path
+        Any file; memory does not grow with it.
+    """
     rest = b""
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK):
-            whole, newline, rest_ = (rest + chunk).rpartition(b"\n")
-            rest = rest_[-LONGEST_LINE:]
-            yield whole + newline if newline else b""
+            whole, end, after = (rest + chunk).rpartition(b"\n")
+            if len(after) > LONGEST_LINE:
+                whole, end, after = (rest + chunk).rpartition(b",")
+            rest = after[-LONGEST_LINE:]
+            yield whole + end
     yield rest
 
 

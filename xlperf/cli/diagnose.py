@@ -23,6 +23,8 @@ from xlperf.cli.options import (
 from xlperf.cli.output import deliver, parts, progress, say, wrote
 
 if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
 
 
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
         "xlperf diagnose study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --measured 'step time=20 s'",
         "xlperf diagnose plans.csv --measured 'step time=38' --measured 'memory=61 GiB'",
         "xlperf diagnose plans.csv --measured 'step time=38' --before 'step time=31'",
-        "xlperf diagnose plans.csv --log train.log",
+        "xlperf diagnose plans.csv --log train.log --log-before yesterday.log",
+        "xlperf diagnose plans.csv --log train.log --profile trace.json",
         "xlperf diagnose plans.csv --measured 'tpot=25 ms' --measured 'ttft=900 ms' -o why.xlsx",
     ),
 )
@@ -49,10 +52,34 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--log",
+    "logs",
+    multiple=True,
     type=InputFile(),
     metavar="FILE",
-    help="Take what was measured from a training log (Megatron-LM, NeMo, torchtitan, nanotron) or a benchmark result "
-    "(vLLM, SGLang; text or JSON): medians, without the warm-up.",
+    help="Take what was measured from a training log (Megatron-LM with its timers, NeMo, torchtitan, nanotron) or a "
+    "benchmark result (vLLM, SGLang, TensorRT-LLM, genai-perf, InferenceX; text or JSON): medians without the warm-up; "
+    "power from nvidia-smi --query-gpu=timestamp,power.draw --format=csv. May be repeated.",
+)
+@click.option(
+    "--log-before",
+    "logs_before",
+    multiple=True,
+    type=InputFile(),
+    metavar="FILE",
+    help="The same of a run before something changed.",
+)
+@click.option(
+    "--profile",
+    type=InputFile(),
+    metavar="FILE",
+    help="A Chrome or Kineto trace of one accelerator, or its times by class of kernels (CSV, JSON: class and ms a "
+    "step): shown beside what is predicted, and used as measured.",
+)
+@click.option("--profile-before", type=InputFile(), metavar="FILE", help="The same of a run before something changed.")
+@click.option(
+    "--profile-steps",
+    type=click.IntRange(min=1),
+    help="Steps that the traces cover; default: their ProfilerStep annotations.",
 )
 @click.option(
     "--before",
@@ -78,7 +105,11 @@ if TYPE_CHECKING:
 def diagnose(
     plans: str,
     measured: tuple[str, ...],
-    log: str | None,
+    logs: tuple[str, ...],
+    logs_before: tuple[str, ...],
+    profile: str | None,
+    profile_before: str | None,
+    profile_steps: int | None,
     before: tuple[str, ...],
     top: int,
     every: bool,
@@ -101,17 +132,17 @@ def diagnose(
     from xlperf.explore.diagnose import measured_of, read_measured
 
     plan = read_one(plans, chosen)
-    if log is not None:
-        from xlperf.catalog.logs import read_log
-
-        values = read_log(log)
-        say(*(value.words for value in values), err=True)
-        measured += tuple(value.text for value in values)
+    known = catalog_for(catalog, plans, [plan])
+    plan = without_auto(plan, known, bounds)
+    measured += _logged(logs)
+    before += _logged(logs_before)
+    if profile is not None:
+        measured += _profiled(profile, profile_steps, plan, known)
+    if profile_before is not None:
+        before += _profiled(profile_before, profile_steps, plan, None)
     readings = read_measured(plan.kind, measured, before) or measured_of(plan)
     if not readings:
         raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")
-    known = catalog_for(catalog, plans, [plan])
-    plan = without_auto(plan, known, bounds)
     with progress(0, "variants of the plan") as done:
         found = diagnosed(plan, known, readings, top, done, every)
     for reading in found.readings:
@@ -133,6 +164,29 @@ def diagnose(
     if output is None:
         for rank, advice in enumerate(found.explanations["advice"].tolist(), 1):
             say(f"{rank}: {advice}")
+
+
+def _logged(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """What logs say, as --measured takes it."""
+    if not paths:
+        return ()
+    from xlperf.catalog.logs import read_log
+
+    values = [value for path in paths for value in read_log(path)]
+    say(*(value.words for value in values), err=True)
+    return tuple(value.text for value in values)
+
+
+def _profiled(path: str, steps: int | None, plan: Table, catalog: Catalog | None) -> tuple[str, ...]:
+    """What a profile says, as --measured takes it; with a catalog also beside what is predicted, class by class."""
+    from xlperf.catalog.profile import read_profile
+    from xlperf.explore.profile import by_class, measured_texts
+
+    found = read_profile(path, steps)
+    if catalog is not None:
+        for line in by_class(plan, catalog, found):
+            say(line, err=True)
+    return tuple(measured_texts(plan.kind, found))
 
 
 _AT_LENGTH = ("advice", "change")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.cli.doubts import Doubts, doubts_options, probability_option
 from xlperf.cli.options import (
     RESULTS,
     Chosen,
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
-    from xlperf.explore.found import Search
+    from xlperf.explore.objectives import Limit
+    from xlperf.explore.robust import Robust
     from xlperf.explore.solve import Solution
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.vary import Varied
@@ -68,6 +70,8 @@ _VARY = (
         "xlperf search study.xlsx --name mine --mapping         the whole mapping of one plan",
         "xlperf search plans.csv --vary 'tensor parallel=auto' --vary 'micro batch size=1,2,4'",
         "xlperf search plans.csv --objective cost --limit 'memory<=70' --top 3",
+        "xlperf search plans.csv --mapping --objective 'step time' --objective memory     what nothing beats in both",
+        "xlperf search plans.csv --mapping --robust regret --uncertain 'networks.link bandwidth=x0.7..x1'",
         "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
     ),
 )
@@ -81,10 +85,11 @@ _VARY = (
 )
 @click.option(
     "--objective",
+    "objectives",
     metavar="RESULT",
-    default="",
+    multiple=True,
     help="Result to make best: any in numbers, or cost, energy, throughput, or num accelerators for the fewest. "
-    "Default: see above.",
+    "Two or three of them: every plan that no other beats in all. Default: see above.",
 )
 @click.option(
     "--limit",
@@ -109,6 +114,8 @@ _VARY = (
 )
 @click.option("--top", type=click.IntRange(min=1), default=TOP, show_default=True, help="Plans to show for each row.")
 @click.option("--all", "every", is_flag=True, help="Every plan that fits and keeps the limits, the best first.")
+@probability_option
+@doubts_options
 @processes_option
 @chosen_options("all with auto", "training and inference")
 @bounds_options
@@ -116,12 +123,14 @@ _VARY = (
 def search(
     plans: str,
     output: str | None,
-    objective: str,
+    objectives: tuple[str, ...],
     limits: tuple[str, ...],
     vary: tuple[str, ...],
     mapping: bool,
     top: int,
     every: bool,
+    probability: float,
+    doubts: Doubts,
     processes: int | None,
     chosen: Chosen,
     bounds: Bounds,
@@ -144,6 +153,8 @@ def search(
     """
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
+    from xlperf.explore.robust import MOST_DRAWN
+    from xlperf.explore.search import own_targets
     from xlperf.explore.search import search as best
     from xlperf.explore.workers import all_processes
 
@@ -158,18 +169,25 @@ def search(
     kinds = list(dict.fromkeys(one.kind for one, _ in rows))
     if len(kinds) > 1 and output is not None and not is_workbook(output):
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
-    kept = {kind: limits_of(kind, limits, "--limit") for kind in kinds}
+    kept = {kind: limits_of(kind, limits, "--limit", probability) for kind in kinds}
     known = catalog_for(catalog, plans, [one for one, _ in rows])
+
+    def kept_of(one: Table) -> list[Limit]:
+        return [*kept[one.kind], *(limit._replace(probability=probability) for limit in own_targets(one))]
+
     answers = []
     cores = processes or all_processes()
     with progress(0, "plans tried") as done:
         for one, values in rows:
             number = None if every else top
-            answer = best(one, known, objective, kept[one.kind], values, number, done, None, cores, **bounds)
-            answers.append(answer)
+            if doubts.measure:
+                number = MOST_DRAWN
+            first, rivals = (objectives or ("",))[0], objectives[1:]
+            tried = best(one, known, first, kept_of(one), values, number, done, None, cores, rivals, **bounds)
+            answers.append(doubts.ordered(tried, known, None if every or rivals else top, cores))
     for (one, _), answer in zip(rows, answers, strict=True):
         say(f"{plan_name(one)}: {answer.words}", err=True)
-    found = [answer for answer in answers if answer.found]
+    found = [answer for answer in answers if answer.found.found]
     if found:
         _write(found, kinds, output)
     if len(found) < len(answers):
@@ -187,27 +205,38 @@ def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:
     return rows
 
 
-def _write(found: list[Search], kinds: list[str], output: str | None) -> None:
+def _write(found: list[Robust], kinds: list[str], output: str | None) -> None:
+    import numpy as np
+
     from xlperf.explore.auto import with_notes
+    from xlperf.explore.robust import SHOWN as DRAWN
     from xlperf.explore.search import SHOWN, stacked
 
     sheets = []
     for kind in kinds:
-        own = [answer for answer in found if answer.plans.kind == kind]
+        own = [answer for answer in found if answer.found.plans.kind == kind]
         if own:
-            noted = [with_notes(a.results, {0: a.words}) for a in own]
-            sheets.append((kind, own, stacked([a.plans for a in own]), stacked(noted)))
+            noted = stacked([with_notes(one.found.results, {0: one.words}) for one in own])
+            drawn = [
+                (column, np.concatenate([one.columns[place][1] for one in own]))
+                for place, (column, _) in enumerate(own[0].columns)
+            ]
+            sheets.append((kind, own[0].found, stacked([one.found.plans for one in own]), drawn, noted))
     if output is None:
-        for kind, own, plans, results in sheets:
-            names = {"name", *own[0].searched}
-            objective, limits = own[0].objective.column.name, [limit.column.name for limit in own[0].limits]
-            shown = dict.fromkeys([objective, *limits, *SHOWN[kind]])
+        for kind, first, plans, drawn, results in sheets:
+            names = {"name", *first.searched}
+            asked = [one.column.name for one in (first.objective, *first.rivals)]
+            asked += [one.column.name for one in first.limits]
+            shown = dict.fromkeys([*asked, *SHOWN[kind]])
             wanted = [part for part in parts(plans) if part[0].name in names]
             known = {column.name: (column, values) for column, values in parts(results)}
-            say(*text_table([*wanted, *(known[name] for name in shown)]))
+            told = [part for part in drawn if part[0].name in DRAWN]
+            say(*text_table([*wanted, *told, *(known[name] for name in shown)]))
     else:
-        write_sheets(output, [(kind, parts(plans, results)) for kind, _, plans, results in sheets])
-        wrote(output, sum(len(plans) for _, _, plans, _ in sheets), "plan")
+        write_sheets(
+            output, [(kind, [*parts(plans), *drawn, *parts(results)]) for kind, _, plans, drawn, results in sheets]
+        )
+        wrote(output, sum(len(plans) for _, _, plans, _, _ in sheets), "plan")
 
 
 @click.command(
@@ -335,6 +364,7 @@ def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tupl
         "xlperf solve plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
         "xlperf solve plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
         "xlperf solve plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
+        "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20' --probability 0.9",
     ),
 )
 @click.argument("plans", type=InputFile())
@@ -355,6 +385,7 @@ def _show_sweep(whole: Sweep, output: str | None, named: set[str], results: tupl
 @click.option("--largest", is_flag=True, help="Find the largest value that reaches the target instead of the least.")
 @click.option("--with-auto", "autos", multiple=True, metavar="COLUMN", help="Columns to choose with it, as if auto.")
 @click.option("--objective", metavar="RESULT", default="", help="What decides among plans of the same value.")
+@probability_option
 @chosen_options("all")
 @output_option
 @bounds_options
@@ -366,6 +397,7 @@ def solve(
     largest: bool,
     autos: tuple[str, ...],
     objective: str,
+    probability: float,
     chosen: Chosen,
     output: str | None,
     bounds: Bounds,
@@ -382,6 +414,7 @@ def solve(
 
     from xlperf.explore.candidates import searched_column, with_auto
     from xlperf.explore.objectives import limits_of
+    from xlperf.explore.search import own_targets
     from xlperf.explore.solve import solve_catalog, solve_plan
     from xlperf.explore.vary import read_variation
 
@@ -389,7 +422,7 @@ def solve(
     asked = read_variation(table.kind, [vary_line(vary)], "--vary")
     if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):
         raise click.UsageError("give --target, as --target 'tpot<=20', or a ttft target or tpot target in the plans")
-    limits = limits_of(table.kind, targets, "--target")
+    asked_for = limits_of(table.kind, targets, "--target", probability)
     table = with_auto(table, [*autos, *asked.auto], "--with-auto" if autos else "--vary")
     known = catalog_for(catalog, plans, [table])
     of_catalog = asked.varied[0] if asked.varied else None
@@ -402,6 +435,7 @@ def solve(
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
             one = table.take([index])
+            limits = [*asked_for, *(limit._replace(probability=probability) for limit in own_targets(one))]
             if of_catalog is not None:
                 answer = solve_catalog(one, known, of_catalog, limits, largest, objective, progress=done, **bounds)
             else:

@@ -17,6 +17,7 @@ from xlperf.cli.options import (
     chosen_options,
     examples,
     output_option,
+    processes_option,
     read_chosen,
     vary_line,
     without_auto,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     default=0,
     help="Base samples, a power of two, of the Sobol indices of each input (needs scipy); 0: none.",
 )
+@processes_option
 @chosen_options("all")
 @output_option
 @catalog_option
@@ -70,6 +72,7 @@ def uncertainty(
     draws: int,
     seed: int,
     sobol: int,
+    processes: int | None,
     chosen: Chosen,
     output: str | None,
     catalog: str | None,
@@ -77,8 +80,8 @@ def uncertainty(
     """Draw the uncertain inputs of PLANS and show the 5th, 50th and 95th percentile of a result.
 
     All plans are drawn with the same inputs: the table says in which share of the draws each fits in memory, is the
-    best of all, and is better than the first. Times vary within the band of the calibration as well, together for
-    plans of one software and machine. A second table says what each input does by itself, from its
+    best of all, and is better than the first. Results vary within their bands of the calibration as well, in part
+    together for plans of one model, software and machine. A second table says what each input does by itself, from its
     5th to its 95th percentile.
 
     The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. Cells that say
@@ -88,6 +91,7 @@ def uncertainty(
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty
     from xlperf.explore.vary import read_variation
+    from xlperf.explore.workers import all_processes
 
     table = _of_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
@@ -100,7 +104,9 @@ def uncertainty(
     known = catalog_for(catalog, plans, [table])
     table = without_auto(table, known, {})
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
-    study = Uncertainty(Sweep(table, known, asked.values, asked.varied, sampling), result, band)
+    study = Uncertainty(
+        Sweep(table, known, asked.values, asked.varied, sampling), result, band, processes or all_processes()
+    )
     summary, effects = parts(study.summary()), parts(study.effects(sobol))
     if output is None:
         say(*text_table(summary), "", *text_table(effects))
@@ -154,21 +160,13 @@ def worth(
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
-    from xlperf.explore.vary import Varied, read_variation
-    from xlperf.explore.worth import usual_changes
+    from xlperf.explore.worth import read_changes, usual_changes
     from xlperf.explore.worth import worth as worth_of
 
     table = _of_one_kind(plans, chosen)
-    asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
-    texts = [name for name in (*asked.auto, *asked.values) if table.schema.by_name[name].kind != "number"]
-    if asked.auto or texts or any(one.shape for one in asked.varied):
-        raise InputError(
-            Fault("--vary", "what a change is worth takes numbers, as 'accelerators.memory bandwidth=x1.1'")
-        )
+    changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
     kept = limits_of(table.kind, limits, "--limit")
     known = catalog_for(catalog, plans, [table])
-    changes = [Varied(table.kind, name, values, False) for name, values in asked.values.items()]
-    changes += asked.varied
     found = []
     with progress(0, "plans tried") as done:
         for index in range(len(table)):

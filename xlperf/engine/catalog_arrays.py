@@ -24,7 +24,7 @@ from xlperf.engine.layer_kinds import INDEX_COLUMNS, LINEAR_COLUMNS, LayerKinds,
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import cache_bandwidth, vector_flop_rate
-from xlperf.equations.hardware.power import node_energy_ratio
+from xlperf.equations.hardware.power import MEMORY_ENERGY, node_energy_ratio
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import FAT_TREE, Network
 from xlperf.equations.network.torus import torus_block
@@ -295,6 +295,7 @@ DEVICE_COLUMNS = (
     "shared_memory_capacity",
     "energy_ratio",
     "static_power",
+    "memory_energy",
 )
 
 
@@ -519,6 +520,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         "shared_memory_capacity": accelerators.number("shared_memory_capacity"),
         "energy_ratio": _energy_ratio(catalog, accelerators),
         "static_power": accelerators.number("static_power"),
+        "memory_energy": _memory_energy(catalog, accelerators),
     }
     return CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),
@@ -539,7 +541,12 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         device=np.array([device[name] for name in DEVICE_COLUMNS]),
         thermal_design_power=power,
         reserved_memory=accelerators.filled("reserved_memory"),
-        terms=Terms(cost_rate, building_power(server_power, effectiveness), price("carbon_intensity")),
+        terms=Terms(
+            cost_rate,
+            building_power(server_power, effectiveness),
+            price("carbon_intensity"),
+            np.minimum(power / server_power, 1.0),
+        ),
         rented=~np.isnan(rent),
         owning=owning,
         link_bandwidth=accelerators.number("link_bandwidth"),
@@ -561,6 +568,16 @@ def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
         own = np.where(known, nodes.number("flop_energy")[rows], stated)
         nominal = np.where(known, nodes.number("nominal_clock_rate")[rows], np.nan)
     return node_energy_ratio(own, clock, nominal)
+
+
+def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:
+    """Energy of a byte of the main memory: as stated, else of its memory type, else of HBM3. [J/B]"""
+    memories, stated = catalog.tables["memories"], accelerators.number("memory_energy")
+    if not len(memories):
+        return np.where(np.isnan(stated), MEMORY_ENERGY, stated)
+    rows = catalog.known_rows("memories", accelerators.text("memory_type"))
+    own = np.where(rows >= 0, memories.number("energy")[rows], MEMORY_ENERGY)
+    return np.where(np.isnan(stated), own, stated)
 
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:

@@ -29,6 +29,7 @@ _FILLED = {
     "link_bandwidth": "link_bandwidth",
     "flop_energy": "energy_per_flop",
     "static_power": "power_static",
+    "memory_energy": "memory_energy",
 }
 """Numbers of an accelerator that follow from its device: column of the sheet, result of the device."""
 

@@ -11,9 +11,11 @@ from xlperf.base.arrays import Array, divide, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.energy import drawn_terms, serving_power, slowed_clock
 from xlperf.engine.join import (
     Joined,
     Named,
+    PowerLimits,
     architecture_codes,
     architecture_of,
     in_batches,
@@ -40,7 +42,6 @@ from xlperf.equations.cost.tokens import (
     energy_per_token,
     mean_terms,
     pool_mean,
-    power_of_states,
     split_costs,
     token_costs,
 )
@@ -113,6 +114,7 @@ class ServingSetting:
     accelerators: np.ndarray
     terms: Terms
     rented: np.ndarray
+    limits: PowerLimits
 
     @property
     def plan(self) -> InferencePlan:
@@ -131,6 +133,7 @@ class ServingSetting:
             self.accelerators[rows],
             self.terms.take(rows),
             self.rented[rows],
+            self.limits.take(rows),
         )
 
 
@@ -211,7 +214,7 @@ def serving_setting(
         joined.reserved_memory,
         architecture,
     )
-    facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented
+    facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented, joined.power
     return ServingSetting(deployment, bands, power, extrapolated, joined.rules, *facts)
 
 
@@ -363,7 +366,6 @@ def _reported(
     setting, pool = served.setting, served.prefilling
     results["tokens_per_second_per_user"] = 1.0 / results["tpot"]
     results |= _costs(served, results)
-    results |= _power(served, results)
     results |= _shares(results)
     results |= _bands(served, mode, results, known.pop("distance"))
     if served.own is not None:
@@ -433,6 +435,7 @@ def _notes(served: Served, catalog: Catalog, results: dict[str, Array], illegal:
         *notes,
         *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
         *unpriced_notes(illegal, catalog, _pool_prices(setting, pool)),
+        slowed_clock(setting.limits, illegal),
         *extrapolation_notes(setting.extrapolated, illegal),
     ]
 
@@ -444,14 +447,20 @@ def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, cap
 
 def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
     """What the tokens of plans cost; each pool by its own terms."""
-    decoding, prefilling = served.setting.terms, (served.prefilling or served.setting).terms
     share, rate, whole = results["prefill_share"], results["tokens_per_second"], served.stated.num_accelerators
-    terms = mean_terms(decoding, prefilling, share)
+    power = _power(served, results)
+    decoding, prefilling = (
+        drawn_terms(each.terms, drawn, each.limits.own)
+        for each, drawn in zip((served.setting, served.prefilling or served.setting), power, strict=True)
+    )
+    terms, drawn = mean_terms(decoding, prefilling, share), pool_mean(*power, share)
     lengths = served.stated.prompt_length, served.stated.output_length
     return {
         **token_costs(terms, whole, rate, ALL_IN["inference"]),
         **split_costs(decoding, prefilling, share, whole, rate, *lengths),
         "accelerator_hour_cost": terms.cost_rate,
+        "accelerator_power": drawn,
+        "accelerator_energy_per_token": energy_per_token(drawn, whole, rate),
     }
 
 
@@ -466,24 +475,13 @@ def _shares(results: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def _power(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
-    """Mean power of an accelerator, and the energy of a token at it; at a low rate of arrivals it is idle meanwhile."""
+def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do."""
     decoding, prefilling = served.setting, served.prefilling or served.setting
-    constants = {name: values[:, 0] for name, values in decoding.power.items()}
-    names = [(state, name) for state, parts in _STATES.items() for name in parts]
-    times = np.stack([results[name] for _, name in names], axis=-1)
-    shares = np.stack([constants[f"{state}_share"] for state, _ in names], axis=-1)
-    decode = divide(total(shares * times), total(times))
-    busy = np.where(np.isnan(served.stated.request_rate), 1.0, np.minimum(results["running_batch"], 1.0))
-    limits = [each.deployment.device.thermal_design_power[:, 0] for each in (decoding, prefilling)]
-    others = prefilling.power
-    power = pool_mean(
-        power_of_states(limits[0], constants["idle_share"], busy * decode),
-        power_of_states(limits[1], others["idle_share"][:, 0], busy * others["compute_share"][:, 0]),
-        results["prefill_share"],
-    )
-    energy = energy_per_token(power, served.stated.num_accelerators, results["tokens_per_second"])
-    return {"accelerator_power": power, "accelerator_energy_per_token": energy}
+    first, second = decoding.deployment, prefilling.deployment
+    plan = served.stated.replaced(input_size=first.plan.input_size)
+    machines = (first.device, decoding.limits, decoding.power), (second.device, prefilling.limits, prefilling.power)
+    return serving_power(machines, first.network, first.model, plan, first.architecture, results)
 
 
 def _pool_prices(decoding: ServingSetting, prefilling: ServingSetting | None) -> dict[str, tuple[np.ndarray, Array]]:

@@ -18,6 +18,7 @@ from xlperf.catalog.table import Table, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import Device
+from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.precisions import (
@@ -191,6 +192,23 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
     return record(columns, words, stated.keys())
 
 
+class PowerLimits(NamedTuple):
+    """Power limits of accelerators by their sheet and as a plan lowers them, and the clock that is left, (rows,)."""
+
+    own: Array
+    kept: Array
+    clock_share: Array
+
+    @classmethod
+    def of(cls, own: Array) -> PowerLimits:
+        """The own limits, not lowered."""
+        return cls(own, own, np.ones_like(own))
+
+    def take(self, rows: slice) -> PowerLimits:
+        """Those of some of the rows."""
+        return PowerLimits(*(values[rows] for values in self))
+
+
 @dataclass(frozen=True, eq=False)
 class Joined:
     """Plans with the catalog rows they name; arrays (rows,), those of network and device wider."""
@@ -209,6 +227,7 @@ class Joined:
     accelerators: np.ndarray
     terms: Terms
     rented: np.ndarray
+    power: PowerLimits
     rules: list[Remark]
     peaks: Array
     generation: Words
@@ -420,6 +439,19 @@ def _model_of(columns: Array) -> Model:
     return Model(*(columns if more else columns[:_FIRST_OPTIONAL]))
 
 
+def _capped(asked: Array, power_limit: Array, peak: Array, columns: dict[str, Array]) -> PowerLimits:
+    """Lowered power limits, and the clock that they leave; changes the columns of the devices alike."""
+    full = PRODUCT_ENERGY * columns["energy_ratio"][:, 0] * peak
+    share = capped_clock_share(full, asked, power_limit, columns["static_power"][:, 0])
+    share = np.where(np.isnan(asked) | np.isnan(share), 1.0, share)
+    for name in ("vector_flop_rate", "l2_bandwidth"):
+        columns[name] = columns[name] * share[:, None]
+    columns["energy_ratio"] = columns["energy_ratio"] * (share * share)[:, None]
+    # Under the lowered limit products are as near to it as they were: what their constants say of the own one holds.
+    columns["thermal_design_power"] = columns["thermal_design_power"] * (share**3)[:, None]
+    return PowerLimits(power_limit, np.fmin(asked, power_limit), share)
+
+
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     """Columns of the catalog for each plan, and the rules that only the catalog can judge.
 
@@ -446,6 +478,11 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     wide_peak = arrays.peaks[rows, wide_codes]
 
     common = dict(zip(DEVICE_COLUMNS, arrays.device[:, rows, None], strict=True))
+    limits, peaks = PowerLimits.of(arrays.thermal_design_power[rows]), arrays.peaks[rows]
+    if "power_limit" in plans:
+        limits = _capped(plans.number("power_limit"), limits.own, arrays.peaks[rows, wide_codes], common)
+        peaks = peaks * limits.clock_share[:, None]
+        peak, wide_peak = limits.clock_share * peak, limits.clock_share * wide_peak
     device = Device(peak_flop_rate=peak[:, None], **common)
     wide_device = Device(peak_flop_rate=wide_peak[:, None], **common)
 
@@ -500,8 +537,9 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         accelerators=rows,
         terms=arrays.terms.take(rows),
         rented=arrays.rented[rows],
+        power=limits,
         rules=rules,
-        peaks=arrays.peaks[rows],
+        peaks=peaks,
         generation=generation,
         software=software,
     )

@@ -321,6 +321,7 @@ def cost_bridge(
              for first, second in zip(*states, strict=True)]
             for kind, per_token in ((1, energy_per_token), (0, cost_per_token))
         )  # fmt: skip
+    energies[0] = results["energy_per_token"]  # accelerators by their work; from the next line on all at full load
     return _lines(plans, results, owned, np.array(costs), np.array(energies))
 
 

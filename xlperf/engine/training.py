@@ -10,6 +10,7 @@ from xlperf.base.arrays import Array, some, total
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.energy import drawn_terms, slowed_clock, training_power
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -24,7 +25,7 @@ from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gib
 from xlperf.engine.own_runs import Corrections, corrected_step, corrections, has_own_runs, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
-from xlperf.equations.cost.tokens import ALL_IN, energy_per_token, power_of_states, run_cost, token_costs
+from xlperf.equations.cost.tokens import ALL_IN, Terms, energy_per_token, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -220,12 +221,12 @@ def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model:
     return [(family, mask & used[family] if family in used else mask) for family, mask in shown]
 
 
-def _run_results(plan: TrainingPlan, joined: Joined, step_time: Array) -> dict[str, Array]:
+def _run_results(plan: TrainingPlan, joined: Joined, terms: Terms, step_time: Array) -> dict[str, Array]:
     """Results of whole runs; NaN where no plan names its tokens."""
     if np.isnan(plan.training_tokens).all():
         return dict.fromkeys(RUN_COLUMNS, np.full(len(plan), np.nan))
     results = run_results(joined.model, plan, step_time)
-    terms, count = joined.terms, plan.num_accelerators
+    count = plan.num_accelerators
     energy = terms.power * count * results["run_time"]
     return {
         **results,
@@ -233,17 +234,6 @@ def _run_results(plan: TrainingPlan, joined: Joined, step_time: Array) -> dict[s
         "run_energy": energy,
         "run_carbon": carbon_of_energy(energy, terms.carbon_intensity),
     }
-
-
-def _power(setting: Setting, results: Mapping[str, Array]) -> dict[str, Array]:
-    """Mean power of an accelerator over a step, and the energy of a token at it."""
-    constants = {name: values[:, 0] for name, values in setting.constants["power"].items()}
-    drawn = [constants[f"{state}_share"] * results[name] for state, names in _STATES.items() for name in names]
-    active = total(np.stack(drawn, axis=-1))
-    limit = setting.device.thermal_design_power[:, 0]
-    power = power_of_states(limit, constants["idle_share"], active / results["step_time"])
-    energy = energy_per_token(power, setting.plan.num_accelerators, results["tokens_per_second"])
-    return {"accelerator_power": power, "accelerator_energy_per_token": energy}
 
 
 def _share(results: Mapping[str, Array], state: str) -> Array:
@@ -261,14 +251,18 @@ def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Sett
 
 def _physical_results(setting: Setting, joined: Joined, own: Corrections | None) -> dict[str, Array]:
     """Every number of a block of plans, legal or not, but what is said in words, and bands."""
-    plan, terms = setting.plan, joined.terms
+    plan = setting.plan
     capacity = joined.device.memory_capacity[:, 0]
     results = dict(step(setting).results)
     if own is not None:
         results = corrected_step(results, own.time)
+    power = training_power((setting.device, joined.power, setting.constants["power"]), setting.network, plan, results)
+    terms = drawn_terms(joined.terms, power, joined.power.own)
     time, reserved = results["step_time"], results["memory_reserved"] + joined.reserved_memory
     return {
         **results,
+        "mfu": results["mfu"] * joined.power.clock_share,
+        "hfu": results["hfu"] * joined.power.clock_share,
         "memory_reserved": reserved,
         "memory_capacity": capacity,
         "memory_share": reserved / capacity,
@@ -276,10 +270,11 @@ def _physical_results(setting: Setting, joined: Joined, own: Corrections | None)
         "compute_share": _share(results, "compute"),
         "communication_share": _share(results, "message"),
         **token_costs(terms, plan.num_accelerators, results["tokens_per_second"], ALL_IN["training"]),
-        **_power(setting, results),
+        "accelerator_power": power,
+        "accelerator_energy_per_token": energy_per_token(power, plan.num_accelerators, results["tokens_per_second"]),
         "accelerator_hour_cost": terms.cost_rate,
         "step_cost": run_cost(terms.cost_rate, plan.num_accelerators, time),
-        **_run_results(plan, joined, time),
+        **_run_results(plan, joined, terms, time),
     }
 
 
@@ -323,6 +318,7 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),
+        slowed_clock(joined.power, illegal),
         *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
         *([] if own is None else [own_runs_note(own, illegal)]),
     ]

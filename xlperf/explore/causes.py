@@ -16,6 +16,8 @@ from xlperf.catalog.table import Table
 from xlperf.explore.vary import read_values
 
 NONE = -1
+EVEN = "even"
+"""A number of layers stated from the even share of a stage. [-]"""
 PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermost tier", "outer tiers", "results"
 """Where a change is made: the plan, rows of the catalog that it names, or the measured times themselves."""
 
@@ -34,6 +36,7 @@ class Change:
         Columns that change.
     value : str
         A value for each column with ``/`` between, ``-`` for blank; or a factor for all of them, as ``x0.9``.
+        ``even+1`` is one layer more than an even share of the stages.
     prior : float
         Probability before anything is measured; the values of a cause share its own.
     """
@@ -130,9 +133,10 @@ class Variants:
     def evaluated_on(self, catalog: Catalog) -> tuple[Table, Catalog]:
         """The variants as plans, and the catalog with the rows of changed accelerators and networks."""
         columns = {name: np.repeat(values, len(self.first)) for name, values in self.plan.columns.items()}
+        even = self._layers_per_stage(catalog)
         for number, change in enumerate(self.tried):
             if change.sheet == PLAN:
-                self._set(columns, change, self.having(number))
+                self._set(columns, change, self.having(number), even)
         table = Table(self.plan.kind, columns, lambda _, column: self.plan.place(0, column))
         accelerator = int(catalog.rows("accelerators", self.plan.text("accelerator"), self.plan, "accelerator")[0])
         machines = catalog.tables["accelerators"]
@@ -152,7 +156,15 @@ class Variants:
             columns[column] = np.where(words == "", columns.get(column, np.full(len(words), "")), words).astype(object)
         return table, catalog.with_tables(added)
 
-    def _set(self, columns: dict[str, np.ndarray], change: Change, rows_: np.ndarray) -> None:
+    def _layers_per_stage(self, catalog: Catalog) -> float:
+        """Layers of a stage where all stages have as many; NaN without a pipeline."""
+        if self.plan.kind != "training" or not float(self.plan.filled("pipeline_parallel")[0]) > 1.0:
+            return float("nan")
+        model = int(catalog.rows("models", self.plan.text("model"), self.plan, "model")[0])
+        layers = float(catalog.tables["models"].number("num_layers")[model])
+        return float(np.ceil(layers / float(self.plan.filled("pipeline_parallel")[0])))
+
+    def _set(self, columns: dict[str, np.ndarray], change: Change, rows_: np.ndarray, even: float) -> None:
         schema = table_schema(self.plan.kind).by_name
         if change.value.startswith("x"):
             for name in change.columns:
@@ -163,7 +175,11 @@ class Variants:
             return
         for name, text in zip(change.columns, change.value.split("/"), strict=True):
             blank: float | str = "" if schema[name].is_text else float("nan")
-            value = blank if text == "-" else _plan_value(self.plan.kind, name, text)
+            value = blank
+            if text.startswith(EVEN):
+                value = even + float(text.removeprefix(EVEN))
+            elif text != "-":
+                value = _plan_value(self.plan.kind, name, text)
             before = columns.get(name, np.full(len(rows_), blank, dtype=object if schema[name].is_text else float))
             columns[name] = np.where(rows_, value, before).astype(before.dtype)
 

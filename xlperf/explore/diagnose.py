@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import MEASURED, Column, table_schema, unit_of
@@ -40,22 +40,33 @@ _MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
 
 
 class Measured(NamedTuple):
-    """A result that was measured, in the unit used inside; ``before``: that of the run before the change, or NaN."""
+    """A result that was measured, in the unit used inside; ``before``: that of the run before the change, or NaN.
+
+    ``others`` are results that were measured in one sum with it: a timer around several parts of a step.
+    """
 
     objective: Objective
     value: float
     before: float = float("nan")
+    others: tuple[str, ...] = ()
 
     @property
     def column(self) -> Column:
         """Which result."""
         return self.objective.column
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every result in it."""
+        return (self.column.name, *self.others)
+
     def words(self, value: float) -> str:
-        """``step time 38.2 s``."""
+        """``step time 38.2 s``; a sum of parts by its first and last."""
         unit = self.column.unit if self.column.unit not in ("", "-") else ""
         shown = f"{value / unit_of(self.column).factor:.4g}"
-        return f"{self.column.name.replace('_', ' ')} {shown} {unit}".rstrip()
+        between = " ... " if len(self.others) > 1 else " + "
+        name = between.join(dict.fromkeys((self.names[0], self.names[-1]))).replace("_", " ")
+        return f"{name} {shown} {unit}".rstrip()
 
 
 def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -> list[Measured]:
@@ -66,7 +77,7 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
     kind : str
         ``training`` or ``inference``.
     texts : sequence of str
-        A result, ``=``, and a number with or without a unit.
+        A result, or several with ``+`` between that were measured together, ``=``, and a number with or without a unit.
     before : sequence of str
         The same of a run before the change.
 
@@ -76,28 +87,37 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
         With every text that is none; where a result is given twice, or only before the change.
     """
     faults: list[Fault] = []
-    found: dict[str, dict[str, tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
+    found: dict[str, dict[tuple[str, ...], tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
     for place, own in (("--measured", texts), ("--before", before)):
         for text in own:
             stated = _MEASURED.fullmatch(text)
             try:
                 if stated is None:
                     raise InputError(Fault(place, f'must be as "step time=38 s" or "memory=61 GiB", got "{text}"'))
-                limit = limit_of(kind, "{} <= {} {}".format(*stated.groups()), place)
+                name, *others = stated.group(1).split(" + ")
+                limit = limit_of(kind, "{} <= {} {}".format(name, *stated.groups()[1:]), place)
+                names = limit.column.name, *(objective_of(kind, other).column.name for other in others)
                 if not limit.bound > 0.0:
                     raise InputError(Fault(place, f'must be above 0, got "{text}"'))
-                if limit.column.name in found[place]:
-                    raise InputError(Fault(place, f"{limit.column.name.replace('_', ' ')} is given twice"))
-                found[place][limit.column.name] = objective_of(kind, limit.column.name), limit.bound
+                if names in found[place]:
+                    raise InputError(Fault(place, f"{_joined(names)} is given twice"))
+                found[place][names] = objective_of(kind, limit.column.name), limit.bound
             except InputError as error:
                 faults += error.faults
-    unmatched = [name for name in found["--before"] if name not in found["--measured"]]
-    faults += [Fault("--before", f"{name.replace('_', ' ')} is not among --measured") for name in unmatched]
+    unmatched = [names for names in found["--before"] if names not in found["--measured"]]
+    faults += [Fault("--before", f"{_joined(names)} is not among --measured") for names in unmatched]
     if faults:
         raise InputError(faults)
-    earlier = {name: value for name, (_, value) in found["--before"].items()}
+    earlier = {names: value for names, (_, value) in found["--before"].items()}
     nothing = float("nan")
-    return [Measured(own, value, earlier.get(name, nothing)) for name, (own, value) in found["--measured"].items()]
+    return [
+        Measured(own, value, earlier.get(names, nothing), names[1:])
+        for names, (own, value) in found["--measured"].items()
+    ]
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " + ".join(names).replace("_", " ")
 
 
 def measured_of(plan: Table) -> list[Measured]:
@@ -197,6 +217,9 @@ def diagnose(
     variants = Variants.of(plan)
     table, changed = variants.evaluated_on(catalog)
     results = evaluate(table, changed, progress)
+    measured = [one for one in measured if not _absent(_predicted(variants, results, one)[0], one)]
+    if not measured:
+        raise InputError(Fault(plan.place(0, "name"), "the plan has none of the parts of time that were measured"))
     predicted = np.stack([_predicted(variants, results, one) for one in measured])
     for number, one in enumerate(measured):
         if not predicted[number, 0] > 0.0:
@@ -215,16 +238,22 @@ def diagnose(
     )
     if not ranked and all(reading.inside for reading in readings):
         return Diagnosis(readings, _table("diagnosis", []), _table("diagnosis_steps", []))
-    weights = _weights(variants, results, predicted, widths, measured)
+    with np.errstate(all="ignore"):
+        weights = _weights(variants, results, predicted, widths, measured)
     found = _ranked(variants, weights)[:top]
     lines = [_line(variants, rank, one, predicted, measured) for rank, one in enumerate(found, 1)]
     steps = _steps(variants, found[0][0], predicted[0], measured[0]) if found else []
     return Diagnosis(readings, _table("diagnosis", lines), _table("diagnosis_steps", steps))
 
 
+def _absent(predicted: float, one: Measured) -> bool:
+    """Whether a part of the time is one that the plan does not have: messages of a single accelerator."""
+    return predicted == 0.0 and one.column.name.startswith("time_")
+
+
 def _predicted(variants: Variants, results: Table, one: Measured) -> Array:
     """A result of the variants, longer by what their changes add to measured times."""
-    values = results.number(one.column.name)
+    values = total(np.stack([results.number(name) for name in one.names], axis=-1))
     name = one.column.name
     if name in LARGER and name not in ("max_batch_size", "batch_at_targets", "running_batch"):
         return values / variants.time_factors
@@ -240,8 +269,9 @@ def _spreads(kind: str, results: Table, one: Measured) -> Array:
             return np.full((len(results), 2), factor)
     base = BANDED[kind]
     value = results.number(base)
-    down, up = value / results.number(f"{base}_low"), results.number(f"{base}_high") / value
-    ends = (up, down) if one.objective.larger else (down, up)
+    with np.errstate(all="ignore"):
+        down, up = value / results.number(f"{base}_low"), results.number(f"{base}_high") / value
+    ends = (up, down) if one.objective.larger else (down, up)  # NaN where a variant is illegal
     return np.asarray(np.nan_to_num(np.stack(ends, axis=-1), nan=SPREADS[1][1]))
 
 

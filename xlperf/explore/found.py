@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
@@ -39,6 +41,8 @@ class Search:
         The column of the plans that came before the objective, and whether more of it is better.
     note : str
         What was left out, where all would have been too many.
+    rivals : tuple of Objective
+        Further objectives, where the plans are those that no other beats in every one of them.
     """
 
     plans: Table
@@ -54,6 +58,11 @@ class Search:
     counts: Counts | None = None
     lead: Lead | None = None
     note: str = ""
+    rivals: tuple[Objective, ...] = ()
+
+    def taken(self, rows: np.ndarray) -> Search:
+        """Some of its plans, in the order given."""
+        return replace(self, plans=self.plans.take(rows), results=self.results.take(rows))
 
     @property
     def found(self) -> bool:
@@ -75,6 +84,9 @@ class Search:
     def _alike(self) -> str:
         """How many of the first plans cannot be told apart, and which of them has the narrowest band."""
         loss = self.results.number(self.objective.column.name)
+        if self.rivals and self.found:
+            names = ", ".join(one.words for one in (self.objective, *self.rivals))
+            return f"{len(self.plans):,} that no other beats in all of {names}"
         if not self.found or not (loss > 0.0).all():
             return ""
         loss = 1.0 / loss if self.objective.larger else loss

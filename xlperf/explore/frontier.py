@@ -237,3 +237,29 @@ def pareto_rows(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     rows = rows[np.lexsort((second[rows], first[rows]))]
     best = np.minimum.accumulate(np.concatenate([[np.inf], second[rows]]))[:-1]
     return np.asarray(rows[second[rows] < best])
+
+
+def unbeaten_rows(losses: np.ndarray) -> np.ndarray:
+    """Rows that no other beats in one quantity without being worse in another; all should be small.
+
+    Parameters
+    ----------
+    losses : array
+        The quantities, (rows, quantities); rows with NaN are left out.
+
+    Returns
+    -------
+    array of int
+        Row indexes in their order; of equal rows the first.
+
+    >>> unbeaten_rows(np.array([[1.0, 9.0, 1.0], [2.0, 5.0, 1.0], [3.0, 6.0, 1.0], [3.0, 6.0, 0.5], [1.0, 9.0, 1.0]]))
+    array([0, 1, 3])
+    """
+    rows = np.flatnonzero(np.isfinite(losses).all(axis=1))
+    rows = rows[np.lexsort((rows, *losses[rows].T[::-1]))]
+    found = []
+    while len(rows):
+        first = rows[0]
+        found.append(int(first))
+        rows = rows[(losses[rows] < losses[first]).any(axis=1)]
+    return np.sort(np.array(found, dtype=np.int64))

@@ -14,6 +14,8 @@ from xlperf.base.units import UNITS
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import Column, results_of, split_header, unit_of
 from xlperf.catalog.table import Table
+from xlperf.explore.result_bands import band_factor
+from xlperf.explore.samples import normal_scores
 
 LARGER = frozenset(
     {
@@ -68,28 +70,38 @@ class Objective(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A bound that a result keeps; in the unit used inside."""
+    """A bound that a result keeps, in the unit used inside; with a probability by its band, 1/2 by the prediction."""
 
     column: Column
     sign: str
     bound: float
+    probability: float = 0.5
 
     @property
     def words(self) -> str:
         """``ttft <= 500 ms``."""
         unit = self.column.unit if self.column.unit not in ("", "-") else ""
         shown = f"{self.bound / unit_of(self.column).factor:g}"
-        return f"{self.column.name.replace('_', ' ')} {self.sign} {shown} {unit}".rstrip()
+        sure = f" with {self.probability:.4g} probability" if self.probability > 0.5 else ""
+        return f"{self.column.name.replace('_', ' ')} {self.sign} {shown} {unit}".rstrip() + sure
+
+    def _values(self, results: Table) -> Array:
+        """The result, at the quantile of its band that has to keep the bound."""
+        values = results.number(self.column.name)
+        if self.probability == 0.5:
+            return values
+        score = float(normal_scores(np.array([self.probability]))[0])
+        return values * band_factor(results, self.column.name, score if self.sign in ("<", "<=") else -score)
 
     def kept(self, results: Table) -> np.ndarray:
         """Rows that keep the bound; those without the result do not."""
-        values = results.number(self.column.name)
+        values = self._values(results)
         compare = {"<=": np.less_equal, ">=": np.greater_equal, "<": np.less, ">": np.greater}[self.sign]
         return np.asarray(compare(values, self.bound))
 
     def excess(self, results: Table) -> Array:
         """By which share of the bound rows miss it, 0 where they keep it, infinite where there is no result."""
-        values = results.number(self.column.name)
+        values = self._values(results)
         beyond = np.abs(values - self.bound) / max(abs(self.bound), np.finfo(float).tiny)
         return np.where(self.kept(results), 0.0, np.where(np.isnan(values), np.inf, beyond))
 
@@ -194,18 +206,19 @@ def tightest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     >>> [limit.words for limit in tightest([wide, narrow, narrow])]
     ['ttft <= 300 ms']
     """
-    kept: dict[tuple[str, bool], Limit] = {}
+    kept: dict[tuple[str, bool, float], Limit] = {}
     for limit in limits:
         upper = limit.sign in ("<", "<=")
-        other = kept.setdefault((limit.column.name, upper), limit)
+        key = (limit.column.name, upper, limit.probability)
+        other = kept.setdefault(key, limit)
         nearer = limit.bound < other.bound if upper else limit.bound > other.bound
         if nearer or (limit.bound == other.bound and len(limit.sign) < len(other.sign)):
-            kept[limit.column.name, upper] = limit
+            kept[key] = limit
     return tuple(kept.values())
 
 
-def limits_of(kind: str, texts: Iterable[str], place: str = "limit") -> list[Limit]:
-    """Bounds from their texts.
+def limits_of(kind: str, texts: Iterable[str], place: str = "limit", probability: float = 0.5) -> list[Limit]:
+    """Bounds from their texts, each to be kept with a probability.
 
     Raises
     ------
@@ -216,7 +229,7 @@ def limits_of(kind: str, texts: Iterable[str], place: str = "limit") -> list[Lim
     faults: list[Fault] = []
     for text in texts:
         try:
-            limits.append(limit_of(kind, text, place))
+            limits.append(limit_of(kind, text, place)._replace(probability=probability))
         except InputError as error:
             faults += error.faults
     if faults:

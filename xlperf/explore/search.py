@@ -25,6 +25,7 @@ from xlperf.explore.candidates import (
     uneven_chunks,
 )
 from xlperf.explore.found import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
+from xlperf.explore.frontier import unbeaten_rows
 from xlperf.explore.objectives import AT_TARGETS, TARGETS, Limit, Objective, default_objective, objective_of, tightest
 from xlperf.explore.space import WHOLE, Part, TooMany
 from xlperf.explore.workers import worked
@@ -77,6 +78,7 @@ def search(
     progress: Progress | None = None,
     lead: Lead | None = None,
     processes: int = 1,
+    rivals: Sequence[str] = (),
     **bounds: Unpack[Bounds],
 ) -> Search:
     """The best of all candidates of a plan.
@@ -107,6 +109,8 @@ def search(
         As for :func:`ranked`.
     processes : int, default 1
         Processes that share a large space; the answer is the same. [-]
+    rivals : sequence of str
+        Further results to make best: what is kept are all plans that no other beats in every one of them.
     **bounds : Bounds
         Most candidates of a plan, and most accelerators tried for ``auto``.
 
@@ -124,11 +128,13 @@ def search(
         objective, lead = "", ("num_accelerators", False)
     goal = None if not objective else objective_of(plan.kind, objective)
     targets = (*limits, *own_targets(plan))
+    others = tuple(objective_of(plan.kind, name) for name in rivals)
+    top = None if others else top
 
     def best(counts: Array | None = None) -> Search:
         largest = bounds.get("most_accelerators", MOST_ACCELERATORS)
         most = bounds.get("most", MOST_CANDIDATES)
-        space = _Space(plan, catalog, values, counts, goal, targets, top, lead, largest)
+        space = _Space(plan, catalog, values, counts, goal, targets, top, lead, others, largest)
         try:
             whole = candidates(plan, catalog, values, counts, most=most, most_accelerators=largest)
         except TooMany:
@@ -160,6 +166,7 @@ class _Space(NamedTuple):
     targets: tuple[Limit, ...]
     top: int | None
     lead: Lead | None
+    rivals: tuple[Objective, ...]
     most_accelerators: float
 
     def best(self, part: Part) -> Search:
@@ -174,7 +181,7 @@ class _Space(NamedTuple):
         for tried in parts:
             wanted = self.goal or default_objective(self.plan, tried.searched)
             number = self.top and (max(self.top, REFINED) if tried.even else self.top)
-            own = ranked(tried, self.catalog, wanted, self.targets, number, progress, self.lead)
+            own = ranked(tried, self.catalog, wanted, self.targets, number, progress, self.lead, self.rivals)
             found = own if found is None else _joined(found, own, number)
         assert found is not None
         return found
@@ -192,7 +199,7 @@ class _Space(NamedTuple):
         if not len(more) or found.kind == ILLEGAL:
             return found
         uneven = Candidates(more, found.searched)
-        own = ranked(uneven, self.catalog, found.objective, self.targets, self.top, None, self.lead)
+        own = ranked(uneven, self.catalog, found.objective, self.targets, self.top, None, self.lead, self.rivals)
         return _joined(found, own, self.top)
 
 
@@ -234,6 +241,7 @@ def ranked(
     top: int | None = 1,
     progress: Progress | None = None,
     lead: Lead | None = None,
+    rivals: Sequence[Objective] = (),
 ) -> Search:
     """The best of some plans.
 
@@ -253,6 +261,8 @@ def ranked(
         Called with the number of plans of each block that is done.
     lead : tuple of str and bool, optional
         A number column of plans of which less is better before the objective is looked at, or more where True.
+    rivals : sequence of Objective
+        Further objectives: all plans are kept that no other beats in every one of them.
 
     Returns
     -------
@@ -260,7 +270,8 @@ def ranked(
         As :func:`search`.
     """
     plans, limits = tried.plans, tightest(limits)
-    quiet = _without_targets(plans, {objective.column.name, *(limit.column.name for limit in limits)})
+    looked_at = {one.column.name for one in (objective, *rivals)}
+    quiet = _without_targets(plans, {*looked_at, *(limit.column.name for limit in limits)})
     keys: list[_Keys] = []
     parts: list[Table] = []
     counts = np.zeros(4, dtype=np.int64)
@@ -275,12 +286,18 @@ def ranked(
         order = own.order()
         good = int((own.kind == GOOD).sum())
         kept = order[: max(good if top is None else min(good, top), 1)]
+        if rivals and good:
+            kept = kept[unbeaten_rows(_losses(results(kept), (objective, *rivals)))]
         keys.append(own.take(kept))
         parts.append(results(kept))
     every = _Keys(*(np.concatenate(columns) for columns in zip(*keys, strict=True)))
     order = every.order()
     good = int((every.kind == GOOD).sum())
     best = order[: max(min(good, len(order) if top is None else top), 1)]
+    if rivals and good:
+        names = {one.column.name for one in (objective, *rivals)}
+        ranked_ones = {name: np.concatenate([part[name] for part in parts])[best] for name in names}
+        best = best[unbeaten_rows(_losses(replace(parts[0], columns=ranked_ones), (objective, *rivals)))]
     chosen = plans.take(every.number[best])
     if quiet is plans:
         columns = {name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns}
@@ -301,7 +318,13 @@ def ranked(
         counts=tried.counts,
         lead=lead,
         note=_EVEN if tried.even else "",
+        rivals=tuple(rivals),
     )
+
+
+def _losses(results: Table, objectives: Sequence[Objective]) -> Array:
+    """What is made small of each row, (rows, objectives)."""
+    return np.stack([one.loss(results) for one in objectives], axis=-1)
 
 
 def _joined(one: Search, other: Search, top: int | None) -> Search:
@@ -311,6 +334,8 @@ def _joined(one: Search, other: Search, top: int | None) -> Search:
     keys = _keys(first, results, one.objective, one.limits, np.arange(len(plans)), one.lead)
     good = int((keys.kind == GOOD).sum())
     best = keys.order()[: max(min(good, len(plans) if top is None else top), 1)]
+    if one.rivals and good:
+        best = best[unbeaten_rows(_losses(results.take(best), (one.objective, *one.rivals)))]
     counts = one.counts.also(other.counts.tried) if one.counts and other.counts else one.counts
     return replace(
         one,

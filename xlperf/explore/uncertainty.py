@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,23 +11,23 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.explore.objectives import objective_of
+from xlperf.explore.result_bands import TIMES, band_factor, is_rate
 from xlperf.explore.samples import RANDOM, Sampling, normal_scores, uniforms
 from xlperf.explore.sweep import BLOCK, Sweep
+from xlperf.explore.vary import UNIFORM, Varied
+from xlperf.explore.workers import worked
 
 BAND = "calibration band"
 DRAWS = 10_000
 """Draws of each plan by default. [-]"""
 PERCENTILES = (5.0, 50.0, 95.0)
-_BANDED = {"training": "step_time", "inference": "tpot"}
-_DECILE = 1.2815515655446004
-"""Standard deviations from the median to the end of an 80 % band. [-]"""
-_AS_TIME = (
-    "step_time", "time_", "layer_time", "step_cost", "ttft", "tpot", "latency", "prefill_time", "decode_time",
-    "queue_time", "cost_per", "energy_per", "carbon_per", "run_time", "run_cost", "run_energy", "run_carbon",
-)  # fmt: skip
-_AS_RATE = ("tokens_per", "model_flop_rate", "mfu", "hfu", "max_request_rate")
-_BAND_INPUT = 1 << 12
+SHARED = {"training": 0.08, "inference": 0.27}
+"""Share of the variance of errors that plans of one model, software and machine have in common, by kind of plan:
+intraclass correlation of the logarithms of predicted over published step times (1,301 rows) and times per token (2,222
+rows) within a model, accelerator and software. [-]"""
+_BAND_INPUT, _PLAN_INPUT = 1 << 12, 1 << 13
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,16 @@ class Uncertainty:
     result : str
         A result in numbers, or cost, energy or throughput.
     banded : bool
-        Whether times also vary within the band of the calibration, together for plans of one software and machine.
+        Whether times also vary within the band of the calibration: in part together for plans of one model, software
+        and machine, as :data:`SHARED` says, the rest each for itself.
+    processes : int, default 1
+        Processes that evaluate the draws; the numbers are the same. [-]
     """
 
     sweep: Sweep
     result: str
     banded: bool = True
+    processes: int = 1
 
     @cached_property
     def column(self) -> Column:
@@ -62,11 +66,12 @@ class Uncertainty:
 
     @cached_property
     def _groups(self) -> np.ndarray:
-        """Software and machine of each plan as a number."""
+        """Model, software and machine of each plan as a number."""
         plans = self.sweep.plans
-        pairs = list(zip(plans.filled("software").tolist(), plans.text("accelerator").tolist(), strict=True))
-        known = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-        return np.array([known[pair] for pair in pairs], dtype=np.int64)
+        names = (plans.text("model"), plans.filled("software"), plans.text("accelerator"))
+        keys = list(zip(*(values.tolist() for values in names), strict=True))
+        known = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        return np.array([known[key] for key in keys], dtype=np.int64)
 
     @cached_property
     def inputs(self) -> list[tuple[str, str]]:
@@ -82,31 +87,57 @@ class Uncertainty:
         shares = np.empty((self.sweep.num_inputs, len(index)))
         for place in range(len(shares)):
             shares[place] = uniforms(self.sampling, place, index)
-        bands = np.array([uniforms(self.sampling, _BAND_INPUT + int(group), index) for group in self._groups])
-        return self._at(shares, bands if self.banded else None)
+        return self._at(shares, self._scores(index) if self.banded else None)
 
-    def _at(self, shares: Array, bands: Array | None) -> tuple[Array, Array]:
-        """The result of each plan with its inputs at shares, (inputs, draws), and bands at shares, (plans, draws)."""
-        plans, number = len(self.sweep.plans), shares.shape[1]
-        found, fits = np.empty(plans * number), np.empty(plans * number)
-        for start in range(0, plans * number, BLOCK):
-            rows = slice(start, min(start + BLOCK, plans * number))
-            plan, draw = np.divmod(np.arange(rows.start, rows.stop), number)
-            results = self.sweep.evaluated(*self.sweep.at(plan, shares[:, draw])).results
-            values = results.number(self.column.name)
-            found[rows] = values if bands is None else values * self._slower(results, bands[plan, draw])
-            fits[rows] = results.number("fits")
-        return found.reshape(plans, number) / unit_of(self.column).factor, fits.reshape(plans, number)
+    def _scores(self, index: np.ndarray) -> Array:
+        """Standard scores of plans within their bands, (plans, draws): a part in common, the rest their own."""
 
-    def _slower(self, results: Table, share: Array) -> Array:
-        """Factor of the result where times lie at a share of their band: two halves of lognormal distributions."""
+        def drawn(place: int) -> Array:
+            return normal_scores(uniforms(self.sampling, place, index))
+
+        common = {group: drawn(_BAND_INPUT + group) for group in dict.fromkeys(self._groups.tolist())}
+        shared = SHARED[self.sweep.plans.kind]
+        together, alone = np.sqrt(shared), np.sqrt(1.0 - shared)
+        groups = enumerate(self._groups.tolist())
+        return np.array([together * common[group] + alone * drawn(_PLAN_INPUT + row) for row, group in groups])
+
+    def _at(self, shares: Array, scores: Array | None) -> tuple[Array, Array]:
+        """The result of each plan with its inputs at shares, (inputs, draws), and bands at scores, (plans, draws)."""
+        plans, draws = len(self.sweep.plans), shares.shape[1]
+        number = draws if len(shares) else 1  # nothing but the band varies: one evaluation is enough
+        size = max(BLOCK // number, 1)
+        pieces = [
+            (np.arange(first, min(first + size, plans)), np.arange(start, min(start + BLOCK, number)))
+            for first in range(0, plans, size)
+            for start in range(0, number, BLOCK)
+        ]
+        places = [np.ix_(rows, np.arange(draws) if number < draws else some) for rows, some in pieces]
+        tasks = (
+            (rows, shares[:, some], None if scores is None else scores[at])
+            for (rows, some), at in zip(pieces, places, strict=True)
+        )
+        found, fits = np.empty((plans, draws)), np.empty((plans, draws))
+        for at, (values, fit) in zip(places, worked(self._piece, tasks, self.processes), strict=True):
+            found[at], fits[at] = values, fit
+        return found / unit_of(self.column).factor, fits
+
+    def _piece(self, task: tuple[np.ndarray, Array, Array | None]) -> tuple[Array, Array]:
+        """As :meth:`_at` for some of the plans, by their rows, and some of the draws."""
+        rows, shares, scores = task
+        shape = len(rows), shares.shape[1]
+        plan, draw = np.repeat(rows, shape[1]), np.tile(np.arange(shape[1]), shape[0])
+        results = self.sweep.evaluated(*self.sweep.at(plan, shares[:, draw])).results
+        values, fits = (results.number(name).reshape(shape) for name in (self.column.name, "fits"))
+        return (values if scores is None else values * self._slower(results, shape, scores)), fits
+
+    def _slower(self, results: Table, shape: tuple[int, int], score: Array) -> Array:
+        """Factor of the result where times lie at a score of their band, (plans, draws)."""
         name = self.column.name
-        power = 1.0 if name.startswith(_AS_TIME) else -1.0 if name.startswith(_AS_RATE) else 0.0
-        time = results.number(_BANDED[self.sweep.plans.kind])
-        low, high = (results.number(f"{_BANDED[self.sweep.plans.kind]}_{end}") / time for end in ("low", "high"))
-        score = normal_scores(share) / _DECILE
-        logarithm = np.where(score < 0.0, -np.log(low) * score, np.log(high) * score)
-        return np.asarray(np.exp(power * np.nan_to_num(logarithm)))
+        own = -score if is_rate(name) else score
+        rows = np.broadcast_to(np.arange(shape[0] * shape[1]).reshape(shape), own.shape).ravel()
+        kept = {column for column in results.columns if column.endswith(("_low", "_high"))} | {name, *TIMES.values()}
+        taken = replace(results, columns={key: results[key] for key in results.columns if key in kept})
+        return band_factor(taken.take(rows), name, own.ravel()).reshape(own.shape)
 
     def summary(self) -> Table:
         """``uncertainty``: percentiles of the result of each plan, and how likely each plan is the best of all."""
@@ -176,8 +207,8 @@ class Uncertainty:
 
     def _inputs_at(self, shares: Array) -> tuple[Array, Array]:
         """The result with all inputs, that of the band last, at shares, (plans, draws)."""
-        bands = np.broadcast_to(shares[-1], (len(self.sweep.plans), shares.shape[1]))
-        return self._at(shares[: self.sweep.num_inputs], bands if self.banded else None)
+        scores = np.broadcast_to(normal_scores(shares[-1]), (len(self.sweep.plans), shares.shape[1]))
+        return self._at(shares[: self.sweep.num_inputs], scores if self.banded else None)
 
     def _sobol(self, number: int) -> tuple[Array, Array]:
         """First-order and total Sobol indices, (plans, inputs)."""
@@ -204,6 +235,21 @@ class Uncertainty:
         return tuple(  # type: ignore[return-value]
             np.array([np.ravel(getattr(one, name)) for one in found]) for name in ("first_order", "total_order")
         )
+
+
+def usual_ranges(plans: Table) -> tuple[Varied, ...]:
+    """Ten per cent less to ten per cent more of what decides most plans: rates, memory, links, the rental price.
+
+    Parameters
+    ----------
+    plans : Table
+        Training or inference plans.
+    """
+    peaks = dict.fromkeys(PRECISIONS[str(one)].peak for one in plans.filled("precision").tolist())
+    names = [("accelerators", name) for name in ("memory_bandwidth", "memory_capacity")]
+    names += [("accelerators", f"peak_flop_rate_{peak}") for peak in peaks]
+    names += [("networks", "link_bandwidth"), ("prices", "rental_price")]
+    return tuple(Varied(sheet, name, np.array([0.9, 1.1]), True, UNIFORM) for sheet, name in names)
 
 
 def _names(plans: Table) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Unpack
 
 import numpy as np
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column, table_schema, unit_of
@@ -18,7 +19,7 @@ from xlperf.explore.candidates import Bounds
 from xlperf.explore.found import Search
 from xlperf.explore.objectives import Limit, Objective, objective_of
 from xlperf.explore.search import search
-from xlperf.explore.vary import Varied, changed_catalog, sheet_rows
+from xlperf.explore.vary import Varied, changed_catalog, read_variation, sheet_rows
 
 STEP = 1.01
 """Factor of the change whose worth is asked where none is stated. [-]"""
@@ -48,6 +49,31 @@ def usual_changes(plan: Table, catalog: Catalog) -> list[Varied]:
         names += [(plan.kind, name) for name in ("ttft_target", "tpot_target")]
     changes = [Varied(sheet, name, np.array([STEP]), True) for sheet, name in names]
     return [one for one in changes if not np.isnan(_stated(plan, catalog, one)).any()]
+
+
+def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> list[Varied]:
+    """Numbers of the plans or of catalog sheets and what they change to, from lines of a column and its values.
+
+    Parameters
+    ----------
+    kind : str
+        training or inference.
+    lines : sequence of (str, sequence of str)
+        As of :func:`xlperf.explore.vary.read_variation`.
+    place : str
+        Where they stand, for the messages.
+
+    Raises
+    ------
+    InputError
+        Where one is no list of numbers.
+    """
+    asked = read_variation(kind, lines, place)
+    known = table_schema(kind).by_name
+    texts = [name for name in asked.values if known[name].kind != "number"]
+    if asked.auto or texts or any(one.shape for one in asked.varied):
+        raise InputError(Fault(place, "what a change is worth takes numbers, as 'accelerators.memory bandwidth=x1.1'"))
+    return [*(Varied(kind, name, values, False) for name, values in asked.values.items()), *asked.varied]
 
 
 def worth(

@@ -302,7 +302,8 @@ def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence
             width = max(width, min(1.1 * longest + 3.0, _WIDEST_NAME if column.table in PLAN_TABLES else 200.0))
         least = len(column.header) / 3 + 4.0
         if column.is_result and column.table.removesuffix("_results") in PLAN_TABLES and column.name not in _LONG_TEXT:
-            width = least = max(max(map(len, column.header.split())) + 4.0, len(column.header) / 4 + 2.5, 9.0)
+            longest = max(map(len, TRUST)) if column.name == "trust" else max(map(len, column.header.split()))
+            width = least = max(longest + 4.0, len(column.header) / 4 + 2.5, 9.0)
         sheet.column_dimensions[get_column_letter(offset + 1)].width = max(width, least)
 
 

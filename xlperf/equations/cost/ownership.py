@@ -161,7 +161,8 @@ def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
     Terms
     """
     terms, hour = owner_terms(pool.server, pool.network, period), server_hour(pool.server, pool.network, period)
-    return Terms(hour["cost_rate"], terms.grid_power * terms.load_share, pool.server.carbon_intensity)
+    power = terms.grid_power * terms.load_share
+    return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power)
 
 
 def accelerators_bought(

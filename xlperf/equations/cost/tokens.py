@@ -29,11 +29,14 @@ class Terms(NamedTuple):
         Power on the basis of the energy. [W]
     carbon_intensity : Array
         CO2 equivalent of that energy. [kg/J]
+    accelerator_share : Array
+        Share of that power which the accelerator itself draws at its limit, 0 where the power is a mean already. [-]
     """
 
     cost_rate: Array
     power: Array
     carbon_intensity: Array
+    accelerator_share: Array
 
     def take(self, rows: np.ndarray | slice) -> Terms:
         """Those of some of the rows."""
@@ -133,45 +136,6 @@ def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Nume
     2.0
     """
     return np.asarray(array(power) * array(num_accelerators) / array(token_rate))
-
-
-def power_of_states(power_limit: Numeric, idle_share: Numeric, active_share: Numeric) -> Array:
-    r"""Mean power of an accelerator from the time that it spends in each state (heuristic, this work).
-
-    .. math:: P = P_{max}\,\min\left(1, s_0 + \sum_k t_k s_k\right)
-
-    with the share of the time t that is spent in state k, and the share s of the limit that the state draws beyond an
-    idle accelerator.
-
-    Parameters
-    ----------
-    power_limit : numeric
-        Power limit of the accelerator, its thermal design power. [W]
-    idle_share : numeric
-        Share of it that an idle accelerator draws. [-]
-    active_share : numeric
-        Share that it draws beyond that, mean over the time. [-]
-
-    Returns
-    -------
-    power : numeric
-        Mean power; never above the limit. [W]
-
-    References
-    ----------
-    .. [1] J.-W. Chung et al., "The ML.ENERGY Benchmark: Toward Automated Inference Energy Measurement and
-       Optimization", NeurIPS 2025, arXiv:2505.06371. Measured power by batch; the constants are fitted to it.
-
-    Examples
-    --------
-    An H100 of 700 W, idle at 70 W, that decodes for 80 % of the time and waits for the host else:
-
-    >>> float(power_of_states(700.0, 0.1, 0.8 * 0.67 + 0.2 * 0.16).round(1))
-    467.6
-    """
-    share = np.minimum(array(idle_share) + array(active_share), 1.0)
-    power = array(power_limit) * share
-    return np.asarray(np.where(np.isfinite(power), power, np.nan))
 
 
 def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: Numeric) -> Array:
@@ -291,6 +255,7 @@ def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
         pool_mean(decode.cost_rate, prefill.cost_rate, prefill_share),
         power,
         pool_mean(decode.carbon_intensity, prefill.carbon_intensity, weight),
+        pool_mean(decode.accelerator_share, prefill.accelerator_share, weight),
     )
 
 
@@ -318,6 +283,7 @@ def token_costs(terms: Terms, num_accelerators: Array, token_rate: Array, all_in
         all_in: cost_per_token(terms.cost_rate, num_accelerators, token_rate),
         "tokens_per_dollar": rate_per_cost(token_rate, num_accelerators, terms.cost_rate),
         "energy_per_token": energy,
+        "grid_power": terms.power * num_accelerators,
         "tokens_per_second_per_megawatt": token_rate_per_power(token_rate, num_accelerators, terms.power),
         "carbon_per_million_tokens": carbon_of_energy(energy, terms.carbon_intensity),
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
-from xlperf.equations.hardware.power import arithmetic_power, clock_limited_time
+from xlperf.equations.hardware.power import MEMORY_ENERGY, arithmetic_power, clock_limited_time
 from xlperf.equations.hardware.roofline import blended_time, sustained_time, tiled_product_time, transfer_time
 from xlperf.equations.hardware.tiles import product_memory_traffic, tile_memory
 
@@ -48,6 +48,8 @@ class Device:
         Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock. [-]
     static_power : Array
         Leakage and idle clocks; NaN: the usual share of the power limit. [W]
+    memory_energy : Array
+        Energy of a byte of the main memory. [J/B]
     """
 
     peak_flop_rate: Array
@@ -61,6 +63,7 @@ class Device:
     shared_memory_capacity: Array = field(default_factory=_column(np.nan))
     energy_ratio: Array = field(default_factory=_column(1.0))
     static_power: Array = field(default_factory=_column(np.nan))
+    memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))
 
     @property
     def arithmetic_power(self) -> Array:

@@ -10,6 +10,10 @@ from xlperf.base.units import factor
 REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
 """Energy of a 16-bit operation at 5 nm in the sheet technology: what energies of products are stated at. [J/FLOP]"""
 
+MEMORY_ENERGY = 4.2 * factor("pJ/bit")
+"""Energy of a byte of HBM3 in the sheet memories. [J/B]"""
+PRODUCT_ENERGY = 0.95 * factor("pJ/FLOP")
+"""Energy of a 16-bit operation of a product of random operands at 5 nm and its nominal clock. [J/FLOP]"""
 STATIC_SHARE = 0.13
 """Share of the power limit that leakage and idle clocks take where no static power is stated. [-]"""
 ARITHMETIC_SHARE = 0.75 / (1.0 - STATIC_SHARE)
@@ -50,12 +54,15 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
     return np.asarray(ARITHMETIC_SHARE * np.maximum(left, _LEAST_SHARE * limit))
 
 
-def clock_limited_time(burst_time: Numeric, energy: Numeric, power: Numeric) -> Array:
+def clock_limited_time(
+    burst_time: Numeric, energy: Numeric, power: Numeric, least_voltage_share: Numeric = 2.0 / 3.0
+) -> Array:
     r"""Time of work whose clock falls until its power keeps a limit.
 
-    Power is energy over time; with the clock falls the voltage, so that power goes with the cube of the clock:
+    Power is energy over time; with the clock falls the voltage, so that power goes with the cube of the clock, and
+    below the least voltage of the node with the clock itself:
 
-    .. math:: t = t_b \max\left(\sqrt[3]{\frac{E / t_b}{P}}, 1\right)
+    .. math:: t = t_b \max\left(1,\, \sqrt[3]{p},\, v_0^2 p\right), \quad p = \frac{E / t_b}{P}
 
     Near its nominal voltage a node's voltage is close to linear in the clock [1]_; the cube is its usual consequence.
 
@@ -67,6 +74,8 @@ def clock_limited_time(burst_time: Numeric, energy: Numeric, power: Numeric) -> 
         Energy of the work at the boost clock. [J]
     power : numeric
         Power that the work may draw; infinite: no limit. [W]
+    least_voltage_share : numeric, default 2/3
+        Voltage v_0 of a slow clock over that of the boost clock. [-]
 
     Returns
     -------
@@ -79,13 +88,14 @@ def clock_limited_time(burst_time: Numeric, energy: Numeric, power: Numeric) -> 
 
     Examples
     --------
-    Eight times the power that may be drawn takes twice as long:
+    Twice and eight times the power that may be drawn; the latter is at the least voltage:
 
-    >>> float(clock_limited_time(1.0, 8.0, 1.0))
-    2.0
+    >>> clock_limited_time(1.0, np.array([2.0, 8.0]), 1.0).round(3).tolist()
+    [1.26, 3.556]
     """
-    burst, ratio = array(burst_time), array(energy) / array(power)
-    return np.asarray(np.maximum(burst, np.cbrt(ratio * burst * burst)))
+    burst, least = array(burst_time), array(energy) / array(power)
+    voltage = array(least_voltage_share)
+    return np.asarray(np.maximum(np.maximum(burst, np.cbrt(least * burst * burst)), voltage * voltage * least))
 
 
 def node_energy_ratio(
@@ -132,3 +142,168 @@ def node_energy_ratio(
     energy, reference = array(flop_energy), array(reference_energy)
     energy = np.where(np.isnan(energy), reference, energy)
     return np.asarray(energy / reference * np.where(np.isnan(share), 1.0, share * share))
+
+
+def work_power(
+    power_limit: Numeric,
+    idle_power: Numeric,
+    flop_rate: Numeric,
+    flop_energy: Numeric,
+    traffic_rate: Numeric,
+    byte_energy: Numeric,
+    link_rate: Numeric = 0.0,
+    link_energy: Numeric = 0.0,
+) -> Array:
+    r"""Mean power of an accelerator from its work: operations, bytes of main memory and of links, and what runs anyway.
+
+    .. math:: P = \min\left(P_{max},\; P_0 + e_f R + e_m B + e_l L\right)
+
+    Heuristic, this work: linear in the work, as measured by batch size and model [1]_. At the limit the clock falls.
+
+    Parameters
+    ----------
+    power_limit : numeric
+        Power limit; NaN: the power is not known. [W]
+    idle_power : numeric
+        Leakage, refresh and running clocks P_0 without work. [W]
+    flop_rate : numeric
+        Operations R per second. [FLOP/s]
+    flop_energy : numeric
+        Energy of one. [J/FLOP]
+    traffic_rate : numeric
+        Bytes B per second of the main memory. [B/s]
+    byte_energy : numeric
+        Energy of one from the memory to the units. [J/B]
+    link_rate : numeric, default 0.0
+        Bytes L per second to other accelerators. [B/s]
+    link_energy : numeric, default 0.0
+        Energy of one. [J/B]
+
+    Returns
+    -------
+    power : numeric
+        Never above the limit. [W]
+
+    References
+    ----------
+    .. [1] J.-W. Chung et al., "The ML.ENERGY Benchmark: Toward Automated Inference Energy Measurement and
+       Optimization", NeurIPS 2025, arXiv:2505.06371. Measured power by batch; the constants are fitted to it.
+
+    Examples
+    --------
+    An H100 that decodes: 175 W, 50 TFLOP/s at 0.95 pJ, 2 TB/s at 141 pJ/B:
+
+    >>> float(work_power(700.0, 175.0, 50e12, 0.95e-12, 2e12, 141e-12))
+    504.5
+    """
+    drawn = array(idle_power) + array(flop_rate) * array(flop_energy) + array(traffic_rate) * array(byte_energy)
+    power = np.minimum(drawn + array(link_rate) * array(link_energy), array(power_limit))
+    return np.asarray(np.where(np.isfinite(power), power, np.nan))
+
+
+def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric = np.nan) -> Array:
+    r"""Power of an accelerator without work: a share of its limit, or as much more as its leakage is above the usual.
+
+    .. math:: P_0 = s_0\,P_{max}, \quad P_0 = \frac{s_0}{0.13} P_s \text{ where the static power is stated}
+
+    Heuristic, this work.
+
+    Parameters
+    ----------
+    power_limit : numeric
+        Power limit of the accelerator. [W]
+    idle_share : numeric
+        Share s_0 of it that an idle accelerator draws. [-]
+    static_power : numeric, default NaN
+        Leakage and idle clocks under load; NaN: the usual share of the limit. [W]
+
+    Returns
+    -------
+    power : numeric
+        Power. [W]
+
+    Examples
+    --------
+    A tenth of 700 W:
+
+    >>> float(idle_power(700.0, 0.1))
+    70.0
+    """
+    limit, static = array(power_limit), array(static_power)
+    usual = np.where(np.isnan(static) | np.isnan(limit), limit, static / STATIC_SHARE)
+    return np.asarray(array(idle_share) * usual)
+
+
+def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeric = 2.0) -> Array:
+    r"""Energy of an operation on narrow inputs.
+
+    .. math:: e = e_{16} \left(\frac{s}{2\,\mathrm{B}}\right)^{0.6}
+
+    Heuristic, this work: the exponent is that of measured products in 16, 8 and 4 bits under one power limit.
+
+    Parameters
+    ----------
+    flop_energy : numeric
+        Energy of a 16-bit operation. [J/FLOP]
+    element_size : numeric
+        Size of an input. [B]
+    wide_size : numeric, default 2.0
+        Size of a 16-bit input. [B]
+
+    Returns
+    -------
+    energy : numeric
+        Energy of an operation. [J/FLOP]
+
+    Examples
+    --------
+    FP8 takes two thirds of the energy of BF16:
+
+    >>> float(narrow_energy(3.0, 1.0).round(2))
+    1.98
+    """
+    return np.asarray(array(flop_energy) * (array(element_size) / array(wide_size)) ** 0.6)
+
+
+def capped_clock_share(
+    full_power: Numeric, capped_limit: Numeric, power_limit: Numeric, static_power: Numeric = np.nan
+) -> Array:
+    r"""Clock of long products under a lowered power limit, over that under the accelerator's own limit.
+
+    .. math:: x = \frac{t(P_{max})}{t(P_{cap})}
+
+    with the time t of :func:`clock_limited_time`. Measured on a B300 of 1,100 W at 900, 700, 550 and 450 W: 0.95, 0.77,
+    0.61 and 0.50.
+
+    Parameters
+    ----------
+    full_power : numeric
+        Power of the matrix units at the boost clock. [W]
+    capped_limit : numeric
+        Lowered limit; NaN: none. [W]
+    power_limit : numeric
+        Limit of the accelerator by its datasheet; NaN: none. [W]
+    static_power : numeric, default NaN
+        Leakage and idle clocks; NaN: the usual share of the own limit. [W]
+
+    Returns
+    -------
+    share : numeric
+        1 at most. [-]
+
+    References
+    ----------
+    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
+
+    Examples
+    --------
+    A B300 whose units would draw 1,836 W:
+
+    >>> capped_clock_share(1836.0, np.array([900.0, 450.0]), 1100.0).round(2).tolist()
+    [0.93, 0.52]
+    """
+    own, full, static = array(power_limit), array(full_power), array(static_power)
+    static = np.where(np.isnan(static), STATIC_SHARE * own, static)
+    capped = np.fmin(array(capped_limit), own)
+    times = [clock_limited_time(1.0, full, arithmetic_power(limit, static)) for limit in (own, capped)]
+    return np.asarray(np.minimum(times[0] / times[1], 1.0))

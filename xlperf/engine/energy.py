@@ -1,0 +1,174 @@
+"""Power of accelerators from the work of plans, and what that draws from the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, divide
+from xlperf.engine.join import PowerLimits
+from xlperf.equations.cost.tokens import Terms
+from xlperf.equations.hardware.kernels import Device
+from xlperf.equations.hardware.power import idle_power, narrow_energy, work_power
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.network.topologies import Network
+from xlperf.equations.plan.records import Remark
+from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.plan.training_plan import TrainingPlan
+from xlperf.equations.serving.energy import decode_step_traffic, token_flop
+
+_COMPUTING = ("time_forward", "time_backward", "time_recompute", "time_optimizer")
+_MESSAGES = ("time_tensor_parallel", "time_context_parallel", "time_expert_parallel", "time_pipeline_communication",
+             "time_data_parallel")  # fmt: skip
+_STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
+Machine = tuple[Device, PowerLimits, Mapping[str, Array]]
+"""Accelerators (rows, 1), their power limits (rows,), and constants of the family power (rows, 1)."""
+
+
+class _Rates(NamedTuple):
+    """Work of one accelerator in a second, and the share of the time in which anything runs."""
+
+    flop: Array
+    traffic: Array
+    links: Array
+    busy: Array
+
+
+def _power(machine: Machine, product_size: Array, rates: _Rates) -> Array:
+    """Mean power of an accelerator, (rows,). [W]"""
+    device, limits, constants = machine
+    own = {name: values[:, 0] for name, values in constants.items()}
+    clocks = own["active_share"] * limits.own * limits.clock_share**3
+    rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
+    flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
+    byte_energy = own["memory_ratio"] * device.memory_energy[:, 0]
+    work = rates.flop, flop_energy, rates.traffic, byte_energy, rates.links, own["link_energy"]
+    return work_power(limits.kept, rest, *work)
+
+
+def training_power(machine: Machine, network: Network, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
+    """Mean power of an accelerator over a training step.
+
+    Parameters
+    ----------
+    machine : tuple
+        Accelerators with limits and constants.
+    network : Network
+        Of the plans, (rows, tiers).
+    plan : TrainingPlan
+        Precision, (rows,).
+    results : mapping of str to Array
+        Times and utilisation of the step, (rows,).
+
+    Returns
+    -------
+    Array
+        (rows,). [W]
+    """
+    (device, _, constants), step = machine, results["step_time"]
+    computing = sum((results[name] for name in _COMPUTING), 0.0 * step) / step
+    sending = sum((results[name] for name in _MESSAGES), 0.0 * step) / step
+    traffic = computing * constants["compute_traffic_share"][:, 0] * device.memory_bandwidth[:, 0]
+    flop = results["hfu"] * device.peak_flop_rate[:, 0]
+    links = sending * np.nan_to_num(network.link_bandwidth[:, 0])
+    return _power(machine, plan.product_size, _Rates(flop, traffic, links, np.ones_like(step)))
+
+
+def serving_power(
+    machines: tuple[Machine, Machine],
+    network: Network,
+    model: Model,
+    plan: InferencePlan,
+    architecture: Architecture,
+    results: Mapping[str, Array],
+) -> tuple[Array, Array]:
+    """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do.
+
+    At a low rate of arrivals accelerators are idle meanwhile.
+
+    Parameters
+    ----------
+    machines : tuple
+        Accelerators that decode and those that prefill, with limits and constants.
+    network : Network
+        Of those that decode, (rows, tiers).
+    model : Model
+        Served models, (rows,).
+    plan : InferencePlan
+        Plans as the sheet has them: all accelerators, (rows,).
+    architecture : Architecture
+        Structure that the models share.
+    results : mapping of str to Array
+        Rates, times of a decode step and memory, (rows,).
+
+    Returns
+    -------
+    tuple of Array
+        Decoding and prefilling, (rows,). [W]
+    """
+    share, rate = results["prefill_share"], results["tokens_per_second"]
+    step = sum((results[name] for name in _STEP), 0.0 * rate)
+    running = results["running_batch"]
+    busy = np.where(np.isnan(plan.request_rate), 1.0, np.minimum(running, 1.0))
+    flop = token_flop(model, plan.prompt_length + 0.5 * plan.output_length)
+    each = rate / plan.num_accelerators
+    decoding = np.maximum(1.0 - share, 1e-9)
+    sizes = results["memory_weights"], results["memory_kv_cache"], running
+    traffic = decode_step_traffic(model, plan, architecture, *sizes)
+    links = divide(results["time_communication"], step) * np.nan_to_num(network.link_bandwidth[:, 0])
+    decode = _Rates(
+        np.nan_to_num(each / decoding * flop),
+        np.nan_to_num(busy * (divide(traffic, step) + links)),
+        np.nan_to_num(busy * links),
+        busy,
+    )
+    prompts = each * divide(plan.prompt_length, plan.output_length)
+    prompt_flop = token_flop(model, 0.5 * plan.prompt_length)
+    device, _, own = machines[1]
+    moved = busy * own["compute_traffic_share"][:, 0] * device.memory_bandwidth[:, 0]
+    prefill = _Rates(np.nan_to_num(divide(prompts * prompt_flop, share)), moved, 0.0 * rate, busy)
+    size = plan.input_size
+    return _power(machines[0], size, decode), _power(machines[1], size, prefill)
+
+
+def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> Terms:
+    """Terms of accelerators at what they really draw, in place of their limit; the rest of the server at full load.
+
+    Parameters
+    ----------
+    terms : Terms
+        At full load, (rows,).
+    accelerator_power : Array
+        Mean power of an accelerator, (rows,). [W]
+    power_limit : Array
+        Its limit by the sheet accelerators, (rows,). [W]
+
+    Returns
+    -------
+    Terms
+        (rows,).
+    """
+    drawn = np.where(np.isnan(accelerator_power), power_limit, accelerator_power)
+    saved = np.nan_to_num(terms.accelerator_share * (1.0 - drawn / power_limit))
+    return terms._replace(power=terms.power * (1.0 - saved))
+
+
+def slowed_clock(limits: PowerLimits, illegal: np.ndarray) -> Remark:
+    """Where a lowered power limit slows long products, and to what share of their clock.
+
+    Parameters
+    ----------
+    limits : PowerLimits
+        Of the plans, (rows,).
+    illegal : np.ndarray
+        Plans that nothing is said of, (rows,).
+
+    Returns
+    -------
+    Remark
+    """
+    said = ~illegal & (limits.clock_share < 1.0)
+    numbers = limits.kept, np.round(100.0 * limits.clock_share), limits.own
+    return Remark(said, "power limit {} W: the clock of long products falls to {} % of that at {} W", numbers)

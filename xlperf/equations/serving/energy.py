@@ -1,0 +1,80 @@
+"""Work of serving that power follows from: operations of a token, bytes of a decode step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.arrays import Array, divide
+from xlperf.equations.model.model import Architecture, Model, matrix_parameters
+from xlperf.equations.model.transformer import activated_experts
+from xlperf.equations.plan.serving_plan import InferencePlan
+
+
+def token_flop(model: Model, context: Array) -> Array:
+    r"""Operations of one token in a forward pass.
+
+    .. math:: F = 2 N_a + 4 L h d\,s
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    context : Array
+        Tokens s that it attends to, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        Products with the active parameters N_a and attention of all layers, (rows,). [FLOP]
+
+    References
+    ----------
+    .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
+    """
+    attended = 4.0 * model.num_layers * model.num_attention_heads * model.head_size * context
+    return np.asarray(2.0 * matrix_parameters(model, True) + attended)
+
+
+def decode_step_traffic(
+    model: Model,
+    plan: InferencePlan,
+    architecture: Architecture,
+    weights_size: Array,
+    cache_size: Array,
+    running_batch: Array,
+) -> Array:
+    r"""Bytes that an accelerator reads in a decode step: weights of the experts that are visited, and the cache.
+
+    .. math:: T = W \frac{N_a + (N - N_a) \frac{E_{hit} - k}{E - k}}{N} + C \frac{s_p + s_o / 2}{s_p + s_o}
+
+    Heuristic, this work.
+
+    Parameters
+    ----------
+    model : Model
+        Shapes, (rows,). [-]
+    plan : InferencePlan
+        Lengths, (rows,). [-]
+    architecture : Architecture
+        Structure that the models share.
+    weights_size : Array
+        Weights W on the accelerator, (rows,). [B]
+    cache_size : Array
+        Cache C of the batch at its longest on the accelerator, (rows,). [B]
+    running_batch : Array
+        Requests that decode together, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        (rows,). [B]
+    """
+    mean = divide(plan.prompt_length + 0.5 * plan.output_length, plan.prompt_length + plan.output_length)
+    read = weights_size
+    if architecture.experts:
+        whole, active = matrix_parameters(model, False), matrix_parameters(model, True)
+        hit = activated_experts(model.num_experts, model.top_k, np.maximum(running_batch, 1.0))
+        share = np.clip(divide(hit - model.top_k, model.num_experts - model.top_k), 0.0, 1.0)
+        share = np.where(model.num_experts > 0.0, share, 1.0)
+        read = weights_size * (active + (whole - active) * share) / whole
+    return np.asarray(read + cache_size * mean)
