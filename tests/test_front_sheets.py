@@ -268,6 +268,15 @@ def test_sheets_show_what_the_functions_answer(book: Any, values: Any, session: 
                 assert value in shown, name
 
 
+def test_tables_and_curves_beside_the_answers_have_numbers(values: Any) -> None:
+    serve, train, chip = (values[name] for name in SHEETS[:3])
+    assert sum(isinstance(serve[f"P{row}"].value, float) for row in range(23, 28)) >= 4
+    curve = [values["calc serve"][f"E{row}"].value for row in range(25, 65)]
+    assert sum(isinstance(own, float | int) for own in curve) >= 10
+    assert all(isinstance(train[f"O{row}"].value, float) for row in range(22, 27))
+    assert all(isinstance(chip[f"{letter}{row}"].value, float | int) for letter in "OPQR" for row in range(15, 22))
+
+
 def test_every_entry_has_a_drop_down_or_bounds(book: Any) -> None:
     for sheet, kind in zip(SHEETS[:3], FORMS, strict=True):
         guarded = {str(one.sqref): one for one in book[sheet].data_validations.dataValidation}
@@ -294,7 +303,7 @@ def test_two_plans_differ_by_the_sum_of_their_parts(
     plans = tables[kind].take([4, len(tables[kind]) - 1])
     rates = evaluate_resolved(plans, catalog)[1]["tokens_per_second_per_accelerator"]
     assert [before, after] == pytest.approx((1000.0 / rates).tolist())
-    assert sum(numbers[f"N{row}"].value for row in range(15, 21)) == pytest.approx(after - before, rel=1e-6)
+    assert sum(numbers[f"N{row}"].value for row in range(15, 22)) == pytest.approx(after - before, rel=1e-6)
     assert shown["F5"].value.startswith(f"{names[1]} yields {rates[1] / rates[0]:.2f} x the tokens per accelerator")
     differ = [shown[f"B{row}"].value for row in range(10, 27) if shown[f"B{row}"].value]
     assert all(str(shown[f"C{row}"].value) != str(shown[f"D{row}"].value) for row in range(10, 10 + len(differ)))

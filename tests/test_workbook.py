@@ -447,9 +447,26 @@ def test_a_new_workbook_is_the_shipped_one(tmp_path: Path) -> None:
     assert len(read_tables(path)["training"]) == len(read_tables(workbook())["training"])
 
 
+def test_a_workbook_of_examples_is_small_and_all_of_it_answers(tmp_path: Path) -> None:
+    path = tmp_path / "small.xlsx"
+    new_workbook(path, "examples")
+    found = read_tables(path)
+    sizes = {kind: len(table) for kind, table in found.items()}
+    assert (sizes["training"], sizes["inference"], sizes["chiplets"], sizes["servers"]) == (3, 4, 1, 1)
+    assert sizes["models"] <= 8 and sizes["accelerators"] <= 10 and sizes["prices"] <= sizes["accelerators"]
+    book = openpyxl.load_workbook(path, data_only=True)
+    assert book.sheetnames[:4] == list(SHEETS)
+    for name in SHEETS:
+        assert book[name]["F5"].value and not book[name]["F5"].value.startswith("No answer")
+    for kind in PLAN_TABLES:
+        at = book_header(book, kind).index("fits") + 1
+        top = header_row(kind)
+        assert [book[kind].cell(top + 1 + row, at).value for row in range(sizes[kind])] == [True] * sizes[kind]
+
+
 def test_an_empty_workbook_has_all_headers_and_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "empty.xlsx"
-    new_workbook(path, empty=True)
+    new_workbook(path, "empty")
     found = read_tables(path)
     assert {kind: len(table) for kind, table in found.items() if kind != "calibration"} == dict.fromkeys(
         ["training", "inference", "accelerators", "networks", "models", "prices"], 0

@@ -98,29 +98,35 @@ def show(file: str) -> None:
 @click.command(
     cls=Command,
     short_help="Make a workbook of your own to edit.",
-    epilog=examples("xlperf new study.xlsx", "xlperf new mine.xlsx --empty", "xlperf new mine.xlsx --study recompute"),
+    epilog=examples(
+        "xlperf new study.xlsx                     everything that xlperf ships",
+        "xlperf new small.xlsx --examples          one plan of each kind, and what it refers to",
+        "xlperf new mine.xlsx --empty              sheets without rows",
+        "xlperf new mine.xlsx --study recompute    a study, to change and run again",
+    ),
 )
 @click.argument("file", type=OutputFile(".xlsx"))
 @click.option("--empty", is_flag=True, help="Leave all sheets but the calibration empty, for a catalog of your own.")
+@click.option("--examples", "small", is_flag=True, help="One plan of each kind and the rows that it refers to.")
 @click.option("--study", metavar="NAME", help="The settings and plans of a study of xlperf report --study instead.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
-def new(file: str, empty: bool, study: str | None, force: bool) -> None:
-    """Write FILE, a workbook of your own: the shipped catalog and plans, drop-downs, comments, live formulas."""
+def new(file: str, empty: bool, small: bool, study: str | None, force: bool) -> None:
+    """Write FILE, a workbook of your own: front sheets, plans and catalog with drop-downs, comments, live formulas."""
     from xlperf.workbook.build import new_workbook
 
     if Path(file).exists() and not force:
         raise InputError(Fault(file, "exists; give another name, or --force to replace it"))
+    if empty + small + (study is not None) > 1:
+        raise click.UsageError("give one of --empty, --examples and --study")
     if study is not None:
         from xlperf.studies import study as found
         from xlperf.workbook.studies import write_study
 
-        if empty:
-            raise click.UsageError("give --empty or --study, not both")
         chosen = found(study)
         write_study(file, chosen)
         say(f"{file}: edit it, then: xlperf report {file} --study {chosen.name} -o report.xlsx")
         return
-    new_workbook(file, empty)
+    new_workbook(file, "empty" if empty else "examples" if small else "all")
     say(f"{file}: edit it, then: xlperf report {file} -o report.xlsx")
 
 

@@ -27,6 +27,7 @@ from xlperf.catalog.table import Table
 from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.cost_charts import cost_charts
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, data_sheet
+from xlperf.workbook.examples import example_tables
 from xlperf.workbook.front import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet
 from xlperf.workbook.functions_sheet import functions_sheet
 from xlperf.workbook.package import Formulas, packed, replace_file, save_workbook
@@ -173,12 +174,23 @@ def write_workbook(path: str | Path, tables: Mapping[str, Table | Rows], values:
     replace_file(path, workbook_package(tables, values))
 
 
-def new_workbook(path: str | Path, empty: bool = False) -> None:
-    """Write a workbook for a user to start from: the shipped catalog and plans, or empty sheets but the calibration."""
-    shipped: Mapping[str, Table | Rows] = read_tables(resources.workbook())
-    if empty:
-        shipped = {"calibration": shipped["calibration"]}
-    replace_file(path, workbook_package(shipped, values=not empty, examples=not empty))
+def new_workbook(path: str | Path, content: str = "all") -> None:
+    """Write a workbook for a user to start from.
+
+    Parameters
+    ----------
+    path : str or Path
+    content : str
+        ``all``: the shipped catalog and plans; ``examples``: one plan of each kind and what it refers to; ``empty``:
+        no rows but the calibration.
+    """
+    shipped = read_tables(resources.workbook())
+    chosen: Mapping[str, Table | Rows] = shipped
+    if content == "examples":
+        chosen = example_tables(shipped)
+    elif content == "empty":
+        chosen = {"calibration": shipped["calibration"]}
+    replace_file(path, workbook_package(chosen, values=content != "empty", examples=content != "empty"))
 
 
 def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] | None = None) -> Path:

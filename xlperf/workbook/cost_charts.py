@@ -65,7 +65,7 @@ def cost_charts(book: Any, live: Live) -> None:
         axis(chart.x_axis)
         axis(chart.y_axis, number="#,##0" if kind == "chiplets" else "0.0", grid=True)
         top = edges[3] + 2
-        end_row = top + 6 + 2 * (last - HEADER_ROW)
+        end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
         put(sheet[f"A{top}"], own.heading, "xlperf heading")
         sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
         first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], in_sight[-1]))

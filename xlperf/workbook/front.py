@@ -88,9 +88,9 @@ _WORDS = (
 )
 _STEPS = (
     "Install once: xlperf install libreoffice. Without the add-in the cells show the values of the last build.",
-    "Change a yellow cell of a card below, or of a plan on the sheets training and inference; the results follow.",
-    "Change the hardware: edit a row of accelerators, networks or prices, or add one. Units stand in the headers.",
-    "A cell shows #N/A where the plan is illegal; the column reason says why.",
+    "Questions first: Serve, Train, Build a chip and Compare are forms; change a yellow cell and read the answer.",
+    "Plans: a row of training or inference is one; the card above shows the one that you choose, [+] all its settings.",
+    "Change the hardware: edit a row of accelerators, networks or prices, or add one; low and high prices: scenario.",
     "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx",
 )
 _LEGEND_TOP = 42

@@ -196,7 +196,7 @@ def form(sheet: Any, kind: str, rows: Sequence[Entry | str], live: Live) -> tupl
 
 def given(cell: str) -> str:
     """What an entry holds; a blank one stays blank."""
-    return f'=IF({SCENARIO}="","",{SCENARIO})'
+    return f'=IF({cell}="","",{cell})'
 
 
 def results(data: Any, kind: str, area: str, live: Live) -> dict[str, str]:

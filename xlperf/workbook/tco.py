@@ -60,7 +60,7 @@ _HOURS = (
     ("accelerator-hour (USD/h)", 13, "0.000"),
 )
 _PLANS = (
-    ("plan", 44, "General"),
+    ("plan", 52, "General"),
     ("sheet", 11, "General"),
     ("accelerator", 22, "General"),
     ("row of the hours", 9, "0"),

@@ -8,6 +8,7 @@ from xlperf.base.arrays import Array
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import (
     ContextMethod,
+    OffloadTarget,
     PipelineSchedule,
     QuantizedCopies,
     Recompute,
@@ -219,6 +220,11 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         ),
         "reshard after forward needs ZeRO stage 3, plan has {zero_stage}",
         "reshard_after_forward",
+    ),
+    Rule(
+        lambda plan, _: (plan.offload_target == OffloadTarget.DRIVE) & (plan.offload_optimizer <= 0),
+        "offload target drive needs optimizer state to offload: set offload optimizer",
+        "offload_target",
     ),
     Rule(
         lambda plan, model: (plan.train_mtp > 0) & ~(model.num_mtp_layers > 0),
