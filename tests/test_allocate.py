@@ -152,3 +152,32 @@ def test_the_grid_leaves_out_what_belongs_to_one_split() -> None:
     assert np.isfinite(results["step_time"]).sum() > 100
     both = (grid["virtual_pipeline"] == 3.0) & (grid["pipeline_parallel"] == 8.0) & np.isfinite(results["step_time"])
     assert both.any()
+
+
+NODES = (("12 nm", "HBM2", "NVLink 3"), ("10 nm", "HBM2e", "NVLink 3"), ("7 nm", "HBM2e", "NVLink 4"),
+         ("5 nm", "HBM3", "NVLink 4"), ("3 nm", "HBM4", "NVLink 5"), ("2 nm", "HBM4e", "NVLink 6"),
+         ("1.4 nm", "HBM4e", "NVLink 6"), ("1 nm", "HBM4e", "NVLink 6"))  # fmt: skip
+
+
+def test_the_best_shares_lie_inside_on_most_nodes() -> None:
+    """Cores, cache and memory: prompts of 4,096 tokens and 512 decode steps of 32 requests, 1,200 W, 1,600 mm2."""
+    known = catalog()
+    devices = known.tables["devices"]
+    base = devices.text("device").tolist().index("B200 from budgets")
+    inside = 0
+    for node, memory, link in NODES:
+        columns = {name: values.copy() for name, values in devices.take([base]).columns.items()}
+        words = {"device": node, "technology": node, "memory": memory, "link": link}
+        columns |= {name: np.array([word], dtype=object) for name, word in words.items()}
+        columns |= {"num_cores": np.array([np.nan]), "power_budget": np.array([1200.0])}
+        header = ["accelerator", "generation", "default_network", "device"]
+        accelerator = table_from_rows("accelerators", header, [[node, "blackwell", "NVL72-GB200", node]])
+        made = known.with_tables([Table("devices", columns), accelerator])
+        plan = _serving(accelerator=node, tensor_parallel=8, prompt_length=4096, output_length=512, batch_size=32,
+                        precision="bf16")  # fmt: skip
+        best = optimal_allocation(plan, made, "latency", population=16, generations=8)
+        assert best.value <= best.start
+        ends = {"compute_share": (0.1, 0.9), "cache_share": (0.02, 0.95), "memory_shoreline_share": (0.05, 0.95)}
+        found = {name: float(best.device.number(name)[0]) for name in ends}
+        inside += all(low + 0.01 < found[name] < high - 0.01 for name, (low, high) in ends.items())
+    assert inside >= 6

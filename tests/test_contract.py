@@ -72,6 +72,7 @@ FIXED_WORDS = {
     "serving.phases.serving_work": {"B"},
     "serving.pools.pools_of": {"B"},
     "serving.results.serving_results": {"B"},
+    "training.memory.kept_activations": {"B"},
     "training.memory.memory_of": {"B"},
     "training.run.run_results": {"B"},
     "training.step.step": {"B"},

@@ -334,7 +334,7 @@ def test_command(command: Command, tmp_path: Path) -> None:
     outcome = command(*asked)
     assert outcome.code == 0
     lines = outcome.out.splitlines()
-    assert lines[0].startswith("measured step time 20.6 s; predicted step time 15.6")
+    assert lines[0].startswith("measured step time 20.6 s; predicted step time 15.")
     assert "full recomputation" in next(line for line in lines if line.startswith("   1"))
     assert any(line.startswith("1: activation checkpointing") for line in lines)
     rows = csv_rows(command(*asked, "-o", "-").out)
@@ -345,6 +345,17 @@ def test_command(command: Command, tmp_path: Path) -> None:
     assert read.sheetnames == ["diagnosis", "waterfall"]
     assert len(read["waterfall"]._charts) == 1
     assert [read["waterfall"].cell(row, 2).value for row in (2, 3)] == ["predicted", "full recomputation"]
+
+
+def test_what_remains_is_a_row_of_my_cluster(command: Command, tmp_path: Path) -> None:
+    """The row has the setting that was found, so that calibrate --mine moves predictions by the remainder alone."""
+    row = tmp_path / "runs.csv"
+    asked = ("diagnose", workbook(), "--name", NAME, "--measured", "step time=20.6 s", "--measured", "memory=25")
+    assert command(*asked, "--mine", row).code == 0
+    (line,) = csv_rows(row.read_text())
+    assert line["recompute"] == "full" and float(line["measured_step_time"]) == 20.6
+    shown = command("calibrate", "--mine", row)
+    assert shown.code == 0 and "20.6" in shown.out
 
 
 def test_command_inside_the_band_and_illegal_plans(command: Command, tmp_path: Path) -> None:

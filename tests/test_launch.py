@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Callable
@@ -257,3 +258,57 @@ def test_commands(command: Command, tmp_path: Path) -> None:
 def test_every_stack_can_be_named(command: Command) -> None:
     shown = command("launch", "--help").out
     assert f"[{'|'.join(stacks())}]" in shown
+
+
+DUMP = """------------------------ arguments ------------------------
+  attention_backend ............................... AttnBackend.auto
+  bf16 ............................................ True
+  exp_avg_dtype ................................... torch.float32
+  fp8 ............................................. None
+  fp8_recipe ...................................... delayed
+  global_batch_size ............................... 128
+  group_query_attention ........................... False
+  moe_router_topk ................................. 2
+  num_experts ..................................... None
+  num_query_groups ................................ 1
+  pipeline_model_parallel_size .................... 4
+  sequence_parallel ............................... True
+  tensor_model_parallel_size ...................... 8
+  use_distributed_optimizer ....................... True
+  virtual_pipeline_model_parallel_size ............ 5
+  world_size ...................................... 64
+"""
+SGLANG = "server_args=ServerArgs(model_path='deepseek-ai/DeepSeek-R1', tp_size=8, dp_size=8, enable_dp_attention=True)"
+VLLM = "INFO non-default args: {'model': 'x', 'tensor_parallel_size': 8, 'enable_expert_parallel': True}"
+
+
+def test_logs_say_their_arguments(command: Command, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(DUMP + "iteration 1 | elapsed time per iteration (ms): 8.0\n" * 40_000)  # more than is looked at
+    outcome = command("plan", log, "--set", "accelerator=H100-SXM-80GB", "--set", "model=Llama3-70B")
+    row = csv_rows(outcome.out)[0]
+    assert outcome.code == 0 and not outcome.err
+    names = ("num_accelerators", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "zero_stage", "precision")
+    assert [row[name] for name in names] == ["64", "8", "4", "5", "1", "bf16"]
+    given = {"accelerator": "H200-SXM-141GB", **SERVING}
+    plan = read_launch(SGLANG, "log", given=given, models=models()).plan
+    assert (plan["model"][0], plan["data_parallel_attention"][0]) == ("DeepSeek-R1", 8.0)
+    plan = read_launch(VLLM, "log", given={**given, "model": "DeepSeek-R1"}).plan
+    assert (plan["expert_parallel"][0], plan["software"][0]) == (8.0, "vllm")
+
+
+def test_results_say_their_plan() -> None:
+    stated = {"hw": "H200-SXM-141GB", "conc": 64, "isl": 1024, "osl": 1024, "tp": 8, "ep": 8, "dp_attention": "true"}
+    text = json.dumps({**stated, "model": "deepseek-ai/DeepSeek-R1-0528", "precision": "fp8", "median_ttft": 0.3})
+    plan = read_launch(text, "agg.json", "sglang", models=models()).plan
+    names = ("prompt_length", "concurrency", "tensor_parallel", "expert_parallel", "num_accelerators")
+    assert [plan[name][0] for name in names] == [1024.0, 64.0, 8.0, 8.0, 8.0]
+    assert (plan["model"][0], plan["precision"][0], plan["accelerator"][0]) == ("DeepSeek-R1", "fp8", stated["hw"])
+
+
+def test_an_fp8_plan_says_the_format_and_the_recipe() -> None:
+    line = "--bf16 --fp8-format hybrid --fp8-recipe tensorwise --tensor-model-parallel-size 8"
+    given = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": "64"}
+    plan = read_launch(line, "line", given=given).plan
+    assert plan["precision"][0] == "fp8-current"
+    assert {"--bf16", "--fp8-format hybrid", "--fp8-recipe tensorwise"} <= set(launch_lines(plan, "megatron"))

@@ -390,6 +390,17 @@ def test_faster_memory_and_network_help_small_nodes_most() -> None:
     assert wired["12 nm"] < wired["5 nm"] < wired["1 nm"]
 
 
+def test_every_node_says_what_the_next_unit_buys() -> None:
+    """Watts are worth more than area, each node with its own energy of a FLOP; area is worth some at 7 nm."""
+    found = sheet("technology-nodes", "next unit")
+    gain = {(str(row[1]), str(row[2])): float(row[3] or 0) for row in found.rows}
+    nodes = ["12 nm", "10 nm", "7 nm", "5 nm", "3 nm", "2 nm", "1.4 nm", "1 nm"]
+    assert len(gain) == len(nodes) * 5
+    assert all(gain[node, "power"] > gain[node, "die area"] for node in nodes)
+    assert all(gain[node, "power"] > 0.015 for node in nodes[1:])
+    assert gain["7 nm", "die area"] > 0.01
+
+
 def test_every_device_of_the_grid_keeps_its_power_budget() -> None:
     found = sheet("technology-nodes", "devices")
     names = [column.name for column in found.columns]

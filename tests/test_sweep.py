@@ -55,6 +55,30 @@ def test_rows_with_catalogs_of_their_own_are_those_of_edited_sheets(catalog: Cat
                 assert same.tolist() == values.tolist() or np.array_equal(same, values, equal_nan=True), name
 
 
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_what_a_machine_is_made_of_can_be_varied(catalog: Catalog, kind: str) -> None:
+    """Node, memory, core, package and budgets of a derived device, node and memory of a product: as edited sheets."""
+    row = TRAIN if kind == "training" else {**SERVE, "tensor parallel": 8}
+    plans = table({**row, "accelerator": "3 nm HBM4 (derived)", "network": "NVL72-GB200"}, {**row, "accelerator": H100})
+    asked = varied(kind, "technology.flop energy=x0.5,x2", "memories.energy=x1,x3", "technology.static power=x1,x4")
+    lines = [asked, varied(kind, "devices.cache share=0.2,0.8", "cores.clock rate=x0.8",
+                           "process nodes.wafer price=x2", "links.energy=x2")]  # fmt: skip
+    changed = []
+    for number, one in enumerate(lines):
+        chosen = plans.take(slice(0, 2 - number))
+        found = sweep(Sweep(chosen, catalog, {}, one.varied))
+        for place, point in enumerate(product(*(each.values for each in one.varied))):
+            edited = changed_catalog(catalog, chosen, list(zip(one.varied, point, strict=True)))
+            shown = slice(place * len(chosen), (place + 1) * len(chosen))
+            for name, values in evaluate(chosen, edited).columns.items():
+                same = found.results[name][shown]
+                if name not in ("reason", "trust", "trust_reason") and not name.endswith(("_low", "_high")):
+                    assert same.tolist() == values.tolist() or np.array_equal(same, values, equal_nan=True), name
+        changed.append(found.results["energy_per_token"])
+    assert len(set(changed[0][::2].tolist())) > 4
+    assert len(set(changed[0][1::2].tolist())) > 2
+
+
 # --- samples
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.launch_rules import Stated, plan_of, stack_of
-from xlperf.catalog.launch_text import Setting, settings_of
+from xlperf.catalog.launch_text import Setting, logged_settings, settings_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -76,6 +76,8 @@ def _commands() -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["flag"] for row in rows("catalog/launch_flags.csv") if row["flag"] in _POSITIONAL))
 
 
+LOG = "(log)"
+"""How versions of names end that stand in logs and results alone."""
 _POSITIONAL = ("vllm serve", "trtllm-serve")
 
 
@@ -120,7 +122,13 @@ def _arguments(known: Sequence[Flag], stated: Mapping[str, str]) -> Iterator[str
     done = set()
     for flag in known:
         value = stated.get(flag.column)
-        if not flag.column or flag.column in done or value is None or (flag.value and flag.value != value):
+        if (
+            flag.version.endswith(LOG)
+            or not flag.column
+            or flag.column in done
+            or value is None
+            or (flag.value and flag.value != value)
+        ):
             continue
         if "auto" in (value, flag.argument) or (flag.argument == "*" and not flag.value):
             continue
@@ -163,7 +171,7 @@ class Launch(NamedTuple):
 def read_launch(
     text: str, name: str, stack: str = "", given: Mapping[str, str] | None = None, models: Table | None = None
 ) -> Launch:
-    """The plan of a launch line, script, YAML or TOML file.
+    """The plan of a launch line, script, YAML or TOML file, or of a log or result that lists its arguments.
 
     Parameters
     ----------
@@ -183,15 +191,17 @@ def read_launch(
     InputError
         Where there is no flag of a stack, or values are wrong, or the text does not say what a plan must.
     """
-    if len(text) > MOST_TEXT:
+    logged = logged_settings(text[:MOST_TEXT])
+    if len(text) > MOST_TEXT and not logged:
         raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
-    groups = [settings_of(text, given, _commands())]
+    groups = [[logged] if logged else settings_of(text, given, _commands())]
     if named:  # an argument per line, as launch_lines writes them
         groups = [[[one for group in groups[0] for one in group]]]
     stack = stack or named or max(stacks(), key=lambda own: _fit(groups, own))
     quantities, unknown, open_ = _told(groups, stack)
+    unknown = [] if logged else unknown
     columns = {split_header(key)[0]: value for key, value in (given or {}).items()}
     known = table_schema(flags(stack)[0].kind).by_name
     told = plan_of(stack, {**quantities, **{key: value for key, value in columns.items() if key in known}}, models)

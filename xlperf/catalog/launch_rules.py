@@ -76,6 +76,8 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
             found[column] = blank
     replicas = _number(stated, "data_parallel_attention", 1.0)
     tensor = _number(stated, "tensor_parallel", 1.0)
+    if stack == "megatron" and found.get("precision", "").startswith(("fp8", "mxfp8")):
+        found |= {"@fp8": "hybrid", "@fp8_recipe": found["precision"], "precision": "bf16"}
     if stack == "vllm":
         found["@tensor"] = _text(tensor / replicas)
         if replicas > 1.0:
@@ -93,10 +95,8 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
 
 def _megatron(plan: Stated, told: Mapping[str, str]) -> None:
     _accelerators(plan, told)
-    if "@fp8" in told and plan.get("precision", "bf16") in ("bf16", "fp16"):
-        plan["precision"] = "fp8"
-    elif "@fp8" not in told and plan.get("precision", "").startswith(("fp8", "mxfp8")):
-        plan.pop("precision")  # a recipe alone switches nothing on
+    if "@fp8" in told:  # a recipe alone switches nothing on
+        plan["precision"] = told.get("@fp8_recipe", "fp8")
     layers, chunk = _number(told, "@num_layers"), _number(told, "@layers_per_chunk")
     if layers and chunk:
         chunks = layers / (_number(plan, "pipeline_parallel", 1.0) * chunk)

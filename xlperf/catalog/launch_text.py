@@ -21,6 +21,18 @@ _INSIDE = re.compile(r"\S\s+(--[a-z][\w-]+|[a-z_]+\.[a-z_.]+=)")
 _END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
 
 
+_DUMPED = re.compile(
+    r"^[^\w\n]{0,40}(?:\w{1,40}\]?: ?)?[ \t]{1,40}([a-z][a-z0-9_]{1,60}) \.{2,60} (\S.{0,500})$", re.MULTILINE
+)
+_ENGINES = ("ServerArgs(", "non-default args: {")
+MOST_ENGINE = 20_000
+"""Characters of the arguments that an engine prints. [-]"""
+_PAIR = re.compile(r"'?([a-z][a-z0-9_]+)'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]+)")
+_TYPED = re.compile(r"(?:torch|AttnBackend|\w+Backend)\.\w+")
+FEWEST_DUMPED = 5
+"""Arguments that a log has to list to be taken for one. [-]"""
+
+
 class Setting(NamedTuple):
     """A name as it is written, ``--tp-size``, ``trainer.devices=`` or ``vllm serve``, and what follows."""
 
@@ -51,6 +63,9 @@ def settings_of(text: str, given: Mapping[str, str] | None = None, commands: Seq
     commands : sequence of str
         Commands whose first argument has no name, as ``vllm serve``.
     """
+    logged = logged_settings(text)
+    if logged:
+        return [logged]
     if _TABLE.search(text):
         try:
             return [list(_flat(tomllib.loads(text), "", 0))]
@@ -65,6 +80,34 @@ def settings_of(text: str, given: Mapping[str, str] | None = None, commands: Seq
         elif _is_yaml(command):
             found.append(list(_yaml(command, {}, commands)))
     return found
+
+
+def logged_settings(text: str) -> list[Setting]:
+    """Arguments that a log lists at its start, or that the JSON of a benchmark states; none where it is neither.
+
+    Parameters
+    ----------
+    text : str
+        Megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; JSON.
+    """
+    found = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
+    if len(found) < FEWEST_DUMPED:
+        starts = [text.find(one) + len(one) for one in _ENGINES if one in text]
+        lines = [text[start : start + MOST_ENGINE].partition("\n")[0] for start in starts]
+        found = [pair for line in lines for pair in _PAIR.findall(line)]
+    if found:
+        stated = {name: value.strip("'\"") for name, value in found if not _TYPED.search(value)}
+        if stated.get("group_query_attention") == "False":
+            stated.pop("num_query_groups", None)
+        if stated.get("num_experts") in ("None", "0"):
+            stated = {name: value for name, value in stated.items() if not name.startswith("moe_")}
+        return [Setting(f"{name}:", (value,)) for name, value in stated.items()]
+    if text.lstrip().startswith("{"):
+        try:
+            return [one for one in _flat(json.loads(text), "", 0) if not one.name.endswith("s:") or one.argument]
+        except (ValueError, RecursionError):
+            return []
+    return []
 
 
 def _of_words(words: Sequence[str], commands: Sequence[str], depth: int = 0) -> Iterator[Setting]:

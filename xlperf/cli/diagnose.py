@@ -12,6 +12,7 @@ from xlperf.cli.options import (
     Chosen,
     Command,
     InputFile,
+    OutputFile,
     bounds_options,
     catalog_for,
     catalog_option,
@@ -20,7 +21,7 @@ from xlperf.cli.options import (
     read_one,
     without_auto,
 )
-from xlperf.cli.output import deliver, parts, progress, say, wrote
+from xlperf.cli.output import deliver, parts, progress, say, write_sheets, wrote
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -91,6 +92,14 @@ if TYPE_CHECKING:
 @click.option(
     "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Number of explanations at the most."
 )
+@click.option(
+    "--mine",
+    "kept",
+    metavar="RUNS.csv",
+    type=OutputFile(".csv"),
+    help="Write the plan as it was found to run, with what was measured, as a row for xlperf calibrate --mine: what "
+    "remains then moves the predictions of plans like it.",
+)
 @click.option("--all", "every", is_flag=True, help="Rank causes even where all that was measured is inside the band.")
 @chosen_options("the first")
 @click.option(
@@ -112,6 +121,7 @@ def diagnose(
     profile_steps: int | None,
     before: tuple[str, ...],
     top: int,
+    kept: str | None,
     every: bool,
     chosen: Chosen,
     output: str | None,
@@ -147,6 +157,12 @@ def diagnose(
         found = diagnosed(plan, known, readings, top, done, every)
     for reading in found.readings:
         say(reading.words, err=output is not None)
+    if kept is not None:
+        from xlperf.explore.diagnose import as_it_ran
+
+        ran = as_it_ran(plan, found)
+        write_sheets(kept, [(plan.kind, parts(ran))])
+        wrote(kept, 1, "run")
     if not len(found.explanations):
         if not found.inside:
             say("no change that is tried comes near what was measured", err=True)

@@ -48,10 +48,11 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
 
 @click.command(
     cls=Command,
-    short_help="Read the plan of a launch line, script, YAML or TOML file.",
+    short_help="Read the plan of a launch line, script, YAML or TOML file, or log.",
     epilog=examples(
         "xlperf plan serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
         "xlperf plan train.sh --for megatron -o plans.csv",
+        "xlperf plan train.log --set accelerator=H100-SXM-80GB",
         "xlperf plan train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
         "xlperf launch plans.csv --for megatron | xlperf plan - | xlperf evaluate -",
     ),
@@ -70,17 +71,19 @@ def launch(plans: str, stack: str, chosen: Chosen) -> None:
 def plan(file: str, stack: str | None, given: tuple[str, ...], output: str, catalog: str | None) -> None:
     """Read the arguments in FILE, or - for standard input, as a plan.
 
+    A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of trtllm-bench or InferenceX, will do.
     Variables and arrays of a shell script are filled in as far as their values stand in it; nothing is executed. A
     model is found by its name or its dimensions. Flags that are not known are listed; what FILE does not say is asked
     for by name: give it with --set, or as a line such as "# xlperf: accelerator = ...".
     """
-    from xlperf.catalog.launch import read_launch
+    from xlperf.catalog.launch import MOST_TEXT, read_launch
 
     wrong = [text for text in given if not text.partition("=")[2]]
     if wrong:
         raise click.UsageError(f'--set must be as accelerator=H100-SXM-80GB, got "{wrong[0]}"')
     try:
-        text = sys.stdin.read() if file == STANDARD else Path(file).read_text(encoding="utf-8")
+        with sys.stdin if file == STANDARD else Path(file).open(encoding="utf-8") as stream:
+            text = stream.read(MOST_TEXT + 1)
     except UnicodeDecodeError:
         raise InputError(Fault(file, "is no text in UTF-8")) from None
     name = "standard input" if file == STANDARD else Path(file).name

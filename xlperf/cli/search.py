@@ -58,7 +58,7 @@ TOP = 10
 _VARY = (
     "Values to try for a column of the plans, with commas between, 1..64 for all whole numbers between, or auto; or of "
     "a catalog sheet for the rows that the plans name: 'accelerators.memory bandwidth=2,4,8' or factors, "
-    "'networks.link bandwidth=x1,x2'."
+    "'networks.link bandwidth=x1,x2', 'technology.flop energy=x0.5,x1' of what a derived device is made of."
 )
 
 

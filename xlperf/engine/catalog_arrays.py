@@ -295,8 +295,14 @@ DEVICE_COLUMNS = (
     "shared_memory_capacity",
     "energy_ratio",
     "static_power",
+    "host_bandwidth",
+    "host_memory_bandwidth",
+    "drive_bandwidth",
     "memory_energy",
 )
+
+
+HOST_COLUMNS = ("host_bandwidth", "host_memory_bandwidth", "drive_bandwidth")
 
 
 @dataclass(frozen=True, eq=False)
@@ -522,6 +528,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         "static_power": accelerators.number("static_power"),
         "memory_energy": _memory_energy(catalog, accelerators),
     }
+    device |= {name: accelerators.filled(name) for name in HOST_COLUMNS}
     return CatalogArrays(
         model=np.array([model[field.name] for field in fields(Model)]),
         unmodelled=unmodelled,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -62,6 +62,30 @@ class Change:
             return f"{place}{named} {self.value}"
         pairs = zip(self.columns, self.value.split("/"), strict=True)
         return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs if value != "-")
+
+    def made_on(
+        self, kind: str, columns: Mapping[str, np.ndarray], even: float = float("nan")
+    ) -> dict[str, np.ndarray]:
+        """Columns of plans with the change in every row; ``even`` is the even share of layers of a stage."""
+        schema, found = table_schema(kind).by_name, dict(columns)
+        if self.value.startswith("x"):
+            for name in (name for name in self.columns if name in found):
+                changed = found[name] * self.factor
+                found[name] = np.maximum(np.round(changed), 1.0) if is_count(schema[name]) else changed
+            return found
+        count = len(next(iter(columns.values())))
+        for name, text in zip(self.columns, self.value.split("/"), strict=True):
+            value = _blank(kind, name)
+            if text.startswith(EVEN):
+                value = even + float(text.removeprefix(EVEN))
+            elif text != "-":
+                value = _plan_value(kind, name, text)
+            found[name] = np.full(count, value, dtype=object if schema[name].is_text else np.float64)
+        return found
+
+
+def _blank(kind: str, name: str) -> float | str:
+    return "" if table_schema(kind).by_name[name].is_text else float("nan")
 
 
 @cache
@@ -165,23 +189,15 @@ class Variants:
         return float(np.ceil(layers / float(self.plan.filled("pipeline_parallel")[0])))
 
     def _set(self, columns: dict[str, np.ndarray], change: Change, rows_: np.ndarray, even: float) -> None:
-        schema = table_schema(self.plan.kind).by_name
-        if change.value.startswith("x"):
-            for name in change.columns:
-                if name in columns:
-                    changed = columns[name] * change.factor
-                    changed = np.maximum(np.round(changed), 1.0) if is_count(schema[name]) else changed
-                    columns[name] = np.where(rows_, changed, columns[name])
-            return
-        for name, text in zip(change.columns, change.value.split("/"), strict=True):
-            blank: float | str = "" if schema[name].is_text else float("nan")
-            value = blank
-            if text.startswith(EVEN):
-                value = even + float(text.removeprefix(EVEN))
-            elif text != "-":
-                value = _plan_value(self.plan.kind, name, text)
-            before = columns.get(name, np.full(len(rows_), blank, dtype=object if schema[name].is_text else float))
-            columns[name] = np.where(rows_, value, before).astype(before.dtype)
+        changed = change.made_on(self.plan.kind, columns, even)
+        for name in change.columns:
+            if name in changed:
+                before = columns.get(name, np.full(len(rows_), _blank(self.plan.kind, name), dtype=changed[name].dtype))
+                columns[name] = np.where(rows_, changed[name], before).astype(before.dtype)
+
+    def made(self, row: int) -> tuple[Change, ...]:
+        """The changes of a variant."""
+        return tuple(self.tried[number] for number in (self.first[row], self.second[row]) if number != NONE)
 
     def _renamed(
         self, table: Table, column: str, rows_of: np.ndarray, sheets: Sequence[str]

@@ -16,7 +16,7 @@ from xlperf.catalog.schema import MEASURED, Column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
-from xlperf.explore.causes import NONE, Variants
+from xlperf.explore.causes import NONE, PLAN, Change, Variants
 from xlperf.explore.objectives import LARGER, Objective, limit_of, objective_of
 
 BANDED = {"training": "step_time", "inference": "tpot"}
@@ -163,11 +163,14 @@ class Diagnosis:
         ``diagnosis``: the most probable first; no rows where all readings are inside the band.
     steps : Table
         ``diagnosis_steps``: from the prediction to the measurement of the first reading, change by change.
+    likeliest : tuple of Change
+        The changes of the first explanation.
     """
 
     readings: tuple[Reading, ...]
     explanations: Table
     steps: Table
+    likeliest: tuple[Change, ...] = ()
 
     @property
     def inside(self) -> bool:
@@ -243,7 +246,34 @@ def diagnose(
     found = _ranked(variants, weights)[:top]
     lines = [_line(variants, rank, one, predicted, measured) for rank, one in enumerate(found, 1)]
     steps = _steps(variants, found[0][0], predicted[0], measured[0]) if found else []
-    return Diagnosis(readings, _table("diagnosis", lines), _table("diagnosis_steps", steps))
+    first = variants.made(found[0][0]) if found else ()
+    return Diagnosis(readings, _table("diagnosis", lines), _table("diagnosis_steps", steps), first)
+
+
+def as_it_ran(plan: Table, found: Diagnosis) -> Table:
+    """A plan with the changes of its settings that the first explanation names, beside what was measured.
+
+    Parameters
+    ----------
+    plan : Table
+        One plan.
+    found : Diagnosis
+        Of this plan; changes of what it runs on are faults to mend, not settings, and stay out.
+
+    Returns
+    -------
+    Table
+        One row that ``xlperf calibrate --mine`` takes: what remains between its prediction and the measurement is of
+        the cluster.
+    """
+    columns = dict(plan.columns)
+    for change in found.likeliest:
+        if change.sheet == PLAN:
+            columns = change.made_on(plan.kind, columns)
+    for reading in found.readings:
+        if not reading.measured.others:
+            columns[MEASURED + reading.measured.column.name] = np.array([reading.measured.value])
+    return Table(plan.kind, columns, plan.place)
 
 
 def _absent(predicted: float, one: Measured) -> bool:

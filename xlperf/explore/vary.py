@@ -18,11 +18,12 @@ from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.join import prefill_networks
+from xlperf.explore.reached_rows import REACHED, copied_rows, reached_rows
 from xlperf.explore.samples import normal_scores
 from xlperf.explore.space import MOST_PLANS
 
-SHEETS = ("accelerators", "networks", "models", "prices")
-"""Catalog sheets whose numbers can be varied: of the rows that the plans name."""
+SHEETS = ("accelerators", "networks", "models", "prices", *REACHED)
+"""Catalog sheets whose numbers can be varied: of the rows that the plans name, or that their accelerators reach."""
 RANGE = ".."
 UNIFORM, TRIANGULAR, NORMAL, LOGNORMAL = "uniform", "triangular", "normal", "lognormal"
 
@@ -193,9 +194,10 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
     for header, words in lines:
         texts = [word.strip() for word in words]
         sheet, dot, name = header.partition(".")
+        kind_of = sheet.strip().casefold().replace(" ", "_")
         try:
-            if dot and sheet.strip().casefold() in SHEETS:
-                varied.append(_of_sheet(sheet.strip().casefold(), name, texts, place))
+            if dot and kind_of in SHEETS:
+                varied.append(_of_sheet(kind_of, name, texts, place))
             elif len(texts) == 1 and _is_continuous(kind, header, texts[0]):
                 varied.append(_of_sheet(kind, header, texts, place))
             elif [text.casefold() for text in texts] == ["auto"]:
@@ -337,12 +339,19 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
         named = np.where(named == "", given, named)
         own, given = np.concatenate([own, other[separate]]), np.concatenate([given, named[separate]])
     accelerators = catalog.tables["accelerators"]
+    if varied.sheet in REACHED:
+        rows = reached_rows(catalog, own).get(varied.sheet)
+        if rows is None:
+            name = accelerators.text("accelerator")[own[0]]
+            problem = f'"{name}" follows from no row of the sheet {varied.sheet}: name a device in its row'
+            raise InputError(Fault(plans.place(0, "accelerator"), problem))
+        return rows
     if varied.sheet == "accelerators":
         derived = np.flatnonzero(accelerators.text("device")[own] != "")
         if len(derived):
             row = int(derived[0])
             name = accelerators.text("accelerator")[own[row]]
-            problem = f'"{name}" follows from a device: its numbers are not its own'
+            problem = f'"{name}" follows from a device: vary devices, technology, cores, memories or links'
             raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
         return np.unique(own)
     if varied.sheet == "prices":
@@ -435,7 +444,7 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         columns["network"] = np.where(index >= 0, marked(known[index], code), "")
         if "prefill_accelerator" in plans:
             columns["prefill_network"] = np.where(others != index, marked(known[others], code), "")
-    if sheets & {"accelerators", "prices"}:
+    if sheets & {"accelerators", "prices", *REACHED}:
         names, other = accelerators["accelerator"], own
         columns["accelerator"] = marked(names[own], code)
         if "prefill_accelerator" in plans:
@@ -445,6 +454,10 @@ def row_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, 
         copied("accelerators", rows, codes)
         priced = catalog.price_rows[rows] >= 0
         copied("prices", catalog.price_rows[rows][priced], codes[priced])
+        if sheets & set(REACHED):
+            deep = {(one.sheet, one.name): (points[row], one.factors) for row, (one, _) in enumerate(changes)}
+            for table in copied_rows(catalog, tables["accelerators"], (rows, codes), deep):
+                tables[table.kind] = table
     return catalog.with_tables(list(tables.values())), replace(plans, columns=columns)
 
 

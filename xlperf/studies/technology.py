@@ -15,6 +15,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.studies.inputs import with_rows
+from xlperf.studies.marginal import marginal
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -238,6 +239,13 @@ def nodes(inputs: Inputs) -> Outcome:
         Finding("Grid", f"{len(names):,} devices, each with the best of {len(plans)} plans that fit in its memory."),
     ]
     kept = _best_of_each_node(cube)
+    rows = [row for row in kept if np.isfinite(times[row])]
+    more = marginal(
+        inputs, catalog, [cases[row][0] for row in rows], [names[row] for row in rows],
+        lambda other, own: _best(plans, other, own)[0],
+    )  # fmt: skip
+    sheets.insert(4, more.sheet)
+    findings += more.findings
     columns = {name: values[chosen[kept]] for name, values in plans.columns.items()}
     own = np.array(names, dtype=object)[kept]
     best_plans = Table("training", {**columns, "accelerator": own, "name": own})

@@ -48,6 +48,12 @@ class Device:
         Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock. [-]
     static_power : Array
         Leakage and idle clocks; NaN: the usual share of the power limit. [W]
+    host_bandwidth : Array
+        Bandwidth of the link to the host's memory, one direction. [B/s]
+    host_memory_bandwidth : Array
+        Bandwidth of the host's memory, share of one accelerator. [B/s]
+    drive_bandwidth : Array
+        Bandwidth of the host's drives, share of one accelerator. [B/s]
     memory_energy : Array
         Energy of a byte of the main memory. [J/B]
     """
@@ -63,6 +69,9 @@ class Device:
     shared_memory_capacity: Array = field(default_factory=_column(np.nan))
     energy_ratio: Array = field(default_factory=_column(1.0))
     static_power: Array = field(default_factory=_column(np.nan))
+    host_bandwidth: Array = field(default_factory=_column(np.inf))
+    host_memory_bandwidth: Array = field(default_factory=_column(np.inf))
+    drive_bandwidth: Array = field(default_factory=_column(np.inf))
     memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))
 
     @property

@@ -125,6 +125,12 @@ class ExpertDispatch:
     RANKS, NODES = 0.0, 1.0
 
 
+class OffloadTarget:
+    """Where the host keeps what is offloaded."""
+
+    HOST, DRIVE = 0.0, 1.0
+
+
 class Mode:
     """How requests are batched."""
 

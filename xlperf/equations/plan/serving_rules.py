@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from xlperf.equations.plan.records import Mode, Rule
+from xlperf.equations.plan.records import Mode, OffloadTarget, Rule
 from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan
 
 
@@ -182,6 +182,11 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         ),
         "expert parallel {expert_parallel} is more than the {model.num_experts} experts and their copies; set redundant"
         " experts",
+    ),
+    Rule(
+        lambda plan, model: (plan.offload_target == OffloadTarget.DRIVE) & (plan.kv_offload <= 0.0),
+        "offload target drive needs a share of the cache to offload: set kv offload",
+        "offload_target",
     ),
     Rule(
         lambda plan, model: (plan.redundant_experts > 0.0) & (model.num_experts == 0.0),

@@ -17,6 +17,7 @@ from xlperf.equations.serving.kernels import state_size
 from xlperf.equations.serving.weights import rank_weights_size
 
 _LOGIT_SIZE = 4.0
+_BUFFERED_LAYERS = 2.0
 
 
 _OF_ENGINE = (
@@ -337,6 +338,9 @@ def _cache_sizes(model: Model, plan: InferencePlan, architecture: Architecture) 
     own_context = plan.new_tokens + plan.running_output
     cache = token_size * _cache_tokens(model, plan, architecture, own_context) * plan.kv_size
     prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens) * plan.kv_size
+    if np.any(plan.kv_offload > 0.0):  # two layers on their way stay
+        here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
+        cache, prefix = cache * here, prefix * here
     if architecture.sparse_attention:
         keys = layers * (model.num_index_layers / model.num_layers) * model.index_size * model.index_key_size
         keys = keys / model.selected_ratio

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, total
+from xlperf.equations.hardware.host_link import exposed_offload_time
 from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.hardware.roofline import doubling_savings
 from xlperf.equations.model.operators import Gemms
@@ -17,11 +18,13 @@ from xlperf.equations.model.serving import (
     ONCE_VECTORS,
     PREFILL,
     ServingShape,
+    cache_elements,
     linear_share,
     serving_gemms,
     serving_vectors,
 )
 from xlperf.equations.model.sparse_blocks import sparse_shares
+from xlperf.equations.plan.records import OffloadTarget
 from xlperf.equations.serving.communication import (
     ALL_REDUCE,
     CONTEXT,
@@ -190,6 +193,8 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         # What a pass costs once is not paid for each half.
         host = _Host(host.layer_overhead, host.layer_launches, host.pass_overhead / halves)
         parts = _parts(kernels, messages, exposed, host)
+    if np.any(plan.kv_offload > 0.0):
+        parts = _with_offload(deployment, kernels, shape, parts, phases)
     path = _critical_path(deployment, batching, exposed, parts, phases)
     return ServingWork(*kernels, messages, exposed, host.pass_overhead, parts, *path)
 
@@ -224,6 +229,25 @@ def _parts(kernels: _Kernels, messages: Messages, exposed: Array, host: _Host) -
     launching = np.maximum(host.layer_launches - total(parts[:, :, 0]), 0.0)
     parts[:, :, 0, FIXED] = host.layer_overhead + launching
     parts[:, :, 1, FIXED] = host.pass_overhead
+    return parts
+
+
+def _with_offload(
+    deployment: Deployment, kernels: _Kernels, shape: ServingShape, parts: Array, phases: tuple[int, ...]
+) -> Array:
+    """Parts with the time of a layer that waits for its share of the cache on the host, beside fixed costs.
+
+    Decoding reads it while the layer computes, the prefill writes it.
+    """
+    plan, model, architecture = deployment.plan, deployment.model, deployment.architecture
+    link, drive = deployment.device.host_bandwidth[:, 0], deployment.device.drive_bandwidth[:, 0]
+    link = np.where(plan.offload_target == OffloadTarget.DRIVE, np.minimum(link, drive), link)
+    written = shape.prefill_tokens * cache_elements(model, plan.attention_parallel, architecture.one_vector)
+    moved = {DECODING: total(kernels.attention.traffic[:, -1] * kernels.attention.calls[:, -1])}
+    moved[PREFILL] = written * plan.kv_size
+    sizes = side_by_side(*(plan.kv_offload * moved[phase] for phase in phases))
+    parts = parts.copy(order="F")
+    parts[:, :, 0, FIXED] += exposed_offload_time(sizes, link[:, None], total(parts[:, :, 0]))
     return parts
 
 

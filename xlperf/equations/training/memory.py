@@ -22,6 +22,8 @@ from xlperf.equations.training.stages import StageContents
 
 _GATHERED_LAYERS = 2.0
 """Layers whose weights ZeRO-3 gathers at a time: one that computes and the next one. [-]"""
+_BUFFERED_LAYERS = 2.0
+"""Layers whose activations are on their way to or from the host. [-]"""
 _MTP_STREAMS = 5.0
 """Tensors as large as the residual stream that an MTP module keeps: inputs of norms and of its projection. [-]"""
 
@@ -136,6 +138,22 @@ def _kept(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -
     return share * kept / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
 
 
+def kept_activations(setting: Setting) -> Array:
+    """Activations that the layers of each stage keep of one micro-batch for its backward pass.
+
+    Parameters
+    ----------
+    setting : Setting
+        Model, plan and calibration. [-]
+
+    Returns
+    -------
+    Array
+        Wherever they wait, (rows, 3). [B]
+    """
+    return _kept(setting.plan, layer_activations(setting), setting.contents.mirrored(setting.plan.dualpipe))[0]
+
+
 def _activations(setting: Setting, contents: StageContents, modules: Array) -> tuple[Array, Array]:
     """Activations that the layers of each stage keep, and the peak with what passes beside them, (rows, 3). [B]
 
@@ -147,6 +165,9 @@ def _activations(setting: Setting, contents: StageContents, modules: Array) -> t
     in_flight = _in_flight(plan, single)
     kept, working = _kept(plan, layer_activations(setting), contents)
     layer_kept = in_flight * kept
+    if some(plan.offload_activations):  # two layers on their way stay
+        buffers = np.minimum(_BUFFERED_LAYERS * kept / np.maximum(contents.layers, 1.0), layer_kept)
+        layer_kept = layer_kept - plan.offload_activations[:, None] * (layer_kept - buffers)
     tensor_ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
     whole_stream = plan.tokens * model.hidden_size * plan.element_size
     stream = whole_stream / tensor_ranks
@@ -222,7 +243,9 @@ def _optimizer_state(setting: Setting, parameters: StageParameters) -> Array:
     state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     masters = (plan.zero_stage > 2) & (plan.master_size > 0)
     state = np.where(masters, (1.0 + plan.adam) * plan.moment_size, state)[:, None]
-    return _sharded(setting, state, 1.0, parameters.trained, parameters.trained_experts)
+    return _sharded(
+        setting, state * (1.0 - plan.offload_optimizer)[:, None], 1.0, parameters.trained, parameters.trained_experts
+    )
 
 
 def _quantized_growth(setting: Setting) -> Array:

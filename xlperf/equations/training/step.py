@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, side_by_side, some, total
+from xlperf.equations.hardware.host_link import exposed_offload_time, host_update_time
 from xlperf.equations.hardware.kernels import vector_time
 from xlperf.equations.model.linear import recurrent_step_flop
 from xlperf.equations.model.model import layer_matrices, matrix_parameters
@@ -23,12 +24,12 @@ from xlperf.equations.plan.pipeline import (
     pipeline_bubble_time,
     zero_bubble_time,
 )
-from xlperf.equations.plan.records import Graphs, PipelineSchedule, QuantizedCopies, Recompute
+from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.communication import Communication, communication_of, context_time, tensor_times
 from xlperf.equations.training.kernels import kernel_parts, selected_share
-from xlperf.equations.training.memory import memory_of
+from xlperf.equations.training.memory import kept_activations, memory_of
 from xlperf.equations.training.setting import (
     WORD,
     Part,
@@ -330,11 +331,40 @@ def _optimizer_traffic(setting: Setting) -> Array:
     cleared = plan.gradient_size * (
         trained / np.where(sharded, owners, 1.0) + trained_experts / np.where(sharded, expert_owners, 1.0)
     )
-    traffic = touched * (trained / owners + trained_experts / expert_owners) + cleared
+    own = trained / owners + trained_experts / expert_owners
+    traffic = touched * own + cleared
+    if some(plan.offload_optimizer):  # gradients are read for the host, weights written that come from it
+        away = plan.offload_optimizer * own
+        traffic = traffic - away * (touched - plan.gradient_size - plan.element_size)
     if some(plan.keeps_copies):
         quantized = quantized_weights(plan, setting.parameters, setting.pipeline.middle)
         traffic = traffic + _copied_weights(setting, quantized + fullest.experts)
     return traffic
+
+
+def _host_optimizer_time(setting: Setting, behind: Array) -> Array:
+    """Time of the optimizer on the host that nothing hides: gradients leave while the last backward pass runs. [s]"""
+    plan, device, fullest = setting.plan, setting.device, setting.fullest
+    owners = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
+    expert_owners = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
+    number = plan.offload_optimizer * (fullest.trained / owners + fullest.trained_experts / expert_owners)
+    state = optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
+    link, memory, drive = (
+        values[:, 0] for values in (device.host_bandwidth, device.host_memory_bandwidth, device.drive_bandwidth)
+    )
+    drive = np.where(plan.offload_target == OffloadTarget.DRIVE, drive, np.inf)
+    update = host_update_time(number, plan.gradient_size, plan.element_size, state, link, memory, drive)
+    exposed = exposed_offload_time(number * plan.gradient_size, link, behind)
+    return np.where(plan.offload_optimizer > 0.0, exposed + update, 0.0)
+
+
+def _offloaded_activations_time(setting: Setting, which: Array, stage: _StageTimes) -> Array:
+    """Exposed time of a micro-batch in which its activations leave for the host and come back. [s]"""
+    plan, link = setting.plan, setting.device.host_bandwidth[:, 0]
+    kept = kept_activations(setting)[np.arange(len(which)), which]
+    size = plan.offload_activations * kept
+    there = exposed_offload_time(size, link, stage.forward_span)
+    return there + exposed_offload_time(size, link, stage.backward_span)
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
@@ -425,6 +455,11 @@ def step(setting: Setting) -> Step:
     overlapped = np.where(((chunks > 1) | plan.dualpipe) & (plan.pipeline_overlap > 0), 1.0, 0.0)
     traffic = _optimizer_traffic(setting)
     optimizer = vector_time(setting.device, setting.constants["vector"], traffic[:, None], 0.0)[:, 0]
+    waiting: Array = np.asarray(batches * critical.waiting)
+    if some(plan.offload_optimizer):
+        optimizer = optimizer + _host_optimizer_time(setting, critical.backward_span)
+    if some(plan.offload_activations):
+        waiting = waiting + batches * _offloaded_activations_time(setting, which, critical)
     parts_of_step = {
         "time_forward": batches * critical.forward,
         "time_backward": batches * critical.backward,
@@ -438,7 +473,7 @@ def step(setting: Setting) -> Step:
         "time_pipeline_bubble": _bubble(setting, times, which, both_ways),
         "time_data_parallel": _data_parallel_time(setting, communication, times.stage(FIRST)),
         "time_optimizer": optimizer,
-        "time_overhead": batches * critical.waiting + _sharding_time(setting, setting.pipeline.middle.layers),
+        "time_overhead": waiting + _sharding_time(setting, setting.pipeline.middle.layers),
     }
     step_time = total(side_by_side(*parts_of_step.values()))
     results = {

@@ -1,0 +1,128 @@
+"""What the best device of each node would gain from more of one thing: area, power, memory, links, cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine.devices import evaluate_devices
+from xlperf.studies.inputs import with_rows
+from xlperf.studies.outcome import Chart, Finding, Inputs, StudySheet, own_column, sheet_of
+
+MORE = 0.05
+"""How much more of each thing a device gets. [-]"""
+_STILL = 0.005
+"""Gain below which a thing is said to buy nothing. [-]"""
+_THINGS: dict[str, tuple[tuple[str, ...], str]] = {
+    "die area": (("die_area",), "mm2"),
+    "power": (("power_budget",), "W"),
+    "memory edge": (("memory_shoreline_share",), "share of the edge"),
+    "link edge": (("link_shoreline_share",), "share of the edge"),
+    "cache": (("cache_share",), "share of the rest"),
+}
+"""What grows, and the columns of the sheet devices that it is."""
+Timed = Callable[[Catalog, Sequence[str]], np.ndarray]
+
+
+class Marginal(NamedTuple):
+    """Sheet and findings of what the next unit buys."""
+
+    sheet: StudySheet
+    findings: list[Finding]
+
+
+def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Sequence[str], timed: Timed) -> Marginal:
+    """What limits the best device of each node, and what the next square millimetre, watt and dollar should buy.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        The settings of the study.
+    catalog : Catalog
+        With the devices of the study.
+    nodes : sequence of str
+        Nodes.
+    best : sequence of str
+        Best device of each.
+    timed : callable
+        Time of a step of accelerators of a catalog, each with its best plan. [s]
+
+    Returns
+    -------
+    Marginal
+        A row per node and thing; a finding per node.
+    """
+    devices = catalog.tables["devices"]
+    names = [str(name) for name in devices.text("device")]
+    rows = np.array([names.index(name) for name in best])
+    things = ["", *_THINGS]
+    repeated = devices.take(np.repeat(rows, len(things)))
+    columns = {name: values.copy() for name, values in repeated.columns.items()}
+    labels = [f"{name}, more {thing}" if thing else f"{name}, as it is" for name in best for thing in things]
+    columns["device"] = np.array(labels, dtype=object)
+    given = [name for one in _THINGS.values() for name in one[0]]
+    columns |= {name: repeated.filled(name).copy() for name in given}
+    for place, thing in enumerate(things):
+        for column in _THINGS[thing][0] if thing else ():
+            columns[column][place :: len(things)] *= 1.0 + MORE
+    package = inputs.catalog.tables["devices"].text("package")
+    own = [str(name).casefold() for name in inputs.catalog.tables["devices"].text("device")]
+    columns["package"] = np.full(len(labels), package[own.index(inputs.text("device").casefold())], dtype=object)
+    made = Table("devices", columns)
+    accelerators = catalog.tables["accelerators"]
+    known = [str(name) for name in accelerators.text("accelerator")]
+    copies = accelerators.take(np.repeat([known.index(name) for name in best], len(things)))
+    named = {**copies.columns, "accelerator": columns["device"], "device": columns["device"]}
+    changed = with_rows(catalog, [made, Table("accelerators", named)])
+    shape = (len(nodes), len(things))
+    time, cost = timed(changed, labels).reshape(shape), evaluate_devices(made, changed)["unit_cost"].reshape(shape)
+    gain = time[:, :1] / time[:, 1:] - 1.0
+    dearer = cost[:, 1:] - cost[:, :1]
+    costs = dearer > 1.0
+    per_dollar = np.where(costs, gain / np.where(costs, dearer, 1.0), np.nan)
+    return Marginal(_sheet(nodes, gain, dearer, per_dollar), list(_findings(nodes, gain, per_dollar)))
+
+
+def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dollar: np.ndarray) -> StudySheet:
+    things = list(_THINGS)
+    count = len(things)
+    return sheet_of(
+        "next unit",
+        f"The best device of each node with {100 * MORE:.0f} % more of one thing and its best plan: what limits it.",
+        [
+            ("case", [f"{node}: {thing}" for node in nodes for thing in things]),
+            ("node", np.repeat(list(nodes), count)),
+            ("more_of", things * len(nodes)),
+            (own_column("gain", "-", f"Steps that are so much faster with {100 * MORE:.0f} % more"), gain.ravel()),
+            (own_column("extra_cost", "USD", "What the accelerator then costs more to make"), dearer.ravel()),
+            (own_column("gain_per_dollar", "1/USD", "Gain over that cost; blank: no dearer"), per_dollar.ravel()),
+        ],
+        [Chart("bars", "Gain of a step", "case", ["gain"], y_title="share")],
+    )
+
+
+def _findings(nodes: Sequence[str], gain: np.ndarray, per_dollar: np.ndarray) -> Iterator[Finding]:
+    things = list(_THINGS)
+    for node, own, dollar in zip(nodes, gain, per_dollar, strict=True):
+        if not np.isfinite(own).any():
+            continue
+        gains = np.nan_to_num(own, nan=-np.inf)
+        first = int(np.argmax(gains))
+        if gains[first] < _STILL:
+            words = f"{node}: {100 * MORE:.0f} % more of no one thing makes a step {100 * _STILL:.1f} % faster"
+            yield Finding("Next unit", f"{words}: what is left is latency, launches and the pipeline.")
+            continue
+        words = (
+            f"{node} is limited by {things[first]}: {100 * MORE:.0f} % more makes a step {100 * gains[first]:.1f} % "
+        )
+        words += "faster"
+        area, watt = gains[things.index("die area")], gains[things.index("power")]
+        words += f"; as much more area {100 * area:+.1f} %, power {100 * watt:+.1f} %"
+        paid = np.nan_to_num(dollar, nan=-np.inf)
+        if paid.max() > 0.0:
+            words += f"; the next dollar buys most as {things[int(np.argmax(paid))]}"
+        yield Finding("Next unit", f"{words}.", "good" if first == 0 else "plain")
