@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from xlperf.calibrate.comparison import MEMORY
+from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY
 from xlperf.calibrate.cross_validation import Step, cross_validated
 from xlperf.calibrate.fit import fit_all, read_measured
+from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.published import Published
@@ -83,7 +84,7 @@ def with_checks(
     Parameters
     ----------
     table : Table
-        Calibration sheet; bands in it are dropped.
+        Calibration sheet; bands in it are dropped, but for those of machines that are fitted by line.
     published : sequence of Published
         Rows that constants of software were fitted on.
     catalog : Catalog
@@ -96,8 +97,9 @@ def with_checks(
     tuple
         The sheet, its constants in their order and then the bands; and the errors that these are made from.
     """
-    families = table.text("family")
-    table = table.take([row for row in range(len(table)) if not str(families[row]).endswith("_band")])
+    names = zip(table.text("family").tolist(), table.text("source").tolist(), strict=True)
+    kept = [not str(family).endswith("_band") or str(source).startswith(OF_MACHINES) for family, source in names]
+    table = table.take(np.flatnonzero(kept).tolist())
     known = catalog.with_tables([table])
     error, notes = np.array(table.number("error")), np.array(table.text("notes"), dtype=object)
     bands: list[FittedConstant] = []
@@ -235,9 +237,15 @@ def _members(errors: Errors, group: Mapping[str, str]) -> np.ndarray:
 
 
 def _quantile(errors: Errors) -> tuple[float, int]:
-    """Size of error that the share of the configurations does not exceed, each counting once, and how many they are."""
+    """Size of error that the share of the configurations does not exceed, each counting once, and how many they are.
+
+    With K configurations the share is raised by half a configuration: the quantile of few is known badly. Times to the
+    first token spread within a configuration, with its load, as much as between them: of these the rows are not few.
+    """
     weight = configuration_weights(errors)
-    return weighted_quantile(np.abs(errors.by_models), weight, SHARE), round(float(weight.sum()))
+    count = round(float(weight.sum()))
+    raised = 0.0 if set(errors.quantity.tolist()) == {FIRST_TOKEN} else 0.5
+    return weighted_quantile(np.abs(errors.by_models), weight, min(SHARE * (1.0 + raised / count), 1.0)), count
 
 
 def _bounded(family: str, name: str, value: float) -> float:

@@ -361,13 +361,17 @@ def _alarms(sheet: Worksheet, columns: Sequence[Column], first: int, count: int)
         alarm(sheet, f"{letter}{first}:{letter}{last}", f"AND(NOT(ISERROR({letter}{first})),{letter}{first}=FALSE)")
     if "trust" in names:
         letter = get_column_letter(names.index("trust") + 1)
-        for words, colour in TRUST.items():
+        for words, colour in TRUST.items():  # & "": a text that an add-in returns equals none in LibreOffice
             look = DifferentialStyle(font=Font(color=f"FF{colour}", bold=True))
-            rule = Rule(type="expression", dxf=look, formula=[f'{letter}{first}="{words}"'])
+            rule = Rule(type="expression", dxf=look, formula=[f'{letter}{first}&""="{words}"'])
             sheet.conditional_formatting.add(f"{letter}{first}:{letter}{last}", rule)
     results = [offset for offset, column in enumerate(columns, start=1) if column.is_result]
     left, right = get_column_letter(results[0]), get_column_letter(results[-1])
-    alarm(sheet, f"{left}{first}:{right}{last}", f"ISERROR({left}{first})")
+    area = f"{left}{first}:{right}{last}"
+    if "trust" in names:  # of formats that overlap LibreOffice shows one
+        before, after = (get_column_letter(names.index("trust") + step) for step in (0, 2))
+        area = f"{left}{first}:{before}{last} {after}{first}:{right}{last}"
+    alarm(sheet, area, f"ISERROR({left}{first})")
 
 
 def alarm(sheet: Worksheet, area: str, formula: str) -> None:
