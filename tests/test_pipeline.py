@@ -164,10 +164,10 @@ def test_uneven_ends_shift_layers_memory_and_time(catalog: Catalog) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"first_stage_layers": 9}, "first and last stage take 9 of 80 layers: the rest does not divide "
-         "over 7 stages in between"),
-        ({"first_stage_layers": 40, "last_stage_layers": 40}, "first and last stage take 80 of 80 layers: the rest "
-         "does not divide over 6 stages in between"),
+        ({"first_stage_layers": 76}, "first and last stage take 76 of 80 layers: what is left does not give each chunk "
+         "of 7 stages in between a layer"),
+        ({"first_stage_layers": 40, "last_stage_layers": 40}, "first and last stage take 80 of 80 layers: what is left "
+         "does not give each chunk of 6 stages in between a layer"),
         ({"first_stage_layers": 40, "pipeline_parallel": 1}, "layers of the first or last stage need pipeline parallel "
          "of 2 or more"),
     ],
@@ -175,6 +175,15 @@ def test_uneven_ends_shift_layers_memory_and_time(catalog: Catalog) -> None:
 def test_ends_that_cannot_be_are_said(catalog: Catalog, change: dict[str, object], reason: str) -> None:
     plan = {**DENSE, "data_parallel": None, **change}
     assert results(catalog, plan)["reason"][0] == reason
+
+
+def test_stages_in_between_need_not_divide_what_the_ends_leave(catalog: Catalog) -> None:
+    """71 layers on 7 stages: the fullest has 11, as where 77 are left for them; fewer never take longer."""
+    base = {**DENSE, "data_parallel": 1, "num_accelerators": 32, "global_batch_size": 64}
+    found = results(catalog, *({**base, "first_stage_layers": count} for count in (3, 9, 10)))
+    time = found["time_forward"] + found["time_backward"]
+    assert time[0] == time[1] > time[2]
+    assert found["memory_middle_stage"][0] == found["memory_middle_stage"][1]
 
 
 def test_uneven_rows_are_the_same_together_and_alone(catalog: Catalog) -> None:

@@ -23,7 +23,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""
 MARKERS = {
     name: (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
-    for name in ("cross-validation", "models-left-out", "left-out", "kernels", "choice")
+    for name in ("cross-validation", "models-left-out", "machines", "left-out", "kernels", "choice")
 }
 FEWEST_SHOWN = 10
 _CROSS = (

@@ -21,6 +21,7 @@ import numpy as np
 from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY
 from xlperf.calibrate.cross_validation import Step, cross_validated
 from xlperf.calibrate.fit import fit_all, read_measured
+from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.calibrate.published import Published
@@ -83,7 +84,7 @@ def with_checks(
     Parameters
     ----------
     table : Table
-        Calibration sheet; bands in it are dropped.
+        Calibration sheet; bands in it are dropped, but for those of machines that are fitted by line.
     published : sequence of Published
         Rows that constants of software were fitted on.
     catalog : Catalog
@@ -96,8 +97,9 @@ def with_checks(
     tuple
         The sheet, its constants in their order and then the bands; and the errors that these are made from.
     """
-    families = table.text("family")
-    table = table.take([row for row in range(len(table)) if not str(families[row]).endswith("_band")])
+    names = zip(table.text("family").tolist(), table.text("source").tolist(), strict=True)
+    kept = [not str(family).endswith("_band") or str(source).startswith(OF_MACHINES) for family, source in names]
+    table = table.take(np.flatnonzero(kept).tolist())
     known = catalog.with_tables([table])
     error, notes = np.array(table.number("error")), np.array(table.text("notes"), dtype=object)
     bands: list[FittedConstant] = []

@@ -15,11 +15,11 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training
-from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, joined_tables, without_repeats
 from xlperf.calibrate.fitter import Parameter, pooled_parameters
 from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
-from xlperf.calibrate.published_errors import plans_of
+from xlperf.calibrate.published_errors import plans_of, rows_of_machines
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -41,6 +41,11 @@ class Measured:
     kernels: Sequence[Mapping[str, object]]
     training: Published
     inference: Published
+
+    @property
+    def machines(self) -> list[Published]:
+        """Published rows on machines that are fitted by line."""
+        return [rows_of_machines(rows) for rows in (self.training, self.inference)]
 
     def without(self, name: str, catalog: Catalog) -> Measured:
         """The rows of other generations of accelerators, or of other software.
@@ -158,7 +163,7 @@ def fit_all(
     done += fit_memory(measured.training, _with(catalog, done), date)
     say("serving")
     done += fit_serving(measured.inference, _with(catalog, done), date)
-    return list({(row.family, row.generation, row.precision, row.software, row.constant): row for row in done}.values())
+    return without_repeats(done)
 
 
 def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
@@ -263,6 +268,19 @@ def _nothing(_: str) -> None:
 
 def _with(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
     return catalog.with_tables([calibration_table(constants)])
+
+
+def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
+    """The catalog with more constants.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        With a calibration.
+    constants : sequence of FittedConstant
+        Replace those of the same key.
+    """
+    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(constants))])
 
 
 def documented_constants(date: str) -> list[FittedConstant]:

@@ -28,6 +28,7 @@ from xlperf.calibrate.kernel_measurements import (
     KernelRows,
     Measurements,
     Row,
+    machine_lines,
     measurements,
     predicted_time,
     take_rows,
@@ -104,11 +105,11 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     """
     found = measurements(rows, catalog)
     products = found.families.get("gemm")
-    shared = [] if products is None else shared_products(products, _fitted_weights(products), catalog, date)
+    shared = [] if products is None else shared_products(products, fitted_weights(products), catalog, date)
     fits = fitted_groups(found, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _derived_backward(fits, date)
-    constants += _best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
+    constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
     constants += _fall_backs(constants, fits, date)
     constants += shared
     order = {family: number for number, family in enumerate(declared_constants())}
@@ -141,10 +142,13 @@ def fitted_groups(found: Measurements, catalog: Catalog, shared: Sequence[Fitted
 
 def _groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
     members: dict[Key, list[int]] = {}
+    apart = machine_lines(catalog)
     for family, rows in found.families.items():
         for row, (generation, precision, software) in enumerate(
             zip(rows.generation, rows.precision, rows.software, strict=True)
         ):
+            if generation in apart:
+                continue  # fitted by line, with pooling
             key_precision = ANY if family in (*_COLLECTIVES, "vector", "attention_decode") else precision
             members.setdefault((family, generation, key_precision, software), []).append(row)
     groups = {}
@@ -213,13 +217,21 @@ def _choice(
     return (*_INNER, *(("in_network_efficiency",) if adds_up else ())), base
 
 
-def _fitted_weights(rows: KernelRows) -> Array:
-    """Less for short kernels, and less for each row of a source that has many; 0 for rows that are held back."""
+def fitted_weights(rows: KernelRows, fewest: int = 0) -> Array:
+    """Less for short kernels, and less for each row of a source that has many; 0 for rows that are held back.
+
+    Parameters
+    ----------
+    rows : KernelRows
+        Measurements of one family.
+    fewest : int, default 0
+        None of so few rows is held back.
+    """
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())
     share = np.array([(count[source] / most) ** -0.25 for source in rows.source_id])
     weights = share * np.where(rows.time > LONG * factor("us"), 1.0, _SHORT_WEIGHT)
-    return np.where(rows.held_back, 0.0, weights)
+    return np.where(rows.held_back & (len(rows) > fewest), 0.0, weights)
 
 
 def _columns(values: Mapping[str, float]) -> dict[str, Array]:
@@ -272,7 +284,7 @@ def _solved(
         return np.log(time / rows.time[:, None]).T
 
     found = solve(
-        Problem(residuals, _fitted_weights(rows), step=_STEP),
+        Problem(residuals, fitted_weights(rows), step=_STEP),
         parameters,
         _starts(names, np.array(list(start.values()))),
     )
@@ -325,12 +337,12 @@ def _fit_both(
     declared = declared_constants()["attention"]
 
     def time_of(constants: Constants) -> Array:
-        second = {**_columns(backward), **_backward(constants, ratio)}
+        second = {**_columns(backward), **backward_constants(constants, ratio)}
         return predicted_time(rows, second, {**_columns(forward), **constants})
 
     defaults = {name: inside_value("attention", name, declared[name].default) for name in names}
     first = _solved("attention", rows, names, defaults, time_of)
-    second = {name: rounded(value) for name, value in _backward(first, ratio).items()}
+    second = {name: rounded(value) for name, value in backward_constants(first, ratio).items()}
     time = predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
     error = time[:, 0] / rows.time - 1.0
     _, generation, precision, _ = key
@@ -340,7 +352,7 @@ def _fit_both(
     ]
 
 
-def _backward(forward: Mapping[str, Scalar], ratio: float) -> dict[str, Scalar]:
+def backward_constants(forward: Mapping[str, Scalar], ratio: float) -> dict[str, Scalar]:
     """Constants with which a pair takes 2.5 times as long as forward, over the ratio of the two efficiencies."""
     scale = {
         "compute_efficiency": ratio,
@@ -417,14 +429,14 @@ def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedCo
         target = ("attention_backward", generation, precision, software)
         if family != "attention" or software != ANY or precision != "bf16" or target in fits:
             continue
-        for name, value in _backward(fit.constants, ratio).items():
+        for name, value in backward_constants(fit.constants, ratio).items():
             one = _row_of(target, name, rounded(value), fit, date)
             note = f"forward pass of this generation, efficiency times {ratio:.2f} as FlashAttention-2 on hopper"
             found.append(replace(one, kind="assumption", error=math.nan, notes=note))
     return found
 
 
-def _best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
+def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
     """Efficiency of products from the best rate found, for generations without a sweep of shapes."""
     accelerators = catalog.tables["accelerators"]
     names = [str(name).casefold() for name in accelerators.text("accelerator")]

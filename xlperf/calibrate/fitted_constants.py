@@ -49,6 +49,11 @@ class FittedConstant:
         return declared_constants()[self.family][self.constant].unit
 
 
+def without_repeats(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Rows of which the last of those with the same key stays, at the place of the first."""
+    return list({row.calibration: row for row in rows}.values())
+
+
 def calibration_table(rows: Sequence[FittedConstant]) -> Table:
     """Fitted constants as a calibration table.
 

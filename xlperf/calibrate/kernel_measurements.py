@@ -19,7 +19,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
 from xlperf.calibrate.published import sheet_rows
-from xlperf.catalog.calibration import ANY
+from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of, shown
 from xlperf.catalog.table import Table
@@ -38,6 +38,7 @@ Row = Mapping[str, object]
 Constants = Mapping[str, Array]
 
 HELD_BACK_SHARE = 0.3
+_COMPANY = "nvidia"
 FP8_BLOCK = "fp8_block"
 DEEPGEMM, FLASH_2 = "deepgemm", "flashattention-2"
 TENSORRT, TENSORRT_1_2 = "tensorrt-llm", "tensorrt-llm-1.2"
@@ -58,6 +59,12 @@ _OPERATIONS = {
     "alltoall": "all_to_all",
 }
 _NUMBER = r"[0-9.eE+\-]+"
+_FLASH = {"TensorRT-LLM": TENSORRT, "FlashAttention-2": FLASH_2, "FlashAttention-3": ANY, "cuDNN": ANY}
+_FLASH |= {"AITER": ANY, "AITER asm": ANY}
+_RANKS_PER_CHIP = {"Trainium1": 2.0, "MI250": 2.0, "MI250X": 2.0}
+"""Ranks of an accelerator where runs count its cores or dies."""
+_HALF_CHIP = "half a chip"
+_TIMED_BY_HOST, _HOST = ("hipkittens_gemm", "azure_mi300x"), 60.0
 _OUTPUT_SIZE = 2.0
 _SEEN_BY_HOST = 2.0
 _MOST_TOO_FAST, _IDLE_SHARE, _MOST_GROUPED, _IDLE = 0.1, 0.05, 8.0, 25.0
@@ -149,6 +156,31 @@ def read_kernels(path: str | Path) -> list[dict[str, str]]:
         raise InputError(Fault(Path(path).name, "has no sheet kernels with a column row_id"))
     header, rows, _ = found
     return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def machine_lines(catalog: Catalog) -> dict[str, str]:
+    """Generations of accelerators that are fitted by line, and the line of each.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Accelerators with their vendors.
+
+    Returns
+    -------
+    dict of str to str
+        Generation to line, casefolded.
+
+    >>> from xlperf.catalog.catalog import load_catalog
+    >>> machine_lines(load_catalog())["cdna3"]
+    'cdna'
+    """
+    table = catalog.tables["accelerators"]
+    pairs = zip(table.text("generation").tolist(), table.text("vendor").tolist(), strict=True)
+    vendors: dict[str, set[str]] = {}
+    for kind, vendor in pairs:
+        vendors.setdefault(str(kind).casefold(), set()).add(str(vendor).casefold())
+    return {kind: generation_line(kind) for kind in sorted(vendors) if _COMPANY not in vendors[kind]}
 
 
 def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
@@ -365,18 +397,25 @@ def _gemm(row: Row) -> _Parsed:
         raise _Omitted("blockwise FP8 of an early release on this accelerator, since replaced: up to 5 times slower")
     size = PRECISIONS["fp8" if precision == FP8_BLOCK else precision].input_size
     arguments = {name: _number(row, name) for name in ("m", "n", "k")}
-    arguments |= {"batch": 1.0, "element_size": size, "output_element_size": _OUTPUT_SIZE}
+    products = 2.0 if _HALF_CHIP in _text(row, "notes") else 1.0  # both halves multiply at the same time
+    arguments |= {"batch": products, "element_size": size, "output_element_size": _OUTPUT_SIZE}
     software = DEEPGEMM if "DeepGEMM" in _text(row, "dtype") else ANY
     if precision == "fp8" and early:
         software = TENSORRT_1_2  # its conversion to FP8 moved twice the bytes of the releases after it
-    return _parsed(row, "gemm", precision, _microseconds(row), arguments, software)
+    time, rate = _microseconds(row), _number(row, "tflops") * factor("TFLOP/s")
+    if not time > 0.0 and rate > 0.0:
+        time = 2.0 * products * math.prod(arguments[name] for name in ("m", "n", "k")) / rate
+    if _text(row, "source_id") in _TIMED_BY_HOST and time < _HOST * factor("us"):
+        raise _Omitted("timed from the host, whose launch takes as long")
+    return _parsed(row, "gemm", precision, time, arguments, software)
 
 
 def _attention(row: Row) -> _Parsed:
     framework = _text(row, "framework")
-    software = {"TensorRT-LLM": TENSORRT, "FlashAttention-2": FLASH_2, "FlashAttention-3": ANY, "cuDNN": ANY}
-    if framework not in software:
+    if framework not in _FLASH:
         raise _Omitted(f"{framework}: not flash attention, or superseded")
+    if _text(row, "direction") == "backward":
+        raise _Omitted("the backward pass without the forward pass")
     precision = _precision(row)
     size = PRECISIONS[precision].input_size
     heads, length, head_size = _number(row, "heads"), _number(row, "seq_len"), _number(row, "head_dim")
@@ -398,7 +437,7 @@ def _attention(row: Row) -> _Parsed:
         counted = (3.5 if both else 1.0) * (0.5 if causal else 1.0)
         flop = counted * 4.0 * arguments["batch"] * heads * length * length * head_size
         time = flop / (_number(row, "tflops") * factor("TFLOP/s"))
-    return _parsed(row, "attention_backward" if both else "attention", precision, time, arguments, software[framework])
+    return _parsed(row, "attention_backward" if both else "attention", precision, time, arguments, _FLASH[framework])
 
 
 def _decode(row: Row) -> _Parsed:
@@ -421,6 +460,8 @@ def _collective(row: Row) -> _Parsed:
         raise _Omitted(f"no equation stands for {_text(row, 'op') or 'the operation'}")
     notes, source = _text(row, "notes"), _text(row, "source_id")
     group, size = _number(row, "n_gpus"), _number(row, "bytes")
+    if "n_gpus counts" in notes:
+        group = max(group / _RANKS_PER_CHIP.get(_text(row, "gpu"), 1.0), 2.0)  # halves of one count as two
     spread = re.search(r"devices_per_node=(\d+)", notes)
     if spread and float(spread[1]) != group:
         raise _Omitted("between machines whose network is not described")
@@ -438,6 +479,9 @@ def _collective(row: Row) -> _Parsed:
 
 
 def _vector(row: Row) -> _Parsed:
+    traffic, rate = _number(row, "bytes"), _number(row, "gbps_algbw")
+    if traffic > 0.0 and rate > 0.0:
+        return _parsed(row, "vector", "bf16", traffic / (rate * factor("GB/s")), {"traffic": traffic, "flop": 0.0})
     found = re.search(rf"raw row: ((?:{_NUMBER}, )+)({_NUMBER})", _text(row, "notes"))
     if found is None:
         raise _Omitted("no size and throughput in the notes")

@@ -33,6 +33,8 @@ from xlperf.engine.trust import model_traits
 from xlperf.equations.serving.results import band_of_mode, full_cache
 
 NEVER_FITTED = "papers"
+OTHER_MACHINES = "other-"
+"""How the groups of rows on machines beyond NVIDIA begin: they are fitted by line (``fit_machines``)."""
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
 NEVER_FITTED_ATTENTION = ("hybrid", "sparse")
@@ -146,9 +148,16 @@ def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
 
 
 def plans_to_fit(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Published rows as plans, excluding those of the papers."""
-    kept = [row for row, group in enumerate(published.text["group"]) if group.casefold() != NEVER_FITTED]
+    """Published rows as plans, excluding those of the papers and of machines that are fitted by line."""
+    groups = [group.casefold() for group in published.text["group"]]
+    kept = [row for row, name in enumerate(groups) if name != NEVER_FITTED and not name.startswith(OTHER_MACHINES)]
     return plans_of(published.take(kept), catalog)
+
+
+def rows_of_machines(published: Published) -> Published:
+    """Published rows on machines that are fitted by line."""
+    groups = [group.casefold() for group in published.text["group"]]
+    return published.take([row for row, name in enumerate(groups) if name.startswith(OTHER_MACHINES)])
 
 
 def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:

@@ -45,6 +45,8 @@ _TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
 _TOKENS_OF_A_PASS = 16384.0
 _BATCH_OF_MAXIMUM = 4096.0
 """Requests offered where the source says "maximum throughput" and not how many: the cache decides how many run."""
+_WEIGHTS_ONLY = "weights"
+"""Word of a printed precision that only weights are stored in."""
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 BEYOND_PEAK = (
     "its own figures need {} times the peak of its accelerators for the prompts alone: "
@@ -188,6 +190,9 @@ def _plan(
         "precision": _precision(text, said),
         "kv_precision": _kv_precision(text) or engine_default(engine, text, "kv_precision")[0],
     }
+    if _WEIGHTS_ONLY in text["precision"].casefold():
+        plan["activation_precision"], plan["kv_precision"] = "bf16", plan["kv_precision"] or "bf16"
+        said.append("weights alone are narrow: 16-bit products")
     if "tokens" in number:
         plan["prefill_tokens"] = number["tokens"]
     _mode(plan, text, number, said)

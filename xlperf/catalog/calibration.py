@@ -174,7 +174,8 @@ class Calibration:
         generation (cdna of cdna3), (any, precision, software), (any, any, software), (any, precision, any), (any, any,
         any), and last the declared default. Kinds of FP8 that have no row take those of FP8 after each step of their
         own precision. Software families: software on the generation, on its line, on any; then any software on the
-        generation, on its line, on any; default.
+        generation, on its line, on any; default. Bands: what holds on the generation or line goes before the software
+        on any.
 
         Parameters
         ----------
@@ -272,8 +273,12 @@ def _fall_backs(family: str, generation: str, precision: str, software: str) -> 
     line = generation_line(generation)
     machines = (generation,) if line == generation else (generation, line)
     if family in SOFTWARE_FAMILIES:
-        named = [(machine, ANY, software) for machine in (*machines, ANY)]
-        return [*named, *((machine, ANY, ANY) for machine in (*machines, ANY))]
+        own = [(machine, ANY, software) for machine in machines]
+        shared = [(machine, ANY, ANY) for machine in machines]
+        elsewhere = [(ANY, ANY, software)]
+        # How well a machine is known says more of an error than how well a stack is known on others.
+        known = [*shared, *elsewhere] if family.endswith("_band") else [*elsewhere, *shared]
+        return [*own, *known, (ANY, ANY, ANY)]
     own = [
         key
         for machine in machines

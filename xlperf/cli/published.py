@@ -32,6 +32,7 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
         "xlperf validate --leave-out vllm --leave-out sglang    likewise one software at a time",
         "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
         "xlperf validate --kernels                        errors of held-out kernel shapes",
+        "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
         "xlperf validate --kernels --leave-out blackwell  kernels of a generation by those of the others",
         "xlperf validate --choice                         is the plan ranked first the right one, as measured",
         "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
@@ -66,6 +67,12 @@ _CALIBRATION_SHOWN = "family generation precision software constant value unit n
     "target.",
 )
 @click.option(
+    "--machines",
+    is_flag=True,
+    help="AMD, TPU, Gaudi and Trainium machines with half of the sources of published runs left out of the fit at "
+    "a time: errors by line of machines, bias, and the share in the 80 % band.",
+)
+@click.option(
     "--choice",
     is_flag=True,
     help="Instead of errors: in groups of measured alternatives (mappings, engines, most throughput under a limit of "
@@ -90,6 +97,7 @@ def validate(
     leave_out: tuple[str, ...],
     cross_validate: bool,
     kernels: bool,
+    machines: bool,
     choice: bool,
     baseline: bool,
     readme: str | None,
@@ -108,17 +116,20 @@ def validate(
 
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
-    refused = files or baseline or output or (cross_validate and kernels) or (leave_out and (cross_validate or readme))
-    if (cross_validate or kernels) and refused:
-        raise click.UsageError("--cross-validate and --kernels take the shipped measurements and no other option but "
-                               "--readme and --catalog, or --kernels --leave-out")  # fmt: skip
-    if choice and (leave_out or baseline or cross_validate or kernels):
+    several = (cross_validate, kernels, machines).count(True) > 1
+    refused = files or baseline or output or several or (leave_out and (cross_validate or machines or readme))
+    if (cross_validate or kernels or machines) and refused:
+        raise click.UsageError("--cross-validate, --kernels and --machines take the shipped measurements and no other "
+                               "option but --readme and --catalog, or --kernels --leave-out")  # fmt: skip
+    if choice and (leave_out or baseline or cross_validate or kernels or machines):
         raise click.UsageError("--choice goes with files, -o, --readme and --catalog only")
     if len(leave_out) > 1 and output is not None:
         raise click.UsageError("-o goes with one --leave-out")
     known = catalog_of(catalog, None)
     if cross_validate:
         return _cross_validate(known, readme)
+    if machines:
+        return _machines(known, readme)
     if kernels:
         return _kernels_left_out(known, leave_out) if leave_out else _kernels(known, readme)
     if choice:
@@ -154,6 +165,7 @@ def validate(
         "xlperf calibrate --fit                           fitted anew, shown",
         "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
         "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
+        "xlperf calibrate --fit --machines -o study.xlsx  only those of AMD, TPU, Gaudi and Trainium machines",
         "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
         "xlperf calibrate --mine runs.csv -o study.xlsx   predictions moved by measured runs of your own cluster",
     ),
@@ -167,6 +179,11 @@ def validate(
     "--values-only",
     is_flag=True,
     help="With --fit: keep the constants that each training stack has and refit their values; no selection.",
+)
+@click.option(
+    "--machines",
+    is_flag=True,
+    help="With --fit: only the constants and bands of AMD, TPU, Gaudi and Trainium machines; all others stay.",
 )
 @click.option(
     "--measurements",
@@ -200,6 +217,7 @@ def validate(
 def calibrate(
     fit: bool,
     values_only: bool,
+    machines: bool,
     measurements: str | None,
     mine: tuple[str, ...],
     date: datetime.datetime | None,
@@ -213,8 +231,10 @@ def calibrate(
     """
     from xlperf.base.resources import workbook as shipped
 
-    if not fit and (measurements or date or values_only):
-        raise click.UsageError("--measurements, --date and --values-only need --fit")
+    if not fit and (measurements or date or values_only or machines):
+        raise click.UsageError("--measurements, --date, --values-only and --machines need --fit")
+    if machines and values_only:
+        raise click.UsageError("--machines chooses no constants: leave --values-only out")
     known = catalog_of(catalog, None)
     if mine:
         if fit:
@@ -224,9 +244,14 @@ def calibrate(
     table = known.tables["calibration"]
     if fit:
         from xlperf.calibrate.bands import fitted_calibration
+        from xlperf.calibrate.fit import read_measured
+        from xlperf.calibrate.machines import refit_machines
 
         day = f"{date or datetime.datetime.now():%Y-%m-%d}"
-        table = fitted_calibration(known, day, measurements, _announced, values_only)
+        if not machines:
+            table = fitted_calibration(known, day, measurements, _announced, values_only)
+        _announced("machines")
+        table = refit_machines(read_measured(measurements), known.with_tables([table]), day)
     if output is None:
         shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
         say(*text_table(shown))
@@ -306,6 +331,17 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
     found = [gain for own in errors if MEMORY not in own.quantity for gain in gains(own, plans[own.kind])]
     say("", "The other rows of each configuration with one of its rows as a run of the user's own (calibrate --mine)")
     say(*_aligned(*gains_table(found)))
+    return 0
+
+
+def _machines(catalog: Catalog, readme: str | None) -> int:
+    from xlperf.calibrate.fit import read_measured
+    from xlperf.calibrate.fit_machines import errors_left_out
+    from xlperf.calibrate.machines import machines_table
+
+    measured = read_measured()
+    table = machines_table(errors_left_out(measured.machines, catalog), measured, catalog)
+    _show("Machines beyond NVIDIA, sources left out of the fit", "machines", table, readme)
     return 0
 
 

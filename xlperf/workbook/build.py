@@ -246,6 +246,7 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
     """
     from xlperf.calibrate.bands import with_checks
     from xlperf.calibrate.fit import read_measured
+    from xlperf.calibrate.fit_machines import errors_left_out
     from xlperf.calibrate.measured_runs import measured_csv
 
     measured = read_measured()
@@ -253,6 +254,7 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
     catalog = _catalog(read_tables(path if path is not None else resources.workbook()))
     date = datetime.date.today().isoformat()
     calibration, errors = with_checks(catalog.tables["calibration"], published, catalog, date)
+    errors = [*errors, *errors_left_out(measured.machines, catalog)]
     table = resources.table("catalog/measured.csv")
     table.write_text(measured_csv(published, catalog, errors), encoding="utf-8")
     return [build(path, {"calibration": calibration}), table]

@@ -54,12 +54,11 @@ def _whole_number(name: str) -> Rule[TrainingPlan]:
     return Rule(lambda plan, _: _fraction(getattr(plan, name)), reason, name if name in _WHOLE_DEFAULT else "")
 
 
-def _uneven_ends(plan: TrainingPlan, model: Model) -> np.ndarray:
-    """Where the stages whose layers are not given cannot have the same number of layers in each chunk."""
+def _lacking_layers(plan: TrainingPlan, model: Model) -> np.ndarray:
+    """Where the stages whose layers are not given have fewer than one for each chunk, or none take what is left."""
     rest = model.num_layers - plan.given_layers
-    pieces = rest / (np.maximum(plan.open_stages, 1.0) * plan.virtual_pipeline)
-    uneven = np.where(plan.open_stages > 0, _fraction(pieces) | (rest <= 0), rest != 0)
-    return np.asarray(plan.ends_given & (plan.pipeline_parallel >= 2) & uneven)
+    lacking = np.where(plan.open_stages > 0, rest < plan.open_stages * plan.virtual_pipeline, rest != 0)
+    return np.asarray(plan.ends_given & (plan.pipeline_parallel >= 2) & lacking)
 
 
 def _lacking_remainder(plan: TrainingPlan) -> np.ndarray:
@@ -316,9 +315,9 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "layers of the first or last stage need pipeline parallel of 2 or more",
     ),
     Rule(
-        _uneven_ends,
-        "first and last stage take {given_layers} of {model.num_layers} layers: the rest does not divide over"
-        " {open_stages} stages in between",
+        _lacking_layers,
+        "first and last stage take {given_layers} of {model.num_layers} layers: what is left does not give each chunk"
+        " of {open_stages} stages in between a layer",
     ),
     Rule(
         lambda plan, model: (model.num_linear_layers > 0.0) & (plan.context_parallel > 1),

@@ -1,0 +1,129 @@
+"""Machines beyond NVIDIA: fitted by line with pooling, sources left out; nothing else moves."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from xlperf.calibrate.bands import POOLING
+from xlperf.calibrate.fit import Measured, read_measured
+from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
+from xlperf.calibrate.fit_machines import SOURCE, _halves, fit_machines
+from xlperf.calibrate.fitted_constants import FittedConstant
+from xlperf.calibrate.kernel_measurements import machine_lines, measurements, predicted_time
+from xlperf.calibrate.machines import bands_of_machines, by_line
+from xlperf.calibrate.published_errors import errors_of, plans_of, plans_to_fit, rows_of_machines
+from xlperf.catalog.calibration import ANY
+from xlperf.catalog.catalog import Catalog, load_catalog
+
+DATE = "2026-01-31"
+LINES = {"cdna", "gaudi", "tpu", "trainium"}
+
+
+@cache
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+@cache
+def measured() -> Measured:
+    return read_measured()
+
+
+@cache
+def kernels() -> tuple[FittedConstant, ...]:
+    names = {"MI355X", "MI325X", "MI300X", "Gaudi2", "Gaudi3", "Trainium1"}
+    rows = [
+        row for row in measured().kernels if row["gpu"] in names and row["kind"] in ("gemm", "gemm_max", "collective")
+    ]
+    return tuple(fit_machine_kernels(rows, catalog(), DATE))
+
+
+def test_lines_are_those_of_other_makers() -> None:
+    lines = machine_lines(catalog())
+    assert set(lines.values()) == LINES
+    assert lines["cdna3"] == "cdna" and lines["tpu6"] == "tpu"
+    assert not set(lines) & {"hopper", "blackwell", "ampere", "ada", "volta"}
+
+
+def test_products_of_amd_reach_what_was_measured_under_the_power_limit() -> None:
+    """54 % of the peak on MI300X, 64 % on MI325X and 63 % on MI355X: the power limit tells the first two apart."""
+    found = measurements([row for row in measured().kernels if str(row["gpu"]).startswith("MI3")], catalog())
+    held = found.families["gemm"]
+    own = catalog().calibration.constants(
+        "gemm", *(np.array(part, dtype=object) for part in (held.generation, held.precision, held.software))
+    )[0]
+    error = predicted_time(held, own)[:, 0] / held.time - 1.0
+    long = (held.time > 2e-4) & np.array([precision == "bf16" for precision in held.precision])
+    for name, bar in (("MI300X", 0.08), ("MI325X", 0.08), ("MI355X", 0.05)):
+        mine = long & np.array([one == name for one in held.accelerator])
+        assert mine.any() and np.median(np.abs(error[mine])) < bar
+
+
+def test_few_rows_are_pulled_to_what_holds_for_any_machine() -> None:
+    generations = {one.generation for one in kernels()}
+    assert "cdna" in generations and generations <= set(machine_lines(catalog())) | LINES
+    key = (np.array([part], dtype=object) for part in (ANY, "bf16", ANY))
+    usual = float(catalog().calibration.constants("gemm", *key)[0]["compute_efficiency"][0, 0])
+    own = {one.calibration: one.value for one in kernels()}
+    assert fit_machine_kernels([], catalog(), DATE) == []
+    many = own["gemm/cdna/bf16/any/compute_efficiency"]
+    assert many < usual
+    line, generation = (own[f"gemm/{name}/bf16/any/energy_per_flop"] for name in ("cdna", "cdna3"))
+    assert line < generation  # MI300X draws most: its generation lies beyond what its line shares with cdna4
+
+
+def test_lines_without_a_sweep_take_the_best_rate_half_the_way_to_what_others_reach() -> None:
+    best = {one.calibration: one for one in kernels() if one.kind == "estimate"}
+    gaudi = best["gemm/gaudi2/bf16/any/compute_efficiency"]
+    assert 0.6 < gaudi.value < 418.7 / 432.0 and "half the way" in gaudi.notes
+    none = next(one for one in kernels() if one.calibration == "gemm/trainium/bf16/any/compute_efficiency")
+    assert none.kind == "assumption" and none.num_rows == 0
+
+
+def test_published_rows_of_machines_are_in_no_other_fit() -> None:
+    for rows in (measured().training, measured().inference):
+        groups = plans_to_fit(rows, catalog()).published.text["group"]
+        assert groups and not any(group.startswith("other-") for group in groups)
+        assert all(group.startswith("other-") for group in rows_of_machines(rows).text["group"])
+
+
+def test_every_published_row_of_machines_is_a_prediction() -> None:
+    for rows in measured().machines:
+        plans = plans_of(rows, catalog())
+        assert not any(plans.reasons.tolist())
+        assert set(errors_of(plans).row_ids.tolist()) == set(rows.text["row_id"])
+
+
+def test_a_source_moves_its_own_line_only() -> None:
+    served = measured().machines[1]
+    gaudi = served.take([row for row, gpu in enumerate(served.text["gpu"]) if gpu.startswith("Gaudi")])
+    found = fit_machines([gaudi], catalog(), DATE)
+    fitted = [one for one in found if one.kind == "measured"]
+    assert fitted and {one.generation for one in fitted} <= {"gaudi", "gaudi2", "gaudi3"}
+    assert all(one.source == SOURCE for one in found)
+    assert found == fit_machines([gaudi], catalog(), DATE)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 8])
+def test_each_source_is_left_out_as_often_as_it_is_kept(count: int) -> None:
+    names = [f"source {number}" for number in range(count)]
+    halves = _halves(names)
+    for name in names:
+        assert 2 * sum(name in half for half in halves) == len(halves)
+
+
+def test_bands_of_a_line_are_pooled_and_one_without_rows_has_that_of_all() -> None:
+    training = measured().machines[0]
+    errors = errors_of(plans_of(training, catalog()))
+    own = by_line(errors, catalog())
+    assert set(own.generation.tolist()) == LINES and set(own.software.tolist()) == {ANY}
+    bands = {one.calibration: one.value for one in bands_of_machines(errors, training.text["row_id"], catalog(), DATE)}
+    mixture = [bands[f"training_band/{line}/any/any/mixture_high"] for line in ("gaudi", "trainium")]
+    assert mixture[0] == mixture[1] > 1.0
+    for line in LINES:
+        low, high = (bands[f"training_band/{line}/any/any/step_{end}"] for end in ("low", "high"))
+        assert low * high == pytest.approx(1.0, rel=0.01)
+    assert POOLING > 0.0

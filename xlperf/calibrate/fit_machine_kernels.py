@@ -1,0 +1,332 @@
+"""Constants of kernels and collectives on machines with few measurements, pooled towards what all machines share.
+
+Machines of NVIDIA have sweeps of shapes and groups of their own (:mod:`xlperf.calibrate.fit_kernels`). Of the others a
+handful of rows may be all there is. They are fitted by line of generations (cdna of cdna3 and cdna4): a generation is
+pooled towards its line, a line towards the constants that hold for any machine. ``machine_kernels.csv`` says which
+constants that is done for, and how strongly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
+from xlperf.calibrate.fit_kernels import backward_constants, best_products, fitted_weights
+from xlperf.calibrate.fitted_constants import FittedConstant, rounded
+from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, Solution, solve
+from xlperf.calibrate.kernel_measurements import (
+    KernelRows,
+    Row,
+    machine_lines,
+    measurements,
+    predicted_time,
+    take_rows,
+)
+from xlperf.calibrate.published import package_rows
+from xlperf.catalog.calibration import ANY, Calibration, declared_constants, generation_line
+from xlperf.catalog.catalog import Catalog
+
+SOURCE = "rows of the sheet kernels in validation.xlsx, pooled"
+_OF_LINES = 0.3
+"""Pull of a line towards any machine, over that of a generation towards its line. [-]"""
+_LONG = 200.0
+_HALF = "pulled half the way to what long products reach on machines that were measured"
+_STEP = 1e-6
+_SHARES = ("compute_efficiency", "memory_efficiency", "bandwidth_efficiency")
+_VARIED = {"energy_per_flop": (1.0, 0.3, 0.05), "launch_time": (1.0, 10.0, 100.0)}
+_LAUNCH_SHARE = 0.25
+_LARGE = 16.0
+_FEW = 20
+"""Rows of a group below which none is held back."""
+_BACKWARD_RATIO = 0.87
+"""Rate of the backward over that of the forward pass: medians of 188 rows of AITER with 16-bit sums of dq."""
+_BACKWARD = ("compute_efficiency", "softmax_flop", "tile_time", "energy_per_flop")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Measurements of a family on the machines of a line, in one precision."""
+
+    family: str
+    precision: str
+    line: str
+    rows: KernelRows
+
+    @property
+    def generations(self) -> list[str]:
+        """Generations of the line that have rows, but for a line of one name."""
+        return sorted(set(self.rows.generation) - {self.line})
+
+    def own(self, parameter: Parameter) -> np.ndarray:
+        """Rows of the generation or line of a parameter."""
+        return np.array([parameter.generation in (self.line, kind) for kind in self.rows.generation])
+
+
+def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Fit kernels and collectives of machines by line and generation.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Columns of the sheet ``kernels`` of ``validation.xlsx``.
+    catalog : Catalog
+        With a calibration whose constants of any machine the lines are pooled towards.
+    date : str
+        Date that the rows carry.
+
+    Returns
+    -------
+    list of FittedConstant
+        In a fixed order; the same rows give the same constants.
+    """
+    found: list[FittedConstant] = []
+    for group in _groups(rows, catalog):
+        parameters, base = _parameters(group, catalog.calibration)
+        solution = solve(_problem(group, parameters, base), parameters, _starts(parameters))
+        own = _sheet_rows(group, parameters, solution, date) + _not_limited(group, date)
+        found += own
+        if group.family == "attention":
+            found += _backward(group, own, base, date)
+    return found + _products_of_others(rows, catalog, found, date) + _as_all_reduce(found)
+
+
+def _starts(parameters: Sequence[Parameter]) -> list[Array]:
+    """Points that a search starts from: slow starts of messages, products that the power hardly limits."""
+    first = np.array([one.first for one in parameters])
+    names = [one.constant for one in parameters]
+    chosen, shares = next(((name, shares) for name, shares in _VARIED.items() if name in names), ("", (1.0,)))
+    varied = np.array([name == chosen for name in names])
+    return [np.where(varied, first * share, first) for share in shares]
+
+
+def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
+    lines = machine_lines(catalog)
+    fitted = {(row["family"], row["precision"]) for row in package_rows("machine_kernels.csv")}
+    members: dict[tuple[str, str, str], list[int]] = {}
+    families = measurements(rows, catalog).families
+    for family, own in families.items():
+        starts = _starts_across_nodes(own)
+        for at, (generation, precision) in enumerate(zip(own.generation, own.precision, strict=True)):
+            key = precision if (family, precision) in fitted else ANY
+            if generation in lines and (family, key) in fitted and not starts[at]:
+                members.setdefault((family, key, lines[generation]), []).append(at)
+    return [_Group(*key, take_rows(families[key[0]], index, catalog)) for key, index in sorted(members.items())]
+
+
+def _starts_across_nodes(rows: KernelRows) -> np.ndarray:
+    """Collectives between nodes with messages so small that the network's latency is all that they measure."""
+    if "message_size" not in rows.arguments:
+        return np.full(len(rows), False)
+    outside = rows.arguments["group_size"] > rows.machine.network.size[:, 0]
+    return np.asarray(outside & (rows.arguments["message_size"] < _LARGE * factor("MiB")))
+
+
+def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter], dict[str, float]]:
+    """Constants of each line and of its generations; and what holds for any machine."""
+    key = (np.array([part], dtype=object) for part in (ANY, group.precision, ANY))
+    shared, _ = calibration.constants(group.family, *key)
+    base = {name: float(values[0, 0]) for name, values in shared.items()}
+    found: list[Parameter] = []
+    for row in package_rows("machine_kernels.csv"):
+        if (row["family"], row["precision"]) != (group.family, group.precision):
+            continue
+        name = row["constant"]
+        if row["base"] or group.line not in (row["lines"] or group.line).split():
+            base[name] = float(row["base"] or 0.0)
+            continue
+        declared, pull = declared_constants()[group.family][name], float(row["pull"])
+        general = Parameter(
+            group.family,
+            name,
+            group.line,
+            group.precision,
+            start=_inside(base[name] or 0.1 * (declared.default or declared.high), declared.low, declared.high),
+            centre=_inside(base[name], declared.low, declared.high),
+            low=_LAUNCH_SHARE * base[name] if name == "launch_time" else math.nan,
+            high=1.0 if name in _SHARES else math.nan,
+            pull=pull,
+        )
+        parent = len(found)
+        found.append(replace(general, pull=_OF_LINES * pull))
+        kinds = group.generations if row["level"] != "line" else []
+        found += [replace(general, generation=kind, parent=parent) for kind in kinds]
+    return found, base
+
+
+def _inside(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
+
+
+def _problem(group: _Group, parameters: Sequence[Parameter], base: Mapping[str, float]) -> Problem:
+    rows, users = group.rows, np.array([group.own(one) for one in parameters])
+
+    def residuals(trials: Array) -> Array:
+        return np.array([np.log(_times(group, parameters, users, values, base) / rows.time) for values in trials])
+
+    return Problem(residuals, fitted_weights(rows, _FEW), users, step=_STEP)
+
+
+def _times(
+    group: _Group, parameters: Sequence[Parameter], users: np.ndarray, values: Array, base: Mapping[str, float]
+) -> Array:
+    """Time of every measurement under trial values: those of its generation, else of its line."""
+    constants = {name: np.full((len(group.rows), 1), value) for name, value in base.items()}
+    for one, own, value in zip(parameters, users, values.tolist(), strict=True):  # the general ones come first
+        constants[one.constant] = np.where(own[:, None], value, constants[one.constant])
+    return np.asarray(predicted_time(group.rows, constants))[:, 0]
+
+
+def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Solution, date: str) -> list[FittedConstant]:
+    """Constants of lines, and of generations that differ from theirs."""
+    rows, found = group.rows, []
+    held = rows.held_back & (len(rows) > _FEW)
+    for one, value, identified in zip(parameters, solution.values.tolist(), solution.identified.tolist(), strict=True):
+        if not identified:
+            continue
+        own = group.own(one)
+        sources = " ".join(sorted({source for source, mine in zip(rows.source_id, own, strict=True) if mine}))
+        errors = np.abs(np.expm1(solution.residuals[own & held if (own & held).any() else own]))
+        found.append(
+            FittedConstant(
+                one.family,
+                one.generation,
+                one.precision,
+                ANY,
+                one.constant,
+                rounded(value / factor(one.declared.unit)),
+                f"{sources}: {int((own & ~held).sum())} of {int(own.sum())} rows",
+                int((own & ~held).sum()),
+                rounded(float(np.median(errors))),
+                date,
+                SOURCE,
+                notes=f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}",
+            )
+        )
+    return found
+
+
+def _not_limited(group: _Group, date: str) -> list[FittedConstant]:
+    """Products of lines whose power limit is not known: what they reach is in their rate."""
+    return [
+        FittedConstant(
+            group.family,
+            group.line,
+            group.precision,
+            ANY,
+            row["constant"],
+            0.0,
+            "",
+            0,
+            math.nan,
+            date,
+            SOURCE,
+            kind="assumption",
+            notes="power limits are estimates: in the rate, which was measured under them",
+        )
+        for row in package_rows("machine_kernels.csv")
+        if (row["family"], row["precision"]) == (group.family, group.precision)
+        and row["lines"]
+        and group.line not in row["lines"].split()
+    ]
+
+
+def _products_of_others(
+    rows: Sequence[Row], catalog: Catalog, found: Sequence[FittedConstant], date: str
+) -> list[FittedConstant]:
+    """Share of the peak that products reach where no sweep was measured.
+
+    That is the best rate found, half the way to what long products reach on machines that were measured; where there
+    is none either, what they reach on those.
+    """
+    lines, shares = machine_lines(catalog), _reached(rows, catalog)
+    known = {(one.precision, one.generation) for one in found if one.family == "gemm"}
+    usual = {
+        precision: math.exp(float(np.mean(np.log([share for (_, of), share in shares.items() if of == precision]))))
+        for precision in {of for _, of in shares}
+    }
+    best = [
+        replace(one, value=rounded(math.sqrt(one.value * usual[one.precision])), notes=f"{one.notes}; {_HALF}")
+        if one.constant == "compute_efficiency"
+        else one
+        for one in best_products(rows, catalog, set(), date)
+        if one.precision in usual and one.generation in lines and (one.precision, lines[one.generation]) not in known
+    ]
+    others = set(lines.values()) - {of for _, of in known} - {lines[one.generation] for one in best}
+    if "bf16" not in usual:
+        return best
+    mean = FittedConstant(
+        "gemm", "", "bf16", ANY, "compute_efficiency", rounded(usual["bf16"]), "", 0, math.nan, date, SOURCE,
+        kind="assumption", notes="not measured: mean of the machines that were",
+    )  # fmt: skip
+    none = replace(mean, constant="energy_per_flop", value=0.0, notes="in the rate, which was measured under the limit")
+    return [*best, *(replace(one, generation=line) for line in sorted(others) for one in (mean, none))]
+
+
+def _reached(rows: Sequence[Row], catalog: Catalog) -> dict[tuple[str, str], float]:
+    """Median share of the peak of long products, by generation of NVIDIA machines or line of others and precision."""
+    lines, products = machine_lines(catalog), measurements(rows, catalog).families.get("gemm")
+    if products is None:
+        return {}
+    given, device = products.arguments, products.machine.device
+    flop = 2.0 * given["batch"] * given["m"] * given["n"] * given["k"]
+    share = flop / (products.time * device.peak_flop_rate[:, 0])
+    long = products.time > _LONG * factor("us")
+    groups: dict[tuple[str, str], list[float]] = {}
+    for at in np.flatnonzero(long).tolist():
+        kind = products.generation[at]
+        groups.setdefault((lines.get(kind, kind), products.precision[at]), []).append(float(share[at]))
+    return {group: float(np.median(values)) for group, values in groups.items() if len(values) >= FEWEST_ROWS}
+
+
+def _backward(
+    group: _Group, forward: Sequence[FittedConstant], base: Mapping[str, float], date: str
+) -> list[FittedConstant]:
+    """Backward pass of attention, from the forward pass and the measured ratio of their efficiencies."""
+    found = []
+    for kind in dict.fromkeys(one.generation for one in forward):
+        own = {one.constant: one.value * factor(one.unit) for one in forward if one.generation == kind}
+        for name, value in backward_constants({**base, **own}, _BACKWARD_RATIO).items():
+            if name in own or (name in _BACKWARD and kind == generation_line(kind)):
+                found.append(
+                    FittedConstant(
+                        "attention_backward",
+                        kind,
+                        group.precision,
+                        ANY,
+                        name,
+                        rounded(value / factor(declared_constants()["attention_backward"][name].unit)),
+                        "",
+                        0,
+                        math.nan,
+                        date,
+                        SOURCE,
+                        kind="assumption",
+                        notes=f"forward pass, efficiency times {_BACKWARD_RATIO} as of AITER on MI300X and MI355X",
+                    )
+                )
+    return found
+
+
+def _as_all_reduce(found: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Other collectives of lines on which the all-reduce alone was measured."""
+    names = ("launch_time", "low_latency_efficiency", "bandwidth_efficiency", "outer_efficiency")
+    known = {(one.family, one.generation) for one in found}
+    return [
+        replace(
+            one,
+            family=family,
+            fit_set="",
+            kind="assumption",
+            error=math.nan,
+            num_rows=0,
+            notes="as all_reduce of the machine",
+        )
+        for family in ("all_gather", "reduce_scatter", "all_to_all")
+        for one in found
+        if one.family == "all_reduce" and one.constant in names and (family, one.generation) not in known
+    ]

@@ -1,0 +1,329 @@
+"""Stacks and engines of machines with few published runs, pooled towards what all machines share.
+
+Rows of the groups ``other-*`` are fitted apart from those of NVIDIA machines, on top of all their constants: what a
+line of machines (cdna, tpu, gaudi, trainium) takes beyond them. ``machine_software.csv`` says which constants that is
+looked for in. A constant that the rows say little about stays as it is for any machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
+from xlperf.calibrate.fitted_constants import FittedConstant, calibration_table, fit_set, joined_tables, rounded
+from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, Solution, solve
+from xlperf.calibrate.kernel_measurements import machine_lines
+from xlperf.calibrate.published import Published, PublishedPlans, package_rows
+from xlperf.calibrate.published_errors import (
+    Errors,
+    aligned,
+    colours_of,
+    errors_of,
+    log_errors,
+    plans_of,
+    published_problem,
+    taken,
+    users_of,
+)
+from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
+from xlperf.catalog.catalog import Catalog
+
+SOURCE = "published rows of other machines in validation.xlsx"
+"""How the source of a constant begins that was fitted on published rows of machines by line."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Published rows of one kind as plans, with their errors and the line of machines of each."""
+
+    published: Published
+    plans: PublishedPlans
+    entries: Errors
+    line: np.ndarray
+
+
+def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Fit what stacks and engines take on lines of machines beyond what their kernels and other machines say.
+
+    Parameters
+    ----------
+    published : sequence of Published
+        Training and inference rows of such machines; a line without rows gets no constants.
+    catalog : Catalog
+        With the calibration that they are pooled towards.
+    date : str
+        Date that the rows carry.
+
+    Returns
+    -------
+    list of FittedConstant
+        In a fixed order; the same rows give the same constants.
+    """
+    rows = [_rows(one, catalog) for one in published if len(one)]
+    found: list[FittedConstant] = []
+    for line in sorted(set(machine_lines(catalog).values())):
+        found += _line_constants(rows, line, catalog, date)
+    return _completed(found, catalog, date)
+
+
+def errors_left_out(published: Sequence[Published], catalog: Catalog) -> list[Errors]:
+    """Errors of rows whose source, with half of all sources, was left out of the fit of software and engines.
+
+    The sources are halved in several ways so that each is left out as often as it is kept.
+
+    Parameters
+    ----------
+    published : sequence of Published
+        Training and inference rows of such machines.
+    catalog : Catalog
+        With the calibration that was fitted on all of them; kernels keep their constants.
+
+    Returns
+    -------
+    list of Errors
+        One for each kind that has rows; ``by_models`` is the mean over the halves that lack the source of a row.
+    """
+    table = catalog.tables["calibration"]
+    fitted = [str(source).startswith(SOURCE) for source in table.text("source").tolist()]
+    before = catalog.with_tables([table.take([row for row, own in enumerate(fitted) if not own])])
+    names = sorted({name for one in published for name in one.text["source_id"]})
+    known: dict[tuple[str, tuple[str, ...]], list[FittedConstant]] = {}
+    errors = [errors_of(plans_of(one, catalog)) for one in published if len(one)]
+    logs: list[list[Array]] = [[] for _ in errors]
+    for half in _halves(names):
+        kept = [_rows(_without(one, half), before) for one in published if len(_without(one, half))]
+        found: list[FittedConstant] = []
+        for line in sorted(set(machine_lines(catalog).values())):
+            key = line, tuple(sorted({name for one in kept for name in _sources(one, line)}))
+            if key not in known:
+                known[key] = _line_constants(kept, line, before, "")
+            found += known[key]
+        sheet = joined_tables(before.tables["calibration"], calibration_table(_completed(found, before, "")))
+        for one, entries, seen in zip([one for one in published if len(one)], errors, logs, strict=True):
+            plans = plans_of(one, catalog)
+            source = np.array(one.text["source_id"], dtype=object)[plans.index[entries.plan]]
+            tried = replace(plans, catalog=plans.catalog.with_tables([sheet]))
+            seen.append(np.where(np.isin(source, half), aligned(log_errors(tried)[0], entries), math.nan))
+    return [
+        replace(entries, by_models=np.nanmean(np.array(seen), axis=0))
+        for entries, seen in zip(errors, logs, strict=True)
+        if len(entries)
+    ]
+
+
+def _halves(names: Sequence[str]) -> list[list[str]]:
+    """Halves of some names and the other halves: by each digit of their number in binary, and by their sum."""
+    digits = max(len(names) - 1, 1).bit_length()
+    parity = [[at >> digit & 1 for at in range(len(names))] for digit in range(digits)]
+    parity.append([at.bit_count() & 1 for at in range(len(names))])
+    return [
+        [name for name, own in zip(names, side, strict=True) if own == chosen] for side in parity for chosen in (0, 1)
+    ]
+
+
+def _without(published: Published, sources: Sequence[str]) -> Published:
+    return published.take([row for row, name in enumerate(published.text["source_id"]) if name not in sources])
+
+
+def _sources(rows: _Rows, line: str) -> set[str]:
+    """Sources, with their kind, of the rows of a line."""
+    names = rows.published.text["source_id"]
+    own = rows.plans.index[rows.entries.plan][rows.line == line]
+    return {f"{rows.entries.kind} {names[row]}" for row in own.tolist()}
+
+
+def _line_constants(rows: Sequence[_Rows], line: str, catalog: Catalog, date: str) -> list[FittedConstant]:
+    own = [_of_line(one, line) for one in rows if (one.line == line).any()]
+    parameters = _parameters(own, line, catalog) if own else []
+    if not parameters:
+        return []
+    return _sheet_rows(own, parameters, solve(_problem(own, parameters), parameters), date)
+
+
+def _completed(found: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Constants with those of lines without rows and of other stacks on a line."""
+    return [*found, *_of_other_lines(found, catalog, date), *_of_other_stacks(found)]
+
+
+def _of_line(rows: _Rows, line: str) -> _Rows:
+    plans, entries = taken(rows.plans, rows.entries, rows.line == line)
+    return _Rows(plans.published, plans, entries, rows.line[rows.line == line])
+
+
+def _rows(published: Published, catalog: Catalog) -> _Rows:
+    lines, plans = machine_lines(catalog), plans_of(published, catalog)
+    entries = errors_of(plans)
+    line = np.array([lines.get(kind, "") for kind in entries.generation.tolist()], dtype=object)
+    return _Rows(published, plans, entries, line)
+
+
+def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Parameter]:
+    """Constants of a line and of its generations with enough rows, from what holds today."""
+    found: list[Parameter] = []
+    kinds = {one.entries.kind for one in rows}
+    for row in package_rows("machine_software.csv"):
+        if line not in row["lines"].split() or not kinds & set(row["kinds"].split()):
+            continue
+        stack = _stack(rows, row["family"], row["constant"], catalog)
+        now = _today(row, line, stack, catalog)
+        general = Parameter(
+            row["family"],
+            row["constant"],
+            line,
+            row["precision"],
+            stack,
+            start=now,
+            centre=now,
+            pull=float(row["pull"]),
+            low=float(row["low"] or math.nan),
+            high=float(row["high"] or math.nan),
+        )
+        parent = len(found)
+        found.append(general)
+        special = _generations(rows) if row["level"] == "generation" else []
+        found += [replace(general, generation=kind, parent=parent) for kind in special]
+    return found
+
+
+def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
+    """Value that holds on a line today; of a constant that is known by generation alone, the mean of those."""
+    table, names = catalog.calibration.table, (row["family"], row["constant"])
+    own = [
+        at
+        for at, of in enumerate(zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True))
+        if of == names
+    ]
+    kinds = table.text("generation", ANY)[own]
+    if row["start"] == "mean" and len(own) and (kinds != ANY).all():
+        unit = factor(declared_constants()[row["family"]][row["constant"]].unit)
+        return math.exp(float(np.mean(np.log(table.number("value")[own] * unit))))
+    key = [np.array([part], dtype=object) for part in (line, row["precision"], stack)]
+    return float(catalog.calibration.constants(row["family"], *key)[0][row["constant"]][0, 0])
+
+
+def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) -> str:
+    """The one stack that ran on a line, where it has constants of its own on any machine; else any."""
+    kind = "training" if family.startswith("training") else "inference"
+    names = {name for one in rows if one.entries.kind == kind for name in one.entries.software.tolist()}
+    if family not in SOFTWARE_FAMILIES or len(names) != 1:
+        return ANY
+    own = catalog.calibration.table
+    keys = zip(
+        *(own.text(name, ANY).tolist() for name in ("family", "constant", "generation", "software")), strict=True
+    )
+    (name,) = names
+    return name if (family, constant, ANY, name) in set(keys) else ANY
+
+
+def _generations(rows: Sequence[_Rows]) -> list[str]:
+    """Generations of a line that have enough published rows beside those of others."""
+    count = Counter(kind for one in rows for kind in one.entries.generation.tolist())
+    return sorted(kind for kind, number in count.items() if FEWEST_ROWS <= number < count.total())
+
+
+def _problem(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> Problem:
+    """Training and inference rows as one problem."""
+    problems = [published_problem(one.plans, one.entries, parameters, np.full(len(one.entries), True)) for one in rows]
+
+    def residuals(trials: Array) -> Array:
+        return np.concatenate([problem.residuals(trials) for problem in problems], axis=1)
+
+    return Problem(
+        residuals,
+        np.concatenate([problem.weights for problem in problems]),
+        np.concatenate([users_of(one.plans, one.entries, parameters) for one in rows], axis=1),
+        colours_of(parameters),
+        step=0.05,
+    )
+
+
+def _sheet_rows(
+    rows: Sequence[_Rows], parameters: Sequence[Parameter], solution: Solution, date: str
+) -> list[FittedConstant]:
+    names = [name for one in rows for name in one.entries.row_ids.tolist()]
+    order = [name for one in rows for name in one.published.text["row_id"]]
+    users = np.concatenate([users_of(one.plans, one.entries, parameters) for one in rows], axis=1)
+    found = []
+    for at, one in enumerate(parameters):
+        if not solution.identified[at]:
+            continue
+        below = [other for other, special in enumerate(parameters) if special.parent == at]
+        own = np.flatnonzero(np.logical_or.reduce([users[at], *(users[other] for other in below)]))
+        found.append(
+            FittedConstant(
+                one.family,
+                one.generation,
+                one.precision,
+                one.software,
+                one.constant,
+                rounded(float(solution.values[at]) / factor(one.declared.unit)),
+                fit_set({names[row] for row in own.tolist()}, order),
+                len({names[row] for row in own.tolist()}),
+                rounded(float(np.median(np.abs(np.expm1(solution.residuals[own]))))),
+                date,
+                SOURCE,
+                notes=_said(one, float(solution.values[at])),
+            )
+        )
+    return found
+
+
+def _said(one: Parameter, value: float) -> str:
+    """What a constant is pooled towards, and what a bound means where it is reached."""
+    words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
+    low, high = one.bounds
+    if value <= low or value >= high:
+        words += "; at its bound: " + ("nothing beyond the kernels shows" if value <= low else "all of it")
+    return words
+
+
+def _of_other_lines(found: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Lines without rows of a kind: mean of what holds for any machine and of the lines that were fitted."""
+    more = []
+    for row in package_rows("machine_software.csv"):
+        if row["unmeasured"] != "mean":
+            continue
+        lines = row["lines"].split()
+        known = {
+            one.generation: one.value
+            for one in found
+            if (one.family, one.constant) == (row["family"], row["constant"]) and one.generation in lines
+        }
+        for line in (name for name in lines if name not in known):
+            today = _today(row, line, ANY, catalog) / factor(declared_constants()[row["family"]][row["constant"]].unit)
+            mean = math.exp(float(np.mean(np.log([today, *known.values()]))))
+            more.append(
+                FittedConstant(
+                    row["family"],
+                    line,
+                    row["precision"],
+                    ANY,
+                    row["constant"],
+                    rounded(mean),
+                    "",
+                    0,
+                    math.nan,
+                    date,
+                    SOURCE,
+                    kind="assumption",
+                    notes="not measured: mean of any machine and of the lines that were fitted",
+                )
+            )
+    return more
+
+
+def _of_other_stacks(found: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """What one stack on a line is fitted to, for stacks that nobody has measured there."""
+    return [
+        replace(
+            one, software=ANY, fit_set="", num_rows=0, error=math.nan, kind="assumption", notes=f"as {one.software}"
+        )
+        for one in found
+        if one.software != ANY
+    ]
