@@ -142,7 +142,7 @@ def uncertainty(
     "--against",
     multiple=True,
     metavar="ACCELERATOR",
-    help="Show instead at which cost of an hour this accelerator makes tokens as cheaply as that of the plan, each with "
+    help="Show instead at which cost of an hour this accelerator makes tokens as cheaply as the plan's, each with "
     "its best plan. May be repeated.",
 )
 @chosen_options("all")
