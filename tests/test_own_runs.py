@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import Outcome, csv_rows
 
-import xlperf
+from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import bands_left_out
 from xlperf.calibrate.cross_validation import cross_validated
@@ -144,6 +144,16 @@ def test_effects_name_what_moved(tmp_path: Path) -> None:
     assert one.after[2] / one.after[1] < one.before[2] / one.before[1]
 
 
-def test_frames_and_cells_take_the_sheet() -> None:
-    plan = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 8}
-    assert "measured in my_cluster" not in str(xlperf.evaluate([plan])["reason"].iloc[0])
+def test_one_row_of_cells_moves_a_formula() -> None:
+    session = Session()
+    plan = [
+        ["model", "accelerator", "num accelerators", "tensor parallel", "global batch size"],
+        ["Llama3-70B", "H100-SXM-80GB", 64.0, 8.0, 128.0],
+    ]
+    run = [
+        ["my run", "plans", "model", "accelerator", "software", "num accelerators", "tensor parallel", "time ratio"],
+        ["a", "training", "Llama3-70B", "H100-SXM-80GB", "megatron", 64.0, 8.0, 1.08],
+    ]
+    handle = session.call("XLPERF_CATALOG", [run])
+    before, after = (session.call("XLPERF_STEP_TIME", given)[0][0] for given in ([plan], [plan, handle]))
+    assert 1.0 < after / before < 1.08
