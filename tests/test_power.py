@@ -162,3 +162,15 @@ def test_power_from_work_of_runs_that_were_not_fitted() -> None:
     error = np.abs(found / measured - 1.0)
     assert np.median(error) < 0.10
     assert error.max() < 0.30
+
+
+def test_leakage_makes_a_derived_device_slower_and_thirstier(catalog: Catalog) -> None:
+    nodes, row = catalog.tables["technology"], {**BASE, "accelerator": "3 nm HBM4 (derived)", "batch_size": 16}
+    times, energies = [], []
+    for share in (1.0, 2.0, 4.0):
+        leaky = {**nodes.columns, "static_power": share * nodes.number("static_power")}
+        found = results(catalog.with_tables([Table("technology", leaky, nodes.place)]), [row])
+        times.append(float(found.number("ttft")[0]))
+        energies.append(float(found.number("energy_per_token")[0]))
+    assert times == sorted(times) and times[0] < times[-1]
+    assert energies == sorted(energies) and energies[0] < energies[-1]
