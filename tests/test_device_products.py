@@ -210,6 +210,19 @@ CDNA = {
         ({**HOPPER, "memory": "HBM3e"}, (4.8, None, 450.0, 700.0)),
         ({**BLACKWELL, "memory": "HBM3e", "stack_height": 12, "link": "NVLink 5"}, (8.0, 288.0, 900.0, 1100.0)),
         ({**CDNA, "memory": "HBM3e", "stack_height": 12}, (6.0, 256.0, 448.0, 1000.0)),
+        # MI355X: links of a generation that is not among them, matrix units twice as wide
+        (
+            {
+                **CDNA,
+                "technology": "3 nm",
+                "num_base_dies": 2,
+                "base_area": 740,
+                "num_cores": 256,
+                "memory": "HBM3e",
+                "stack_height": 12,
+            },
+            (8.0, 288.0),
+        ),
         # A100 40 GB; MI250X, whose units are not among the cores
         ({"technology": "7 nm", "core": "Ampere SM", "die_area": 826, "memory": "HBM2"}, (1.555, 40.0)),
         ({"technology": "7 nm", "core": "Ampere SM", "die_area": 724, "num_dies": 2, "memory": "HBM2e"}, (3.28, 128.0)),

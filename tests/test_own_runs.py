@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import Outcome, csv_rows
 
-import xlperf
+from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import bands_left_out
 from xlperf.calibrate.cross_validation import cross_validated
@@ -21,7 +21,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.shrinkage import plan_distances, shrunk_residual
+from xlperf.engine.shrinkage import REACH, SHARED, plan_distances, shrunk_residual
 
 Command = Callable[..., Outcome]
 HEADER = "name,model,accelerator,num accelerators,tensor parallel,global batch size,measured step time (s)\n"
@@ -88,11 +88,11 @@ def test_laws_of_the_shrinkage() -> None:
         scale, width = shrunk_residual(far, between, log, spread, 0.2)
         return float(scale[0]), float(width[0])
 
-    assert moved(0.0, 1.1, 0.0)[0] == pytest.approx(0.8 * np.log(1.1))
+    assert moved(0.0, 1.1, 0.0)[0] == pytest.approx(SHARED * np.log(1.1))
     assert moved(0.0, 1.1, 0.1)[0] < moved(0.0, 1.1, 0.0)[0]  # noise shrinks
-    assert moved(4.0, 1.1, 0.0)[0] == pytest.approx(np.exp(-1.0) * moved(0.0, 1.1, 0.0)[0])  # so does distance
+    assert moved(REACH, 1.1, 0.0)[0] == pytest.approx(np.exp(-1.0) * moved(0.0, 1.1, 0.0)[0])  # so does distance
     assert moved(0.0, 1.1, 0.0)[0] < moved(0.0, 1.1, 0.0, runs=5)[0] < np.log(1.1)  # more runs say more
-    assert moved(0.0, 3.0, 0.0)[0] == pytest.approx(0.8 * 0.2)  # an outlier counts as the end of the band
+    assert moved(0.0, 3.0, 0.0)[0] == pytest.approx(SHARED * 0.2)  # an outlier counts as the end of the band
     assert moved(1e9, 1.1, 0.0) == (pytest.approx(0.0, abs=1e-12), 1.0)
     assert moved(0.0, 1.1, 0.0, runs=5)[1] < moved(0.0, 1.1, 0.0)[1] < 1.0
     numbers, choices = np.array([[8.0, np.nan], [16.0, 2.0]]), np.array([["bf16"], ["fp8"]])
@@ -144,6 +144,16 @@ def test_effects_name_what_moved(tmp_path: Path) -> None:
     assert one.after[2] / one.after[1] < one.before[2] / one.before[1]
 
 
-def test_frames_and_cells_take_the_sheet() -> None:
-    plan = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 8}
-    assert "measured in my_cluster" not in str(xlperf.evaluate([plan])["reason"].iloc[0])
+def test_one_row_of_cells_moves_a_formula() -> None:
+    session = Session()
+    plan = [
+        ["model", "accelerator", "num accelerators", "tensor parallel", "global batch size"],
+        ["Llama3-70B", "H100-SXM-80GB", 64.0, 8.0, 128.0],
+    ]
+    run = [
+        ["my run", "plans", "model", "accelerator", "software", "num accelerators", "tensor parallel", "time ratio"],
+        ["a", "training", "Llama3-70B", "H100-SXM-80GB", "megatron", 64.0, 8.0, 1.08],
+    ]
+    handle = session.call("XLPERF_CATALOG", [run])
+    before, after = (session.call("XLPERF_STEP_TIME", given)[0][0] for given in ([plan], [plan, handle]))
+    assert 1.0 < after / before < 1.08

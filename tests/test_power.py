@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.equations.hardware.power import work_power
 
 # ML.ENERGY Leaderboard v3.0 (github.com/ml-energy/leaderboard@0cd52da, lm-arena-chat, vLLM 0.11.1): W of an H100.
 MEASURED = [
@@ -133,3 +135,42 @@ def test_the_node_of_a_chip_is_in_its_joules(catalog: Catalog) -> None:
     other = catalog.with_tables([Table("accelerators", {**table.columns, "flop_energy": energy}, table.place)])
     plan = {**BASE, "batch_size": 128}
     assert power(other, [plan])[0] < 0.95 * power(catalog, [plan])[0]
+
+
+# W of ML.ENERGY v2 (vLLM 0.5.4; no constant was fitted to them), with the work at their measured token rates:
+# accelerator limit W, energy ratio of its node, J/B of its memory, FLOP/s, bytes/s, measured W.
+A100, H100 = (400.0, 1.43, 38e-12), (700.0, 1.0, 33.6e-12)
+HELD_OUT = [
+    (*A100, 8.67e12, 1.70e11, 99.3),
+    (*A100, 3.94e13, 2.97e11, 188.0),
+    (*A100, 4.83e13, 2.20e11, 203.5),
+    (*A100, 5.96e12, 3.86e11, 177.7),
+    (*H100, 9.23e13, 1.64e11, 291.2),
+    (*H100, 1.13e14, 1.53e11, 297.2),
+    (*H100, 4.36e13, 5.21e11, 278.6),
+    (*H100, 2.17e13, 1.56e11, 215.6),
+    (*H100, 2.59e13, 7.80e10, 200.7),
+]
+
+
+def test_power_from_work_of_runs_that_were_not_fitted() -> None:
+    """Joules per token too: at the measured rate they have the same error."""
+    default = {name: one.default for name, one in declared_constants()["power"].items()}
+    limit, node, byte, flop, traffic, measured = np.array(HELD_OUT).T
+    rest = (default["idle_share"] + default["active_share"]) * limit
+    found = work_power(limit, rest, flop, default["flop_energy"] * node, traffic, default["memory_ratio"] * byte)
+    error = np.abs(found / measured - 1.0)
+    assert np.median(error) < 0.10
+    assert error.max() < 0.30
+
+
+def test_leakage_makes_a_derived_device_slower_and_thirstier(catalog: Catalog) -> None:
+    nodes, row = catalog.tables["technology"], {**BASE, "accelerator": "3 nm HBM4 (derived)", "batch_size": 16}
+    times, energies = [], []
+    for share in (1.0, 2.0, 4.0):
+        leaky = {**nodes.columns, "static_power": share * nodes.number("static_power")}
+        found = results(catalog.with_tables([Table("technology", leaky, nodes.place)]), [row])
+        times.append(float(found.number("ttft")[0]))
+        energies.append(float(found.number("energy_per_token")[0]))
+    assert times == sorted(times) and times[0] < times[-1]
+    assert energies == sorted(energies) and energies[0] < energies[-1]

@@ -370,12 +370,13 @@ def test_operators_of_any_model_on_any_accelerator(catalog: Catalog, model: str,
 
 
 def with_latency(catalog: Catalog, each: float = 0.03, token: float = 1e-5, crowd: float = 1e-3) -> Catalog:
-    """The catalog with an engine "late" whose requests spend time outside its loop; all else as for any software."""
+    """The catalog with an engine "late" whose requests spend time outside its loop, and an "other" without."""
     calibration = catalog.tables["calibration"]
     values = {"request_latency_time": each, "token_latency_time": token, "crowd_latency_time": crowd}
     late = [
-        FittedConstant("serving_software", "any", "any", "late", name, value, "", 0, math.nan, "2026-01-01", "a test")
+        FittedConstant("serving_software", "any", "any", software, name, each, "", 0, math.nan, "2026-01-01", "a test")
         for name, value in values.items()
+        for software, each in (("late", value), ("other", 0.0))
     ]
     return catalog.with_tables([joined_tables(calibration, calibration_table(late))])
 

@@ -15,13 +15,20 @@ from xlperf.equations.hardware.roofline import product_traffic
 from xlperf.equations.hardware.tiles import (
     key_passes,
     product_memory_traffic,
-    product_traffic_bound,
     query_tile,
     tile_memory,
 )
 
 UNITS, MIB = 132.0, 2.0**20
 TILE = (256.0, 128.0)
+
+
+def product_traffic_bound(
+    m: np.ndarray, n: np.ndarray, k: np.ndarray, element_size: float, memory_words: float
+) -> np.ndarray:
+    """Least bytes between a fast memory of so many elements and what lies behind it: 2mnk / sqrt(S) - 2S; each once."""
+    reused = 2.0 * m * n * k / np.sqrt(memory_words) - 2.0 * memory_words
+    return np.asarray(element_size * np.maximum(reused, m * k + k * n + m * n))
 
 
 def _shapes(count: int = 20_000) -> tuple[np.ndarray, ...]:

@@ -17,7 +17,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.explore.candidates import with_mapping
 from xlperf.explore.search import search
 from xlperf.explore.vary import Varied, changed_catalog
-from xlperf.explore.worth import MONTH, usual_changes, worth
+from xlperf.explore.worth import MONTH, break_even, usual_changes, worth
 
 RENT = "prices.rental price=x1"
 SERVED = {**SERVE, "ttft target": 400, "tpot target": 12, "concurrency": "auto"}
@@ -125,3 +125,27 @@ def test_worth_is_the_re_optimised_derivative(catalog: Catalog, row: dict[str, A
     hour = base["accelerator_hour_cost"][0] * MONTH
     slope = hour * (low - high) / base["cost_per_million_tokens"][0] / (0.02 * found["value_before"][0])
     assert found["worth"][0] == pytest.approx(slope, rel=0.05)
+
+
+def test_at_its_break_even_price_another_accelerator_makes_tokens_as_cheaply(
+    catalog: Catalog, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    plan = table({**TRAIN, "tensor parallel": "auto"})
+    found = break_even(plan, ["B200-SXM-180GB", str(plan["accelerator"][0])], catalog)
+    assert found["break_even_hour_cost"][1] == pytest.approx(found["hour_cost_against"][1], rel=1e-12)
+    other = table({**TRAIN, "tensor parallel": "auto", "accelerator": "B200-SXM-180GB"})
+    rows = catalog.price_rows[catalog.known_rows("accelerators", other.text("accelerator"))]
+    priced = catalog.tables["prices"]["rental_price"][rows[0]]
+    share = found["break_even_hour_cost"][0] / found["hour_cost_against"][0]
+    value = float(priced * share)
+    price = Varied("prices", "rental_price", np.array([value]), False)
+    dearer = changed_catalog(catalog, other, [(price, value)])
+    cost = search(other, dearer, "cost").results["cost_per_million_tokens"][0]
+    assert cost == pytest.approx(search(plan, catalog, "cost").results["cost_per_million_tokens"][0], rel=1e-9)
+    path = tmp_path / "plans.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([TRAIN.keys(), TRAIN.values()])
+    rows_shown = csv_rows(command("worth", path, "--against", "B200-SXM-180GB", "-o", "-").out)
+    assert [row["against"] for row in rows_shown] == ["B200-SXM-180GB"]
+    both = command("worth", path, "--against", "B200-SXM-180GB", "--vary", "prices.rental price=x2")
+    assert (both.code, "not both" in both.err) == (2, True)

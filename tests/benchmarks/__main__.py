@@ -1,4 +1,4 @@
-"""Measure speed and print it: ``python tests/benchmarks [--calculon FOLDER] [--peers] [--cells]``."""
+"""Measure speed and print it: ``python tests/benchmarks [--calculon FOLDER] [--peers] [--decisions] [--cells]``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cells", action="store_true", help="measure cells in LibreOffice too (takes a minute)")
     parser.add_argument("--plans", metavar="N", type=int, default=65_536, help="plans of a table (default %(default)s)")
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="repeats (default %(default)s)")
+    parser.add_argument("--decisions", action="store_true", help="measure long files, sweeps, searches and draws too")
+    parser.add_argument("--long", metavar="N", type=int, default=1_000_000, help="plans of these (default %(default)s)")
     parser.add_argument("--engine-only", action="store_true", help="leave out what starts processes of its own")
     return parser.parse_args()
 
@@ -120,6 +122,10 @@ def main() -> None:
     if not options.engine_only:
         show_processes()
         show_log()
+    if options.decisions:
+        from benchmarks import decisions
+
+        decisions.main(load_catalog(), options.repeats, options.long)
     if options.cells:
         from benchmarks import cells
 

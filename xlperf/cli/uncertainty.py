@@ -124,6 +124,7 @@ def uncertainty(
     epilog=examples(
         "xlperf worth plans.csv                                 one per cent more of each, one plan after the other",
         "xlperf worth plans.csv --mapping --name 'my plan'      with the mapping chosen anew",
+        "xlperf worth plans.csv --mapping --against B200-SXM-180GB      its break-even price per hour",
         "xlperf worth plans.csv --vary 'accelerators.memory capacity=x1.25,x1.5,x2' --limit 'ttft<=500'",
     ),
 )
@@ -137,6 +138,13 @@ def uncertainty(
 )
 @click.option("--limit", "limits", multiple=True, metavar="'RESULT<=NUMBER'", help="As of xlperf search.")
 @click.option("--mapping", is_flag=True, help="Choose the whole mapping anew, as xlperf search does.")
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="ACCELERATOR",
+    help="Show instead at which cost of an hour this accelerator makes tokens as cheaply as the plan's, each with "
+    "its best plan. May be repeated.",
+)
 @chosen_options("all")
 @output_option
 @bounds_options
@@ -146,6 +154,7 @@ def worth(
     vary: tuple[str, ...],
     limits: tuple[str, ...],
     mapping: bool,
+    against: tuple[str, ...],
     chosen: Chosen,
     output: str | None,
     bounds: Bounds,
@@ -160,10 +169,12 @@ def worth(
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
-    from xlperf.explore.worth import read_changes, usual_changes
+    from xlperf.explore.worth import break_even, read_changes, usual_changes
     from xlperf.explore.worth import worth as worth_of
 
     table = _of_one_kind(plans, chosen)
+    if against and vary:
+        raise click.UsageError("give --vary or --against, not both")
     changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
     kept = limits_of(table.kind, limits, "--limit")
     known = catalog_for(catalog, plans, [table])
@@ -172,8 +183,11 @@ def worth(
         for index in range(len(table)):
             one = table.take([index])
             one = with_mapping(one) if mapping else one
-            found.append(worth_of(one, known, changes or usual_changes(one, known), kept, done, **bounds))
-    deliver(output, "worth", parts(stacked(found)), "change")
+            if against:
+                found.append(break_even(one, against, known, kept, done, **bounds))
+            else:
+                found.append(worth_of(one, known, changes or usual_changes(one, known), kept, done, **bounds))
+    deliver(output, "worth", parts(stacked(found)), "accelerator" if against else "change")
 
 
 def _of_one_kind(plans: str, chosen: Chosen) -> Table:

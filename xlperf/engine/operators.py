@@ -351,6 +351,10 @@ def _phase_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Ro
         if value > 0:
             row = _row(_PHASES[side], name, "serving_software", float(calls[0, side]), float(value))
             rows.append({**row, "bound": "overhead"})
+    outside = 0.0 if side else float(deployment.request_latency.alone[0])
+    if outside > 0.0:
+        row = _row(_PHASES[side], "request outside the engine", "serving_software", 1.0, outside)
+        rows.append({**row, "bound": "overhead"})
     return rows
 
 
@@ -386,10 +390,10 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     Returns
     -------
     Table
-        Kind ``operators``; the exposed times of a phase add up to the time of a prefill and of a step. With the rows
-        of the phase ``waiting``, which a static batch does not have, they add up to ``ttft`` and to ``tpot`` times
-        the tokens of a step; below 0 where prompts that are prefilled one after the other wait for a part of the
-        others only. No rows for an illegal plan.
+        Kind ``operators``; the exposed times of a phase add up to the time of a prefill, with what its request spends
+        outside the engine, and of a step. With the rows of the phase ``waiting``, which a static batch does not have,
+        they add up to ``ttft`` and to ``tpot`` times the tokens of a step; below 0 where prompts that are prefilled
+        one after the other wait for a part of the others only. No rows for an illegal plan.
     """
     one = plans.take(slice(0, 1))
     results = evaluate_inference(one, catalog)

@@ -126,11 +126,81 @@ def worth(
             stated = _stated(plan, catalog, one)
             after = best(*_changed(plan, catalog, one, value))
             lines.append(_line(plan, one, value, stated, cost, before, after))
+    return _table("worth", lines)
+
+
+def break_even(
+    plan: Table,
+    others: Sequence[str],
+    catalog: Catalog,
+    limits: Sequence[Limit] = (),
+    progress: Progress | None = None,
+    **bounds: Unpack[Bounds],
+) -> Table:
+    """At which cost of an hour other accelerators make tokens as cheaply as that of a plan.
+
+    The cost of a token is that of an hour over the tokens of an hour, so the best plan does not depend on the price.
+
+    Parameters
+    ----------
+    plan : Table
+        One training or inference plan; its cells that say ``auto`` are chosen for each accelerator.
+    others : sequence of str
+        Accelerators, each with its default network.
+    catalog : Catalog
+        What the plans refer to.
+    limits : sequence of Limit
+        What they must keep.
+    progress : callable, optional
+        Called with the number of plans of each block that is done.
+    **bounds : Bounds
+        Most candidates of a plan, and most accelerators tried for ``auto``.
+
+    Returns
+    -------
+    Table
+        ``break_even``: a row for each accelerator, blank where no plan fits and keeps the limits.
+
+    Raises
+    ------
+    InputError
+        As :func:`xlperf.explore.search.search`.
+    """
+    cost = objective_of(plan.kind, "cost").column.name
+
+    def best(own: Table) -> Search:
+        return search(own, catalog, cost, limits, progress=progress, **bounds)
+
+    def cost_of(found: Search) -> float:
+        return float(found.results[cost][0]) if found.found else np.nan
+
+    here = best(plan)
+    lines: list[dict[str, object]] = []
+    for other in others:
+        swapped = {"accelerator": np.array([other], dtype=object), "network": np.array([""], dtype=object)}
+        there = best(replace(plan, columns={**plan.columns, **swapped}))
+        hour = float(there.results["accelerator_hour_cost"][0])
+        lines.append(
+            {
+                "plan": str(plan.text("name")[0]) or plan.place(0, "name"),
+                "accelerator": str(plan["accelerator"][0]),
+                "against": other,
+                "cost": cost_of(here),
+                "cost_against": cost_of(there),
+                "hour_cost_against": hour,
+                "break_even_hour_cost": hour * cost_of(here) / cost_of(there),
+                "chosen": there.chosen_words if there.found else there.words,
+            }
+        )
+    return _table("break_even", lines)
+
+
+def _table(kind: str, lines: Sequence[dict[str, object]]) -> Table:
     columns = {
         name: np.array([line[name] for line in lines], dtype=object if declared.is_text else np.float64)
-        for name, declared in table_schema("worth").by_name.items()
+        for name, declared in table_schema(kind).by_name.items()
     }
-    return Table("worth", columns)
+    return Table(kind, columns)
 
 
 def _line(

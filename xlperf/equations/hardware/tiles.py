@@ -98,7 +98,7 @@ def product_memory_traffic(
         g_1 = \min\left(l_1, \sqrt{N T_m T_n}, \tfrac{L}{2}\right), \quad
         g_2 = \min\left(l_2, \tfrac{N T_m T_n}{g_1}, L - g_1\right), \quad L = \frac{R}{\min(e k, d)}
 
-    with half of the cache as R; a block is one tile at least. Never below :func:`product_traffic_bound`; compulsory
+    with half of the cache as R; a block is one tile at least. Never below the bound of [1]_ and [2]_; compulsory
     where the cache is infinite. Heuristic, this work.
 
     Parameters
@@ -134,7 +134,9 @@ def product_memory_traffic(
     References
     ----------
     .. [1] J.-W. Hong and H. T. Kung, "I/O complexity: the red-blue pebble game", STOC 1981, doi:10.1145/800076.802486.
-    .. [2] K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008,
+    .. [2] T. M. Smith, B. Lowery, J. Langou and R. A. van de Geijn, "A tight I/O lower bound for matrix
+       multiplication", 2019, arXiv:1702.02017.
+    .. [3] K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008,
        doi:10.1145/1356052.1356053.
 
     Examples
@@ -163,47 +165,6 @@ def product_memory_traffic(
     least = np.where(legal, np.minimum(least, np.minimum(with_short, with_long)), least)
     least = np.maximum(least, rows + columns)
     return np.asarray(array(batch) * (depth * least + array(output_element_size) * rows * columns))
-
-
-def product_traffic_bound(m: Numeric, n: Numeric, k: Numeric, element_size: Numeric, memory_words: Numeric) -> Array:
-    r"""Least traffic of a product between a fast memory of so many elements and what lies behind it.
-
-    .. math:: T \ge e \max\left(\frac{2 m n k}{\sqrt{S}} - 2 S,\; m k + k n + m n\right)
-
-    Parameters
-    ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth. [-]
-    element_size : numeric
-        Size of one element of inputs and output. [B]
-    memory_words : numeric
-        Elements S that the fast memory holds. [-]
-
-    Returns
-    -------
-    traffic : numeric
-        Bytes that any order of the operations moves at least. [B]
-
-    References
-    ----------
-    .. [1] J.-W. Hong and H. T. Kung, "I/O complexity: the red-blue pebble game", STOC 1981, doi:10.1145/800076.802486.
-    .. [2] T. M. Smith, B. Lowery, J. Langou and R. A. van de Geijn, "A tight I/O lower bound for matrix
-       multiplication", 2019, arXiv:1702.02017.
-
-    Examples
-    --------
-    2 x 64 x 64 x 64 over 4, less 2 x 16:
-
-    >>> float(product_traffic_bound(64.0, 64.0, 64.0, 1.0, 16.0))
-    131040.0
-    """
-    rows, columns, depth, words = array(m), array(n), array(k), array(memory_words)
-    reused = 2.0 * rows * columns * depth / np.sqrt(words) - 2.0 * words
-    return np.asarray(array(element_size) * np.maximum(reused, rows * depth + depth * columns + rows * columns))
 
 
 def query_tile(
