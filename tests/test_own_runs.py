@@ -21,7 +21,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.shrinkage import plan_distances, shrunk_residual
+from xlperf.engine.shrinkage import REACH, SHARED, plan_distances, shrunk_residual
 
 Command = Callable[..., Outcome]
 HEADER = "name,model,accelerator,num accelerators,tensor parallel,global batch size,measured step time (s)\n"
@@ -88,11 +88,11 @@ def test_laws_of_the_shrinkage() -> None:
         scale, width = shrunk_residual(far, between, log, spread, 0.2)
         return float(scale[0]), float(width[0])
 
-    assert moved(0.0, 1.1, 0.0)[0] == pytest.approx(0.8 * np.log(1.1))
+    assert moved(0.0, 1.1, 0.0)[0] == pytest.approx(SHARED * np.log(1.1))
     assert moved(0.0, 1.1, 0.1)[0] < moved(0.0, 1.1, 0.0)[0]  # noise shrinks
-    assert moved(4.0, 1.1, 0.0)[0] == pytest.approx(np.exp(-1.0) * moved(0.0, 1.1, 0.0)[0])  # so does distance
+    assert moved(REACH, 1.1, 0.0)[0] == pytest.approx(np.exp(-1.0) * moved(0.0, 1.1, 0.0)[0])  # so does distance
     assert moved(0.0, 1.1, 0.0)[0] < moved(0.0, 1.1, 0.0, runs=5)[0] < np.log(1.1)  # more runs say more
-    assert moved(0.0, 3.0, 0.0)[0] == pytest.approx(0.8 * 0.2)  # an outlier counts as the end of the band
+    assert moved(0.0, 3.0, 0.0)[0] == pytest.approx(SHARED * 0.2)  # an outlier counts as the end of the band
     assert moved(1e9, 1.1, 0.0) == (pytest.approx(0.0, abs=1e-12), 1.0)
     assert moved(0.0, 1.1, 0.0, runs=5)[1] < moved(0.0, 1.1, 0.0)[1] < 1.0
     numbers, choices = np.array([[8.0, np.nan], [16.0, 2.0]]), np.array([["bf16"], ["fp8"]])

@@ -98,7 +98,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         "tensor_parallel": tensor,
         "pipeline_parallel": pipeline,
         "context_parallel": context,
-        "zero_stage": draw.one((0, 1, 2, 3)) if pipeline == 1 else draw.one((0, 1)),
+        "zero_stage": draw.one((0, 1, 2, 3)),
         "micro_batch_size": draw.power(4, 0.7),
         "precision": draw.precision(accelerator, ("bf16", "bf16", "fp16", "tf32", "fp32"), NARROW_TRAINING),
         "recompute": draw.one(("none", "selective", "full")),
@@ -149,10 +149,17 @@ def _training_row(draw: Draw, number: int) -> Row:
         ("checkpoint_bandwidth", (100, 2_000), 0.1),
         ("restart_time", (5, 30), 0.1),
         ("training_tokens", (1.0, 15.0), 0.3),
+        ("power_limit", (300, 500), 0.1),
         ("network", ("DGX-H100", "NVL72-GB200", "DGX-H100-rails", "Slingshot-MI250X", "TPUv4-pod"), 0.15),
     ):
         if draw.maybe(chance):
             row[name] = draw.one(values)
+    if row["zero_stage"] == 3:
+        row["reshard_after_forward"] = draw.one((None, "yes", "no"))
+    if draw.maybe(0.1):
+        row |= {"offload_optimizer": draw.one((0.5, 1.0)), "offload_target": draw.one((None, "host", "drive"))}
+    if draw.maybe(0.1):
+        row["offload_activations"] = draw.one((0.5, 1.0))
     if draw.maybe(0.15) and pipeline > 1:
         row |= draw.one(({"last_stage_layers": 1}, {"last_stage_layers": 2}, {"first_stage_layers": 1},
                          {"first_stage_layers": 2}))  # fmt: skip
@@ -213,10 +220,11 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         row["concurrency"] = draw.length(1, 512)
     for name, values, chance in (
         ("kv_precision", ("bf16", "fp16", "fp32", "fp8", "int8", "int4", "fp4"), 0.4),
-        ("activation_precision", PRECISIONS[row["precision"]].products, 0.2),
+        ("activation_precision", PRECISIONS[row["precision"]].products, 0.7),
         ("prefix_hit_rate", (0.3, 0.5, 0.9, 1.0), 0.4),
         ("memory_fraction", (0.7, 0.85, 0.95), 0.3),
         ("prefill_tokens", (512, 2048, 16384), 0.3),
+        ("power_limit", (300, 500), 0.1),
         ("draft_tokens", (1, 3, 5), 0.3),
         ("acceptance_rate", (0.0, 0.5, 0.9, 1.0), 0.3),
         ("draft_layers", (0, 1, 4), 0.2),
@@ -226,6 +234,10 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     ):
         if draw.maybe(chance):
             row[name] = draw.one(values)
+    if draw.maybe(0.1):
+        row |= {"kv_offload": draw.one((0.2, 0.8)), "offload_target": draw.one((None, "host", "drive"))}
+    if draw.experts[model] and draw.maybe(0.2):
+        row["redundant_experts"] = draw.one((8, 32))
     if row.get("data_parallel_attention", 1) > 1 and draw.experts[model]:
         row |= {
             "expert_dispatch": draw.one((None, "ranks", "nodes")),
@@ -254,6 +266,10 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
                 row.setdefault(f"prefill_{name}", 1)
         if draw.maybe(0.3):
             row["prefill_accelerator"] = draw.one(draw.accelerators)
+        if draw.maybe(0.2):
+            row["prefill_network"] = draw.one(("DGX-H100", "NVL72-GB200"))
+        if draw.maybe(0.2):
+            row["transfer_bandwidth"] = draw.one((5, 50))
         row["prefill_accelerators"] = ranks * draw.power(4, 0.7)
         row["num_accelerators"] += row["prefill_accelerators"]
     return row

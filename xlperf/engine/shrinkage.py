@@ -6,11 +6,11 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 
-SHARED = 0.8
+SHARED = 0.7
 """Share of the variance of a residual that runs of one model, accelerator and software have in common. [-]"""
-REACH = 4.0
+REACH = 3.0
 """Distance between two plans, in doublings, over which what they have in common falls by e. [-]"""
-SHARED_FIRST = 0.5
+SHARED_FIRST = 0.3
 """The same share of the time to the first token, which depends on more that a plan does not say. [-]"""
 HALF_WIDTH = 1.2815515655446004
 """Half-width of an 80 % band over the standard deviation. [-]"""
@@ -54,8 +54,8 @@ def shrunk_residual(
     The best linear prediction of a residual :math:`r` whose covariance falls with the distance of two plans
     (kriging, or empirical Bayes with the spread :math:`\sigma` of the family's residuals):
 
-    .. math:: \hat r = k^T K^{-1} r, \quad k_i = \rho e^{-d_i / 4}, \quad
-              K_{ij} = \rho e^{-d_{ij} / 4} + \delta_{ij} (1 - \rho + \nu_i^2 / \sigma^2)
+    .. math:: \hat r = k^T K^{-1} r, \quad k_i = \rho e^{-d_i / 3}, \quad
+              K_{ij} = \rho e^{-d_{ij} / 3} + \delta_{ij} (1 - \rho + \nu_i^2 / \sigma^2)
 
     A residual outside the band counts as at its end: such a run has a cause that others need not share. The width
     left is :math:`\sqrt{1 - k^T K^{-1} k}`.
@@ -72,7 +72,7 @@ def shrunk_residual(
         Relative spread of what was measured, (runs,). [-]
     half_width : float
         Half of the 80 % band of predictions in the logarithm: of the residuals of the family. [-]
-    shared : float, default 0.8
+    shared : float, default 0.7
         Share of the variance that runs at the same place have in common. [-]
 
     Returns
@@ -89,11 +89,11 @@ def shrunk_residual(
 
     Examples
     --------
-    A run at the place of the plan, 10 % slower than predicted, without noise: 8 % slower are expected.
+    A run at the place of the plan, 10 % slower than predicted, without noise: 7 % slower are expected.
 
     >>> scale, width = shrunk_residual(np.zeros((1, 1)), np.zeros((1, 1)), np.log([1.1]), np.zeros(1), 0.2)
     >>> [round(float(value), 3) for value in (np.exp(scale[0]), width[0])]
-    [1.079, 0.6]
+    [1.069, 0.714]
     """
     spread = half_width / HALF_WIDTH
     near = shared * np.exp(-np.asarray(distance, dtype=float) / REACH)
