@@ -101,7 +101,7 @@ def test_pools_of_two_kinds_draw_each_its_own(catalog: Catalog) -> None:
     """Every pool by itself: a prefill pool of B200 draws more than one of H100."""
     row = {**BASE, "num_accelerators": 16, "mode": "disaggregated", "concurrency": 32}
     same, mixed = power(catalog, [row, {**row, "prefill_accelerator": "B200-SXM-180GB"}])
-    assert mixed > same + 0.2 * (1000.0 - 700.0)
+    assert mixed > same + 0.05 * (1000.0 - 700.0)  # the same prompts: what is idle is larger
 
 
 def test_energy_from_the_grid_follows_the_work(catalog: Catalog) -> None:

@@ -13,13 +13,11 @@ from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.hardware.power import idle_power, narrow_energy, work_power
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.serving.energy import decode_step_traffic, token_flop
 
-_COMPUTING = ("time_forward", "time_backward", "time_recompute", "time_optimizer")
 _MESSAGES = ("time_tensor_parallel", "time_context_parallel", "time_expert_parallel", "time_pipeline_communication",
              "time_data_parallel")  # fmt: skip
 _STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
@@ -32,7 +30,7 @@ class _Rates(NamedTuple):
 
     flop: Array
     traffic: Array
-    links: Array
+    sending: Array
     busy: Array
 
 
@@ -44,19 +42,18 @@ def _power(machine: Machine, product_size: Array, rates: _Rates) -> Array:
     rest = idle_power(limits.own, own["idle_share"], device.static_power[:, 0]) + rates.busy * clocks
     flop_energy = narrow_energy(own["flop_energy"], product_size) * device.energy_ratio[:, 0]
     byte_energy = own["memory_ratio"] * device.memory_energy[:, 0]
-    work = rates.flop, flop_energy, rates.traffic, byte_energy, rates.links, own["link_energy"]
+    messages = own["message_share"] * limits.own
+    work = rates.flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages
     return work_power(limits.kept, rest, *work)
 
 
-def training_power(machine: Machine, network: Network, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
+def training_power(machine: Machine, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
     """Mean power of an accelerator over a training step.
 
     Parameters
     ----------
     machine : tuple
         Accelerators with limits and constants.
-    network : Network
-        Of the plans, (rows, tiers).
     plan : TrainingPlan
         Precision, (rows,).
     results : mapping of str to Array
@@ -68,17 +65,14 @@ def training_power(machine: Machine, network: Network, plan: TrainingPlan, resul
         (rows,). [W]
     """
     (device, _, constants), step = machine, results["step_time"]
-    computing = sum((results[name] for name in _COMPUTING), 0.0 * step) / step
     sending = sum((results[name] for name in _MESSAGES), 0.0 * step) / step
-    traffic = computing * constants["compute_traffic_share"][:, 0] * device.memory_bandwidth[:, 0]
     flop = results["hfu"] * device.peak_flop_rate[:, 0]
-    links = sending * np.nan_to_num(network.link_bandwidth[:, 0])
-    return _power(machine, plan.product_size, _Rates(flop, traffic, links, np.ones_like(step)))
+    traffic = flop / constants["compute_intensity"][:, 0]
+    return _power(machine, plan.product_size, _Rates(flop, traffic, sending, np.ones_like(step)))
 
 
 def serving_power(
     machines: tuple[Machine, Machine],
-    network: Network,
     model: Model,
     plan: InferencePlan,
     architecture: Architecture,
@@ -92,8 +86,6 @@ def serving_power(
     ----------
     machines : tuple
         Accelerators that decode and those that prefill, with limits and constants.
-    network : Network
-        Of those that decode, (rows, tiers).
     model : Model
         Served models, (rows,).
     plan : InferencePlan
@@ -117,18 +109,18 @@ def serving_power(
     decoding = np.maximum(1.0 - share, 1e-9)
     sizes = results["memory_weights"], results["memory_kv_cache"], running
     traffic = decode_step_traffic(model, plan, architecture, *sizes)
-    links = divide(results["time_communication"], step) * np.nan_to_num(network.link_bandwidth[:, 0])
+    sending = divide(results["time_communication"], step)
     decode = _Rates(
         np.nan_to_num(each / decoding * flop),
-        np.nan_to_num(busy * (divide(traffic, step) + links)),
-        np.nan_to_num(busy * links),
+        np.nan_to_num(busy * divide(traffic, step)),
+        np.nan_to_num(busy * sending),
         busy,
     )
     prompts = each * divide(plan.prompt_length, plan.output_length)
     prompt_flop = token_flop(model, 0.5 * plan.prompt_length)
-    device, _, own = machines[1]
-    moved = busy * own["compute_traffic_share"][:, 0] * device.memory_bandwidth[:, 0]
-    prefill = _Rates(np.nan_to_num(divide(prompts * prompt_flop, share)), moved, 0.0 * rate, busy)
+    prompt_rate = np.nan_to_num(divide(prompts * prompt_flop, share))
+    moved = prompt_rate / machines[1][2]["compute_intensity"][:, 0]
+    prefill = _Rates(prompt_rate, moved, 0.0 * rate, busy)
     size = plan.input_size
     return _power(machines[0], size, decode), _power(machines[1], size, prefill)
 

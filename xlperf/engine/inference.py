@@ -481,7 +481,7 @@ def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
     first, second = decoding.deployment, prefilling.deployment
     plan = served.stated.replaced(input_size=first.plan.input_size)
     machines = (first.device, decoding.limits, decoding.power), (second.device, prefilling.limits, prefilling.power)
-    return serving_power(machines, first.network, first.model, plan, first.architecture, results)
+    return serving_power(machines, first.model, plan, first.architecture, results)
 
 
 def _pool_prices(decoding: ServingSetting, prefilling: ServingSetting | None) -> dict[str, tuple[np.ndarray, Array]]:

@@ -151,12 +151,12 @@ def work_power(
     flop_energy: Numeric,
     traffic_rate: Numeric,
     byte_energy: Numeric,
-    link_rate: Numeric = 0.0,
-    link_energy: Numeric = 0.0,
+    sending_share: Numeric = 0.0,
+    message_power: Numeric = 0.0,
 ) -> Array:
-    r"""Mean power of an accelerator from its work: operations, bytes of main memory and of links, and what runs anyway.
+    r"""Mean power of an accelerator from its work: operations, bytes, messages, and what runs anyway.
 
-    .. math:: P = \min\left(P_{max},\; P_0 + e_f R + e_m B + e_l L\right)
+    .. math:: P = \min\left(P_{max},\; P_0 + e_f R + e_m B + s P_l\right)
 
     Heuristic, this work: linear in the work, as measured by batch size and model [1]_. At the limit the clock falls.
 
@@ -174,10 +174,10 @@ def work_power(
         Bytes B per second of the main memory. [B/s]
     byte_energy : numeric
         Energy of one from the memory to the units. [J/B]
-    link_rate : numeric, default 0.0
-        Bytes L per second to other accelerators. [B/s]
-    link_energy : numeric, default 0.0
-        Energy of one. [J/B]
+    sending_share : numeric, default 0.0
+        Share s of the time in which messages are sent. [-]
+    message_power : numeric, default 0.0
+        Power P_l of links and of the memory that messages pass through. [W]
 
     Returns
     -------
@@ -197,7 +197,7 @@ def work_power(
     504.5
     """
     drawn = array(idle_power) + array(flop_rate) * array(flop_energy) + array(traffic_rate) * array(byte_energy)
-    power = np.minimum(drawn + array(link_rate) * array(link_energy), array(power_limit))
+    power = np.minimum(drawn + array(sending_share) * array(message_power), array(power_limit))
     return np.asarray(np.where(np.isfinite(power), power, np.nan))
 
 
