@@ -102,15 +102,13 @@ def test_a_first_token_takes_the_flop_of_its_prompt(mode: str) -> None:
     flop = 2.0 * (matrix_parameters(models, experts_per_token=True) - head) * fresh
     if mode == "static":
         flop = flop * plans["batch_size"]
-    ranks, column = np.ones(len(plans)), "accelerator"
+    ranks, apart = np.ones(len(plans)), plans["mode"] == "disaggregated"
     for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
-        ranks = ranks * (plans.filled(name) if "disaggregated" not in mode else _of_prefill(plans, name))
-    if "disaggregated" in mode:
-        names = np.where(plans["prefill_accelerator"] != "", plans["prefill_accelerator"], plans["accelerator"])
-        plans_on = Table(plans.kind, {**plans.columns, "accelerator": names.astype(object)}, plans.place)
-    else:
-        plans_on = plans
-    floor = flop / (ranks * peak_of(plans_on, column, products_of(plans)))
+        ranks = ranks * np.where(apart, _of_prefill(plans, name), plans.filled(name))
+    own = apart & (plans["prefill_accelerator"] != "")
+    names = np.where(own, plans["prefill_accelerator"], plans["accelerator"])
+    plans_on = Table(plans.kind, {**plans.columns, "accelerator": names.astype(object)}, plans.place)
+    floor = flop / (ranks * peak_of(plans_on, "accelerator", products_of(plans)))
     hold("ttft takes its FLOP", ~(results["ttft"] < floor * ROUNDING), plans, ttft=results["ttft"], floor=floor)
 
 
