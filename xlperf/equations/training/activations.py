@@ -278,6 +278,16 @@ def _mixer_activations(setting: Setting, attention: Array) -> tuple[Array, Array
     return np.where(hybrid, mixers / blocks, attention), np.where(hybrid, model.num_layers / blocks, 1.0)
 
 
+def _kept_scores(setting: Setting, scores: Array) -> Array:
+    """Scores and masks in the attention beside one feed-forward block, as :func:`layer_activations` counts it. [B]"""
+    model, element = setting.model, setting.plan.element_size
+    kept = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, 1.0, 0.0, element, MASK)
+    if not setting.architecture.linear_attention:
+        return kept
+    each = model.num_attention_layers / (model.num_dense_layers + model.num_moe_layers)
+    return np.where(model.num_linear_layers > 0.0, each * kept, kept)
+
+
 def layer_activations(setting: Setting) -> LayerActivations:
     """Bytes that a dense layer and a mixture of experts keep.
 
@@ -356,8 +366,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
     stream = streams * plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
     full, selective = plan.recompute == Recompute.FULL, plan.recompute == Recompute.SELECTIVE
     if some(scores):
-        kept_scores = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
-        attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)
+        attention = attention - np.where(selective, plan.again("core_attention") * _kept_scores(setting, scores), 0.0)
     if some(plan.more_modules):
         norm, activation = plan.again("norm"), plan.again("activation")
         again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
