@@ -85,3 +85,13 @@ def test_a_shipped_run_of_the_papers_has_the_time_that_validate_gives_it(catalog
         if values.dtype != object:
             np.testing.assert_array_equal(values, theirs[name], name)
     assert ours["reason"].tolist() == theirs["reason"].tolist()
+
+
+def test_an_accelerator_has_the_clock_of_its_peak(catalog: Catalog) -> None:
+    """Operations of a unit per clock are some power of two that is built: a clock in MHz is a thousand times off."""
+    table = catalog.tables["accelerators"]
+    each = table["peak_flop_rate_bf16"] / (table["num_multiprocessors"] * table["clock_rate"])
+    known = ~np.isnan(each)
+    assert known.sum() > 20
+    odd = known & ~((each > 200.0) & (each < 20000.0))
+    assert not odd.any(), table["accelerator"][odd].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,12 +81,17 @@ def timed_catalog(catalog: Catalog, factor: float) -> Catalog:
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
-def test_a_clock_that_ticks_half_as_fast(kind: str) -> None:
+def test_a_clock_that_ticks_half_as_fast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rates doubled and all times halved: every result scales with its unit to the last bit.
 
-    A time or a rate that an equation has hard-wired, or a forgotten division by one, breaks this.
+    A time or a rate that an equation has hard-wired, or a forgotten division by one, breaks this. What a sheet may
+    state of a constant is a range of times too: a fitted one may lie at its end.
     """
     plans, _ = all_of(kind)
+    for constants in declared_constants().values():
+        for name, one in constants.items():
+            if one.unit == "s":
+                monkeypatch.setitem(constants, name, replace(one, low=0.5 * one.low))
     priced = ~_derived(plans)  # derived accelerators take defaults of the sheet prices, which are stated per year
     before, after = evaluate(plans, shipped()), evaluate(timed(plans, 0.5), timed_catalog(shipped(), 0.5))
     for name, values in before.columns.items():
@@ -121,11 +127,19 @@ def with_layers(times: float) -> Catalog:
     return shipped().with_tables([Table("models", {**models.columns, **columns}, models.place)])
 
 
+NO_LINE = (
+    *("memory_capacity", "memory_reserved", "memory_middle_stage", "memory_low", "memory_high"),
+    "time_data_parallel",
+)
+
+
 @pytest.mark.parametrize("mode", ["static", "training"])
 def test_every_layer_takes_the_same(mode: str) -> None:
     """Times and memory are a line in the number of layers, not below zero at none.
 
-    Not so what of the reduction of gradients is exposed: more layers hide more of it.
+    Not so what of the reduction of gradients is exposed: more layers hide more of it. Nor the ends of the band of the
+    memory: between them it is wide where little is used. Activations that are sent to the host hide behind the logits
+    too, which are no layer: what is seen of them at no layers is above the time of those below zero.
     """
     plans = plans_of(mode)
     models = shipped().tables["models"]
@@ -134,12 +148,13 @@ def test_every_layer_takes_the_same(mode: str) -> None:
     whole = ~uneven & (plans.filled("pipeline_parallel") == 1.0)
     if mode == "training":
         whole &= (plans.filled("wide_layers") == 0.0) & np.isnan(plans["recompute_layers"])
+        whole &= (plans.filled("offload_activations") == 0.0) & (plans.filled("offload_optimizer") == 0.0)
     plans = plans.take(np.flatnonzero(whole))
     one, two, three = (evaluate(plans, with_layers(times)) for times in (1.0, 2.0, 3.0))
     names = [name for name in one.columns if name.startswith(("time_", "memory_"))]
     names += ["ttft", "tpot"] if mode == "static" else []
     for name in names:
-        if name in ("memory_capacity", "memory_reserved", "time_data_parallel", "memory_middle_stage"):
+        if name in NO_LINE:
             continue
         values = [each[name] for each in (one, two, three)]
         line = np.isclose(
@@ -147,6 +162,9 @@ def test_every_layer_takes_the_same(mode: str) -> None:
         )
         hold(f"{name} is a line", line | np.isnan(values[0]), plans, one=values[0], two=values[1], three=values[2])
         rest = 2.0 * values[0] - values[1]
+        if name == "time_overhead" and mode == "training":
+            hidden = sum(2.0 * one[part] - two[part] for part in ("time_forward", "time_backward"))
+            rest = rest + np.where(plans.filled("offload_activations") > 0.0, hidden, 0.0)
         hold(f"{name} of no layers", ~(rest < -1e-9 * values[0]), plans, one=values[0], two=values[1])
 
 
@@ -165,6 +183,9 @@ def test_twice_the_replicas_serve_twice_the_load_at_the_same_speed(mode: str) ->
     twice = {name: 2.0 * plans[name] for name in ("num_accelerators", "concurrency", "request_rate", "run_requests")}
     before, after = results_of(mode), evaluate(changed(plans, twice), shipped())
     torus = _on_torus(plans)
+    small = np.array([" accelerators at most, the plan has " in reason for reason in after["reason"].tolist()])
+    assert small.sum() <= 0.05 * len(plans)
+    torus |= small  # the network does not connect twice as many
     for name in ("ttft", "tpot", "latency", "memory", "max_batch_size", "running_batch"):
         same = np.isclose(after[name], before[name], rtol=CLOSE, equal_nan=True) | torus
         hold(f"{name} on twice the replicas", same, plans, before=before[name], after=after[name])

@@ -18,7 +18,7 @@ from xlperf.catalog.table import Table, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.kernels import Device
-from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share
+from xlperf.equations.hardware.power import PRODUCT_ENERGY, capped_clock_share, narrow_energy
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.precisions import (
@@ -439,17 +439,22 @@ def _model_of(columns: Array) -> Model:
     return Model(*(columns if more else columns[:_FIRST_OPTIONAL]))
 
 
-def _capped(asked: Array, power_limit: Array, peak: Array, columns: dict[str, Array]) -> PowerLimits:
-    """Lowered power limits, and the clock that they leave; changes the columns of the devices alike."""
-    full = PRODUCT_ENERGY * columns["energy_ratio"][:, 0] * peak
-    share = capped_clock_share(full, asked, power_limit, columns["static_power"][:, 0])
-    share = np.where(np.isnan(asked) | np.isnan(share), 1.0, share)
-    for name in ("vector_flop_rate", "l2_bandwidth"):
-        columns[name] = columns[name] * share[:, None]
-    columns["energy_ratio"] = columns["energy_ratio"] * (share * share)[:, None]
+def _capped(
+    asked: Array, power_limit: Array, peaks: Array, sizes: Array, columns: dict[str, Array]
+) -> tuple[Array, dict[str, Array]]:
+    """Clock that lowered power limits leave to long products of a precision, and columns of devices that run at it.
+
+    What draws little (vector units, caches, memory) keeps its rate: no faster matrix unit may slow it.
+    """
+    full = narrow_energy(PRODUCT_ENERGY, sizes) * columns["energy_ratio"] * peaks
+    share = capped_clock_share(full, asked[:, None], power_limit[:, None], columns["static_power"])
+    share = np.where(np.isnan(asked[:, None]) | np.isnan(share), 1.0, share)
     # Under the lowered limit products are as near to it as they were: what their constants say of the own one holds.
-    columns["thermal_design_power"] = columns["thermal_design_power"] * (share**3)[:, None]
-    return PowerLimits(power_limit, np.fmin(asked, power_limit), share)
+    slowed = {
+        "energy_ratio": columns["energy_ratio"] * (share * share),
+        "thermal_design_power": columns["thermal_design_power"] * share**3,
+    }
+    return share, {**columns, **slowed}
 
 
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
@@ -479,12 +484,16 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
 
     common = dict(zip(DEVICE_COLUMNS, arrays.device[:, rows, None], strict=True))
     limits, peaks = PowerLimits.of(arrays.thermal_design_power[rows]), arrays.peaks[rows]
+    own, wide = common, common
     if "power_limit" in plans:
-        limits = _capped(plans.number("power_limit"), limits.own, arrays.peaks[rows, wide_codes], common)
-        peaks = peaks * limits.clock_share[:, None]
-        peak, wide_peak = limits.clock_share * peak, limits.clock_share * wide_peak
-    device = Device(peak_flop_rate=peak[:, None], **common)
-    wide_device = Device(peak_flop_rate=wide_peak[:, None], **common)
+        lowered, limit = plans.number("power_limit"), limits.own
+        share, own = _capped(lowered, limit, peak[:, None], product_size[:, None], common)
+        wide_share, wide = _capped(lowered, limit, wide_peak[:, None], INPUT_SIZES[wide_codes][:, None], common)
+        peaks = peaks * _capped(lowered, limit, peaks, INPUT_SIZES, common)[0]
+        peak, wide_peak = share[:, 0] * peak, wide_share[:, 0] * wide_peak
+        limits = PowerLimits(limit, np.fmin(lowered, limit), share[:, 0])
+    device = Device(peak_flop_rate=peak[:, None], **own)
+    wide_device = Device(peak_flop_rate=wide_peak[:, None], **wide)
 
     default = catalog.default_networks[rows]
     network_rows = np.where(asked >= 0, asked, default)

@@ -456,10 +456,13 @@ def step(setting: Setting) -> Step:
     traffic = _optimizer_traffic(setting)
     optimizer = vector_time(setting.device, setting.constants["vector"], traffic[:, None], 0.0)[:, 0]
     waiting: Array = np.asarray(batches * critical.waiting)
+    data_parallel = _data_parallel_time(setting, communication, times.stage(FIRST))
+    # The host's link and the network run side by side: what a pass waits for one of them hides the other.
     if some(plan.offload_optimizer):
-        optimizer = optimizer + _host_optimizer_time(setting, critical.backward_span)
+        optimizer = optimizer + _host_optimizer_time(setting, critical.backward_span + data_parallel)
     if some(plan.offload_activations):
-        waiting = waiting + batches * _offloaded_activations_time(setting, which, critical)
+        exposed = batches * _offloaded_activations_time(setting, which, critical)
+        waiting = waiting + np.maximum(exposed - data_parallel, 0.0)
     parts_of_step = {
         "time_forward": batches * critical.forward,
         "time_backward": batches * critical.backward,
@@ -471,7 +474,7 @@ def step(setting: Setting) -> Step:
             transfer_time, *critical.passes(), batches, stages, chunks, overlapped
         ),
         "time_pipeline_bubble": _bubble(setting, times, which, both_ways),
-        "time_data_parallel": _data_parallel_time(setting, communication, times.stage(FIRST)),
+        "time_data_parallel": data_parallel,
         "time_optimizer": optimizer,
         "time_overhead": waiting + _sharding_time(setting, setting.pipeline.middle.layers),
     }
