@@ -146,13 +146,13 @@ def test_a_sweep_killed_ten_times_goes_on_and_ends_the_same(plans: Path, tmp_pat
     before: dict[str, int] = {}
     for _ in range(10):
         with subprocess.Popen([*command, str(output)], stderr=subprocess.DEVNULL) as running:
-            wanted = len(before) + moments.randint(0, 1)
+            # on a loaded machine up to five blocks are written together: from the fifth on it is killed as it starts
+            wanted = len(before) + (moments.randint(0, 1) if len(before) < 5 else 0)
             while running.poll() is None and len(_parts(folder)) < wanted:
                 time.sleep(0.01)
             time.sleep(moments.uniform(0.0, 0.5))
             running.send_signal(signal.SIGKILL)
-        if output.exists():
-            break
+        assert not output.exists()
         now = _parts(folder)
         assert before.items() <= now.items()  # none is lost, none is computed again
         before = now
