@@ -197,6 +197,9 @@ def test_blocks_of_another_sweep_are_left_out_and_other_folders_stay(
     assert "but it holds other files; remove it or rename the output" in refused.err
     assert (folder / "mine.txt").read_text(encoding="utf-8") == "kept"
     os.remove(folder / "mine.txt")
+    (folder / ".xlperf-0123456789abcdef.part.json").write_text("{", encoding="utf-8")  # killed at the first file
+    assert command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
+    folder.mkdir()
     (folder / "sweep.json").write_text('{"sweep": "another"}', encoding="utf-8")
     (folder / "00000000.csv").write_text("name\nwrong\n", encoding="utf-8")
     assert command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0

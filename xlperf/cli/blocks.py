@@ -122,7 +122,8 @@ def _kept(folder: Path, manifest: str) -> set[str]:
     stated = folder / _MANIFEST
     if stated.is_file() and stated.read_text(encoding="utf-8") == manifest:
         return {file.name for file in folder.iterdir()}
-    if folder.exists() and not stated.is_file() and any(folder.iterdir()):
+    own = ".xlperf-"  # a run that was killed as it wrote the manifest leaves a part of it
+    if folder.exists() and not stated.is_file() and any(not file.name.startswith(own) for file in folder.iterdir()):
         problem = "is a folder that xlperf keeps blocks in, but it holds other files; remove it or rename the output"
         raise InputError(Fault(str(folder), problem))
     if folder.exists():
