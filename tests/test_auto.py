@@ -209,7 +209,7 @@ def test_search_varies_what_the_command_line_says(plans: Path, command: Command)
         (("--vary", "tensor parallel=x"), "--vary: tensor parallel must be a whole number of at least 1"),
         (("--row", "1", "--name", "a"), "give --row or --name, not both"),
         (("--most", "3"), "line 2, tensor parallel]: more than 3 plans to try"),
-        (("-o", "out.txt"), "the output must end in .xlsx, .csv or .parquet"),
+        (("-o", "out.txt"), "the output must end in .xlsx, .csv, .parquet or .json"),
     ],
 )
 def test_searches_that_are_refused(plans: Path, command: Command, options: tuple[str, ...], words: str) -> None:

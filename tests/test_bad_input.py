@@ -127,7 +127,7 @@ HEADERS: list[tuple[str, Any, str]] = [
         "memory bandwith (TB/s)",
         'xlperf.xlsx [accelerators]: the column "memory bandwidth (TB/s)" is missing\n'
         'xlperf.xlsx [accelerators!E1]: unknown column "memory bandwith (TB/s)"; did you mean memory bandwidth, '
-        "shared memory bandwidth, memory capacity?",
+        "host memory bandwidth, shared memory bandwidth?",
     ),
     (
         "accelerators!E1",
@@ -245,7 +245,7 @@ def test_workbook_without_any_of_the_sheets(tmp_path: Path, command: Command) ->
         2,
         "other.xlsx: has none of the sheets that xlperf reads: accelerators, networks, models, prices, calibration, "
         "process_nodes, packages, chiplets, servers, technology, memories, links, cores, devices, "
-        "training, inference\n",
+        "my_cluster, training, inference\n",
     )
 
 
@@ -264,7 +264,7 @@ def test_cells_without_a_place_are_named_by_row_and_column() -> None:
     rows = [["a", "b", 8, None], ["a", ErrorValue("#REF!"), -1, None], [None, "b", 10**400, "red"]]
     assert refused(lambda kind: table_from_rows(kind, header, rows), "training").splitlines() == [
         'header, colour: unknown column "colour"; known: name, model, accelerator, network, num accelerators, '
-        "software, tensor parallel, sequence parallel, ...",
+        "power limit, software, tensor parallel, ...",
         "row 2, accelerator: accelerator must be text, got the error #REF!",
         "row 2, num accelerators: num accelerators must be a whole number of at least 1, got -1",
         "row 3, model: model is missing",

@@ -267,7 +267,7 @@ def test_command_shows_and_writes(catalog: Catalog, file: Path, capsys: pytest.C
         (["--vary", "tensor parallel"], 2, "xlperf frontier: --vary takes COLUMN=VALUES"),
         (["--vary", "tensor parallel=x"], 2, "--vary: tensor parallel must be a whole number of at least 1"),
         (["--sheet", "training"], 2, "plans.csv: has no sheets"),
-        (["-o", "points.txt"], 2, "points.txt: the output must end in .xlsx, .csv or .parquet"),
+        (["-o", "points.txt"], 2, "points.txt: the output must end in .xlsx, .csv, .parquet or .json"),
     ],
 )
 def test_command_says_what_is_wrong(

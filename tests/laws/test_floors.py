@@ -104,17 +104,19 @@ def test_a_first_token_takes_the_flop_of_its_prompt(mode: str) -> None:
         flop = flop * plans["batch_size"]
     ranks, column = np.ones(len(plans)), "accelerator"
     for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
-        ranks = ranks * (plans.filled(name) if "disaggregated" not in mode else _of_prefill(plans, name))
-    if "disaggregated" in mode:
+        ranks = ranks * _of_prefill(plans, name)
+    plans_on = plans
+    if "prefill_accelerator" in plans:
         names = np.where(plans["prefill_accelerator"] != "", plans["prefill_accelerator"], plans["accelerator"])
         plans_on = Table(plans.kind, {**plans.columns, "accelerator": names.astype(object)}, plans.place)
-    else:
-        plans_on = plans
     floor = flop / (ranks * peak_of(plans_on, column, products_of(plans)))
     hold("ttft takes its FLOP", ~(results["ttft"] < floor * ROUNDING), plans, ttft=results["ttft"], floor=floor)
 
 
 def _of_prefill(plans: Table, name: str) -> Array:
+    """Ranks of the pool that prefills: its own where it has some, in any mode that has such plans."""
+    if f"prefill_{name}" not in plans:
+        return plans.filled(name)
     own = plans[f"prefill_{name}"]
     return np.where(np.isnan(own), plans.filled(name), own)
 
