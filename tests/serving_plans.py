@@ -131,6 +131,9 @@ def spiced(columns: dict[str, np.ndarray], kind: str, catalog: Catalog, seed: in
         if column.name in _SHAPE or column.kind == "text":
             continue
         values: Any = _NUMBERS.get(column.name, (1.0, 2.0, 4.0, 3.0, 8.0))
+        if column.kind == "number":
+            low, high, _ = column.limits
+            values = tuple(value for value in values if low <= value <= high) or (low, 0.5 * (low + high), high)
         if column.kind == "reference":
             values = catalog.tables[column.reference].text(table_schema(column.reference).key.name).tolist()
         elif column.kind != "number":

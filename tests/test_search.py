@@ -319,7 +319,7 @@ def test_default_objectives(more: dict[str, Any], searched: list[str], words: st
         ("ttft", 'limit: must be as "ttft<=500" or "memory<=70 GiB", got "ttft"'),
         ("ttft<=1 GiB", "limit: ttft (ms) cannot be in GiB"),
         ("ttft<=1.2.3", 'limit: "1.2.3" of "ttft<=1.2.3" is no number'),
-        ("tftt<=1", 'limit: "tftt" is no result in numbers of inference plans; did you mean ttft, ttft low, tpot itl?'),
+        ("tftt<=1", 'limit: "tftt" is no result in numbers of inference plans; did you mean ttft, tpot itl, tpot?'),
         ("reason<=1", 'limit: "reason" is no result in numbers of inference plans; known: cost'),
     ],
 )

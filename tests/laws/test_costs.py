@@ -105,16 +105,22 @@ def _price(name: str, column: str) -> float:
     return float(prices.filled(column)[row])
 
 
-def _hour(name: str) -> tuple[float, float]:
-    """Cost of a second and power of an accelerator, by hand from its own row of prices."""
+def _limit(name: str) -> float:
+    """Power that an accelerator itself draws at the most."""
     accelerators = catalog().tables["accelerators"]
-    row = accelerators["accelerator"].tolist().index(name)
-    power = _price(name, "server_power")
-    power = float(accelerators["thermal_design_power"][row]) if np.isnan(power) else power
-    power *= _price(name, "power_usage_effectiveness")
+    return float(accelerators["thermal_design_power"][accelerators["accelerator"].tolist().index(name)])
+
+
+def _hour(name: str) -> tuple[float, float]:
+    """Cost of a second, and power of the server but for the accelerator, by hand from its own row of prices."""
+    power, limit = _price(name, "server_power"), _limit(name)
+    power = limit if np.isnan(power) else power
+    assert power >= limit
     rent, capex = _price(name, "rental_price"), _price(name, "capex")
     hardware = capex / _price(name, "utilization") * (1 / _price(name, "life") + _price(name, "opex_share") / YEAR)
-    return (hardware + power * _price(name, "energy_price") if np.isnan(rent) else rent), power
+    effectiveness = _price(name, "power_usage_effectiveness")
+    owned = hardware + effectiveness * power * _price(name, "energy_price")
+    return (owned if np.isnan(rent) else rent), effectiveness * (power - limit)
 
 
 def _pools(kind: str, row: int) -> list[tuple[str, float]]:
@@ -129,16 +135,22 @@ def _pools(kind: str, row: int) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
 def test_a_token_pays_every_accelerator_at_its_own_price_and_power(kind: str) -> None:
-    """Cost and energy by hand: the sum over pools of count times hour, over the tokens of an hour."""
+    """Cost and energy by hand: the sum over pools of count times hour, over the tokens of an hour. Servers draw what
+    they draw at full load, but for accelerators: these draw by their work, no more than their limit.
+    """
     found, mixed = results(kind), 0
     for row in np.flatnonzero(np.isfinite(found[ALL_IN[kind]])).tolist():
         pools = _pools(kind, row)
         mixed += len({name for name, _ in pools}) > 1
         cost, power = (sum(count * _hour(name)[place] for name, count in pools) for place in (0, 1))
-        rate = found["tokens_per_second"][row]
+        rate, whole = found["tokens_per_second"][row], sum(count for _, count in pools)
+        (effectiveness,) = {_price(name, "power_usage_effectiveness") for name, _ in pools}
+        drawn = found["accelerator_power"][row] * whole
+        assert 0.05 < drawn / sum(count * _limit(name) for name, count in pools) <= 1.0, row
+        power += drawn * effectiveness
         assert found[ALL_IN[kind]][row] == pytest.approx(cost / rate, rel=1e-12), row
         assert found["energy_per_token"][row] == pytest.approx(power / rate, rel=1e-12), row
-        whole = sum(count for _, count in pools)
+        assert found["accelerator_energy_per_token"][row] == pytest.approx(drawn / rate, rel=1e-12), row
         assert found["accelerator_hour_cost"][row] * whole == pytest.approx(cost, rel=1e-12), row
     assert kind == "training" or mixed >= 8
 
@@ -147,10 +159,11 @@ def test_carbon_of_two_pools_is_that_of_the_energy_of_each() -> None:
     def terms(*values: float) -> Terms:
         return Terms(*(np.array([value]) for value in values))
 
-    mean = mean_terms(terms(1.0, 2000.0, 0.4), terms(2.0, 500.0, 0.1), np.array([0.25]))
+    mean = mean_terms(terms(1.0, 2000.0, 0.4, 0.7), terms(2.0, 500.0, 0.1, 0.9), np.array([0.25]))
     assert mean.power[0] == pytest.approx(0.75 * 2000 + 0.25 * 500)
     assert (mean.power * mean.carbon_intensity)[0] == pytest.approx(0.75 * 2000 * 0.4 + 0.25 * 500 * 0.1)
-    same = terms(1.7, 1594.0, 0.1)
+    assert (mean.power * mean.accelerator_share)[0] == pytest.approx(0.75 * 2000 * 0.7 + 0.25 * 500 * 0.9)
+    same = terms(1.7, 1594.0, 0.1, 0.8)
     for share in (0.0, 0.3, 1.0 / 3.0, 1.0):
         assert mean_terms(same, same, np.array([share])) == same
 

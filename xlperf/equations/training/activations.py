@@ -235,7 +235,34 @@ def _freed_inputs(setting: Setting) -> _Inputs:
     return _Inputs(0.0 * dense, dense, frozen * again * (received + shared))
 
 
-def _narrow_inputs(setting: Setting) -> _Inputs | None:
+class _Mixers(NamedTuple):
+    """What a feed-forward block has beside it, (rows,): one attention, and one layer, where a model is no hybrid.
+
+    A hybrid is counted by its feed-forward blocks: mixers that outnumber them fall to each by their share. [-]
+    """
+
+    attention: Array
+    linear: Array
+    layers: Array
+
+    @property
+    def each(self) -> Array:
+        """Mixers of either kind, each with a norm and a residual stream of its own. [-]"""
+        return self.attention + self.linear
+
+
+def _mixers(setting: Setting) -> _Mixers:
+    """Mixers and layers for each feed-forward block."""
+    model = setting.model
+    one = ones(setting.plan.tokens)
+    if not setting.architecture.linear_attention:
+        return _Mixers(one, 0.0 * one, one)
+    blocks, hybrid = model.num_dense_layers + model.num_moe_layers, model.num_linear_layers > 0.0
+    numbers = model.num_attention_layers, model.num_linear_layers, model.num_layers
+    return _Mixers(*(np.where(hybrid, number / blocks, rest) for number, rest in zip(numbers, (1, 0, 1), strict=True)))
+
+
+def _narrow_inputs(setting: Setting, mixers: _Mixers) -> _Inputs | None:
     """Quantized inputs that GEMMs keep: instead of outputs of norms and activations, beside that of attention."""
     model, plan = setting.model, setting.plan
     if not some(plan.keeps_copies):
@@ -247,7 +274,7 @@ def _narrow_inputs(setting: Setting) -> _Inputs | None:
     norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
     output = plan.tokens * model.num_attention_heads * model.v_head_size / tensor
     beside = np.where(plan.stores_fp8, 0.0, share * narrow)
-    attention = products * (norm * saved * stream + beside * output)
+    attention = products * (norm * saved * mixers.each * stream + beside * mixers.attention * output)
     inner = plan.tokens * model.ffn_hidden_size / tensor
     dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
     if not setting.architecture.experts:
@@ -260,32 +287,14 @@ def _narrow_inputs(setting: Setting) -> _Inputs | None:
     return _Inputs(attention, dense, products * (1.0 - plan.again("moe")) * saved * (received + shared))
 
 
-def _mixer_activations(setting: Setting, attention: Array) -> tuple[Array, Array]:
-    """Activations of the attention of either kind beside one feed-forward block, and layers beside it. [B, -]
-
-    What a hybrid model keeps is counted by its feed-forward blocks: those that it has less than mixers have their
-    share of these.
-    """
+def _linear_activations(setting: Setting) -> Array:
+    """Activations of one linear-attention or state-space block. [B]"""
     model, plan = setting.model, setting.plan
     inner, output = linear_kept_widths(model)
-    linear = attention_activation_size(
+    return attention_activation_size(
         plan.tokens, model.hidden_size, inner, output, 0.0, model.dropout, plan.tensor_parallel,
         plan.sequence_parallel, plan.element_size, MASK,
     )  # fmt: skip
-    blocks = model.num_dense_layers + model.num_moe_layers
-    mixers = model.num_attention_layers * attention + model.num_linear_layers * linear
-    hybrid = model.num_linear_layers > 0.0
-    return np.where(hybrid, mixers / blocks, attention), np.where(hybrid, model.num_layers / blocks, 1.0)
-
-
-def _kept_scores(setting: Setting, scores: Array) -> Array:
-    """Scores and masks in the attention beside one feed-forward block, as :func:`layer_activations` counts it. [B]"""
-    model, element = setting.model, setting.plan.element_size
-    kept = attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, 1.0, 0.0, element, MASK)
-    if not setting.architecture.linear_attention:
-        return kept
-    each = model.num_attention_layers / (model.num_dense_layers + model.num_moe_layers)
-    return np.where(model.num_linear_layers > 0.0, each * kept, kept)
 
 
 def layer_activations(setting: Setting) -> LayerActivations:
@@ -326,9 +335,10 @@ def layer_activations(setting: Setting) -> LayerActivations:
     exchanged = (plan.context_method == ContextMethod.ULYSSES) & (plan.context_parallel > 1)
     if some(exchanged):  # the output is kept on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * width / tensor * element, 0.0)
-    streams = ones(attention)
+    mixers = _mixers(setting)
     if setting.architecture.linear_attention:
-        attention, streams = _mixer_activations(setting, attention)
+        linear = np.where(mixers.linear > 0.0, mixers.linear * _linear_activations(setting), 0.0)
+        attention = mixers.attention * attention + linear
     dense = mlp_activation_size(
         plan.tokens, model.hidden_size, model.ffn_hidden_size, model.gated_mlp, model.dropout, *common
     )
@@ -347,7 +357,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
     if some(plan.frozen):
         freed = _freed_inputs(setting)
         dense, mixture = dense - freed.dense, mixture - freed.mixture
-    narrow = _narrow_inputs(setting)
+    narrow = _narrow_inputs(setting, mixers)
     if narrow is not None:
         attention, dense = attention + narrow.attention, dense + narrow.dense
         mixture = mixture + narrow.mixture
@@ -356,33 +366,38 @@ def layer_activations(setting: Setting) -> LayerActivations:
         stored = plan.stores_fp8
         output_size, before_size = np.where(stored, STORED_OUTPUT, element), np.where(stored, STORED, element)
         up = (1.0 + model.gated_mlp) * (element - before_size)
-        attention = attention - plan.tokens * width / tensor * (element - output_size)
+        attention = attention - mixers.attention * plan.tokens * width / tensor * (element - output_size)
         dense, mixture = dense - up * inner, mixture - up * expert_inner
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
     whole, mixture_whole = unfused * (attention + dense), unfused * (attention + mixture)
     if not some(plan.recompute > 0):
         return LayerActivations(whole, mixture_whole, whole, mixture_whole)
 
-    stream = streams * plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
+    stream = plan.tokens * model.hidden_size * element / np.where(sequence > 0, tensor, 1.0)
     full, selective = plan.recompute == Recompute.FULL, plan.recompute == Recompute.SELECTIVE
     if some(scores):
-        attention = attention - np.where(selective, plan.again("core_attention") * _kept_scores(setting, scores), 0.0)
+        kept_scores = mixers.attention * attention_activation_size(0.0, 0.0, 0.0, 0.0, scores, model.dropout, *common)
+        attention = attention - np.where(selective, plan.again("core_attention") * kept_scores, 0.0)
     if some(plan.more_modules):
         norm, activation = plan.again("norm"), plan.again("activation")
         again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
-        expansion = plan.tokens * expanded / tensor * element
-        attention = attention - norm * stream - np.where(latent, plan.again("latent") * expansion, 0.0)
+        expansion = mixers.attention * plan.tokens * expanded / tensor * element
+        attention = attention - norm * mixers.each * stream - np.where(latent, plan.again("latent") * expansion, 0.0)
         dense = np.where(again_mlp > 0, stream, dense - norm * stream - activation * inner * element)
         mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
-        output = stream + plan.tokens * width / tensor * output_size
+        inputs, outputs = mixers.attention * projected, mixers.attention * width * output_size
+        if setting.architecture.linear_attention:
+            own = linear_kept_widths(model)
+            inputs, outputs = inputs + mixers.linear * own[0], outputs + mixers.linear * own[1] * element
+        output = mixers.each * stream + plan.tokens * outputs / tensor
         products = plan.again("products") > 0
-        half = 0.5 * element * plan.tokens * (projected / tensor + 2.0 * model.hidden_size)
+        half = 0.5 * element * plan.tokens * (inputs / tensor + 2.0 * mixers.each * model.hidden_size)
         up = 0.5 * before_size * (1.0 + model.gated_mlp)
         attention = np.where(products, output + half, attention)
         dense, mixture = np.where(products, up * inner, dense), np.where(products, up * expert_inner, mixture)
     return LayerActivations(
-        np.where(full, stream, unfused * (attention + dense)),
-        np.where(full, stream, unfused * (attention + mixture)),
+        np.where(full, mixers.layers * stream, unfused * (attention + dense)),
+        np.where(full, mixers.layers * stream, unfused * (attention + mixture)),
         whole,
         mixture_whole,
     )

@@ -202,12 +202,14 @@ def _sharded(setting: Setting, size: Array, since: float, dense: Array, experts:
 def _weights(setting: Setting, contents: StageContents, parameters: StageParameters) -> Array:
     """Weights of each stage, (rows, 3); with ZeRO-3 in a pipeline also the gathered ones. [B]
 
-    ZeRO-3 shards in FP32 are the master copy; quantized copies stay unless sharded weights are gathered anew.
+    ZeRO-3 shards in FP32 are the master copy, which leaves with what is offloaded of the optimizer; quantized copies
+    stay unless sharded weights are gathered anew.
     """
     plan = setting.plan
     element = plan.element_size[:, None]
     masters = ((plan.zero_stage > 2) & (plan.master_size > 0) & ~plan.frozen)[:, None]
-    resting = np.where(masters, np.maximum(element, WORD), element)
+    master = np.maximum(element, WORD)
+    resting = np.where(masters, master - plan.offload_optimizer[:, None] * (master - element), element)
     weights = _sharded(setting, resting, 3.0, parameters.dense, parameters.experts)
     if some(plan.gathers_once):
         gathered = np.where(plan.zero_shards[:, None] > 1, parameters.dense, 0.0)
