@@ -34,7 +34,8 @@ ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reaso
 
 NOT_FILES = {
     *"name sheet study tornado owner limits vary targets autos leave_out date accelerator objective".split(),
-    *"measured before wanted result like parameters folder python wheel".split(),
+    *"measured before wanted result like parameters folder python wheel scheduler given".split(),
+    *"objectives uncertain against".split(),
     *(name.replace("-", "_") for name in (*_TEXTS, *_NUMBERS)),
 }
 """Parameters of commands that hold text and name no file."""
@@ -53,7 +54,13 @@ def test_every_parameter_that_names_a_file_says_so() -> None:
     for command in cli.commands.values():
         assert isinstance(command, Command), command.name
         for parameter in command.params:
-            others = (click.types.BoolParamType, click.types.IntParamType, click.IntRange, click.Choice)
+            others = (
+                click.types.BoolParamType,
+                click.types.IntParamType,
+                click.IntRange,
+                click.FloatRange,
+                click.Choice,
+            )
             known = isinstance(parameter.type, (*kinds, *others)) or parameter.name in NOT_FILES
             assert known, f"{command.name} {parameter.name}: InputFile, OutputFile, EditedFile, or text that is none?"
             if "--output" in parameter.opts or parameter.name in ("catalog", "measurements"):

@@ -303,7 +303,7 @@ def test_two_plans_differ_by_the_sum_of_their_parts(
     plans = tables[kind].take([4, len(tables[kind]) - 1])
     rates = evaluate_resolved(plans, catalog)[1]["tokens_per_second_per_accelerator"]
     assert [before, after] == pytest.approx((1000.0 / rates).tolist())
-    assert sum(numbers[f"N{row}"].value for row in range(15, 22)) == pytest.approx(after - before, rel=1e-6)
+    assert sum(numbers[f"N{row}"].value for row in range(15, 21)) == pytest.approx(after - before, rel=1e-6)
     assert shown["F5"].value.startswith(f"{names[1]} yields {rates[1] / rates[0]:.2f} x the tokens per accelerator")
     differ = [shown[f"B{row}"].value for row in range(10, 27) if shown[f"B{row}"].value]
     assert all(str(shown[f"C{row}"].value) != str(shown[f"D{row}"].value) for row in range(10, 10 + len(differ)))

@@ -32,6 +32,9 @@ BETTER = [
 CLOSE = {"training": 1e-9, "static": 1e-9}
 FULL_CACHE = 0.03  # the largest rate is that of the batch that fills the cache, whose tiles may fill badly
 UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes of them on a line
+NO_LONGER_WAITING = 0.01  # with more memory what waited runs: larger batches, whose tiles and passes may fill worse
+AT_TARGETS = 0.02  # faster decoding brings prompts together: the target of TTFT may admit one request less in flight
+NO_LONGER_HIDDEN = 0.01  # messages that faster units do not hide any more count as sending, at a tenth of the limit
 
 
 LATER = {
@@ -54,6 +57,19 @@ def _results(kind: str, sheet: str, columns: tuple[str, ...], factor: float) -> 
     return evaluate(all_of(kind)[0], better)
 
 
+def _near(mode: str, columns: tuple[str, ...], name: str) -> float:
+    """How much worse a result may be, as a share of it."""
+    if mode != "static" and name == "max_request_rate":
+        return FULL_CACHE
+    if mode == "training" and name == "energy_per_token":
+        return NO_LONGER_HIDDEN
+    if mode in CLOSE:
+        return CLOSE[mode]
+    if name == "tokens_per_second_at_targets":
+        return AT_TARGETS
+    return NO_LONGER_WAITING if columns == ("memory_capacity",) else UNDER_LOAD
+
+
 @pytest.mark.parametrize(("sheet", "columns", "factor"), BETTER, ids=lambda value: str(value).strip("(),'"))
 @pytest.mark.parametrize("mode", MODES)
 def test_better_hardware_is_never_slower_nor_dearer(
@@ -64,13 +80,12 @@ def test_better_hardware_is_never_slower_nor_dearer(
     kind = kind_of(mode)
     after = _results(kind, sheet, columns, factor).take(all_of(kind)[1][mode])
     fitted = before["fits"] == 1.0  # a plan that does not fit has numbers as if nothing limited its batch
-    close = CLOSE.get(mode, UNDER_LOAD)
     what = f"{', '.join(columns)} x {factor:g}"
     hold(f"{what}: a legal plan stays legal", both_legal(plans, before, after), plans)
     hold(f"{what}: what fits still fits", ~(after["fits"] < before["fits"]), plans)
     for names, sign in ((LATER.get(mode, ("latency",)), 1.0), (FEWER.get(mode, SERVED), -1.0)):
         for name in names:
             one, other = before[name], after[name]
-            near = FULL_CACHE if name == "max_request_rate" and mode != "static" else close
+            near = _near(mode, columns, name)
             good = ~(sign * (other - one) > near * np.abs(one)) | ~fitted
             hold(f"{what}: {name} is not worse", good, plans, before=one, after=other)

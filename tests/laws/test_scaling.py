@@ -179,6 +179,7 @@ def _on_torus(plans: Table) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", ["static", "continuous", "rate"])
 def test_twice_the_replicas_serve_twice_the_load_at_the_same_speed(mode: str) -> None:
+    """But where the network connects no more than the plan has: then the plan is refused and says so."""
     plans = plans_of(mode)
     twice = {name: 2.0 * plans[name] for name in ("num_accelerators", "concurrency", "request_rate", "run_requests")}
     before, after = results_of(mode), evaluate(changed(plans, twice), shipped())

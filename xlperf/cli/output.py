@@ -70,7 +70,7 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
     Parameters
     ----------
     length : int
-        How many items there are; 0 where that is not known, then those that are done are counted.
+        How many items there are; 0 where that is not known, then those that are done are counted, with their rate.
     label : str
         What is done to them.
 
@@ -93,12 +93,14 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
 
             yield advanced
         return
-    count = 0
+    start, count, width = time.monotonic(), 0, 0
 
     def counted(done: int) -> None:
-        nonlocal count
+        nonlocal count, width
         count += done
-        sys.stderr.write(f"\r{count:,} {label}")
+        line = f"{count:,} {label}, {rounded(count / max(time.monotonic() - start, 1e-3))}/s"
+        width = max(width, len(line))
+        sys.stderr.write(f"\r{line:<{width}}")
         sys.stderr.flush()
 
     yield counted
