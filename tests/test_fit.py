@@ -16,9 +16,11 @@ from published_samples import rows_of_fit_set
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import with_checks
 from xlperf.calibrate.comparison import STEP_TIME
-from xlperf.calibrate.fit import Measured, documented_constants, read_measured
+from xlperf.calibrate.fit import SOURCES, Measured, documented_constants, read_measured
+from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import (
     MOST_CONSTANTS,
+    MOST_OF_SOFTWARE,
     family_parameters,
     fit_training,
     kernels_of_other_generations,
@@ -31,10 +33,11 @@ from xlperf.calibrate.fitted_constants import (
     rounded,
 )
 from xlperf.calibrate.fitter import FEWEST_ROWS, Parameter, Problem, most_telling, solve
+from xlperf.calibrate.kernel_measurements import machine_lines
 from xlperf.calibrate.published import Published, published_columns, published_rows, read_published
 from xlperf.calibrate.published_errors import errors_of, plans_to_fit
 from xlperf.calibrate.published_training import training_plans
-from xlperf.catalog.calibration import declared_constants
+from xlperf.catalog.calibration import declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
 
@@ -120,16 +123,29 @@ def test_no_row_of_the_papers_is_in_a_fit(catalog: Catalog, measured: Measured) 
 
 
 def test_fit_sets_count_their_rows(catalog: Catalog, measured: Measured) -> None:
+    """Those of machines beyond NVIDIA name rows of both sheets; no run of rows goes from one sheet into the other."""
     table = catalog.tables["calibration"]
-    published = measured.training.text["row_id"]
-    for row, family in enumerate(table.text("family")):
-        if family in ("training_software", "training_band"):
-            assert len(rows_of_fit_set(table["fit_set"][row], published)) == table["num_rows"][row]
+    training, inference = measured.training.text["row_id"], measured.inference.text["row_id"]
+    both = 0
+    for row, (family, source) in enumerate(zip(table.text("family"), table.text("source"), strict=True)):
+        if source.startswith((*SOURCES.values(), OF_MACHINES)):
+            named = [rows_of_fit_set(table["fit_set"][row], sheet) for sheet in (training, inference)]
+            assert sum(map(len, named)) == table["num_rows"][row], table.place(row, "fit_set")
+            both += all(named)
+            if family in ("training_band", "serving_band"):
+                assert not named[family == "training_band"], table.place(row, "fit_set")
+    assert both > 0
 
 
 def test_few_constants(catalog: Catalog) -> None:
-    table = catalog.tables["calibration"]
+    """Of a software on accelerators of NVIDIA, and on each line of other machines; a copy of another is none more."""
+    table, lines = catalog.tables["calibration"], set(machine_lines(catalog).values())
     by_kernel, by_software = defaultdict(set), defaultdict(set)
+    copied = {
+        (table.text("family")[row], table.text("generation")[row], table.text("constant")[row], table["value"][row])
+        for row in range(len(table))
+        if table["num_rows"][row] > 0
+    }
     for row in range(len(table)):
         family, generation, precision, software, constant = (
             table.text(name)[row] for name in ("family", "generation", "precision", "software", "constant")
@@ -137,9 +153,13 @@ def test_few_constants(catalog: Catalog) -> None:
         if family in KERNELS + COLLECTIVES:
             by_kernel[family, generation, precision, software].add(constant)
         elif family in ("training_software", "serving_software"):
-            by_software[family, software].add((generation, constant) if family == "training_software" else constant)
+            if table["num_rows"][row] == 0 and (family, generation, constant, table["value"][row]) in copied:
+                continue
+            line = generation_line(generation) if generation_line(generation) in lines else "any"
+            by_software[family, line, software].add((generation, constant))
     assert max(len(constants) for constants in by_kernel.values()) <= 8
-    assert max(len(constants) for constants in by_software.values()) <= 4
+    assert {line for _, line, _ in by_software} == {"any", *lines}
+    assert max(len(constants) for constants in by_software.values()) <= MOST_OF_SOFTWARE == 4
 
 
 def test_every_row_says_where_it_comes_from(catalog: Catalog) -> None:
@@ -240,6 +260,18 @@ def test_same_rows_same_sheet(catalog: Catalog) -> None:
     assert repr(first) == repr(second) and first
     told = [one for one in first if one.kind == "measured"]
     assert told and all(one.date == "2026-01-01" and one.fit_set == "R0-R19" and one.num_rows == 20 for one in told)
+
+
+def test_a_known_constant_that_rows_do_not_tell_is_held_and_not_called_measured(catalog: Catalog) -> None:
+    """Runs of dense models say nothing of experts."""
+    published = runs(catalog, "somestack", {"kernel_slowdown": 1.2})
+    experts = FittedConstant("experts", "any", "any", "any", "move_slowdown", 3.0, "", 0, math.nan, "", "")
+    known = [_constant("somestack", "kernel_slowdown", 1.5), experts]
+    found = {row.constant: row for row in fit_training(published, catalog, "2026-01-01", known)}
+    told, untold = found["kernel_slowdown"], found["move_slowdown"]
+    assert (told.kind, told.num_rows) == ("measured", 20) and told.value == pytest.approx(1.2, rel=0.03)
+    assert (untold.kind, untold.fit_set, untold.num_rows) == ("assumption", "", 0)
+    assert untold.value == declared_constants()["experts"]["move_slowdown"].default != 3.0
 
 
 def test_too_few_rows_make_no_constants(catalog: Catalog) -> None:

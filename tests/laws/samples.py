@@ -35,7 +35,8 @@ twice the replicas on a torus: same time    the slice of the torus that the plan
 a default stated = blank: recompute         an option of what a plan does not have at all (copies of quantised weights,
 modules, quantized copies, adapter modules  modules to recompute, adapters) is refused, whatever its value
 more memory or prefix hits: the largest     it is the rate with a full cache; a larger batch may fill tiles badly, by
-request rate is not lower                   up to 3 % here, 15 % in rare plans of longer runs; loads near it follow
+request rate is not lower                   up to 3 % here, of experts 6 %, 15 % in rare plans of longer runs;
+                                            loads near it follow
 more of a plan that does not fit            it has numbers as if nothing limited its batch; then it fits and is limited
 twice the batch: prefill is at most twice   wave and tile quantisation: tokens per expert may fill tiles of 128 badly
 more prefix hits with pipeline stages       several chunks follow each other through the stages, one longer one does not
@@ -43,8 +44,8 @@ more in flight: TTFT is not shorter, where  if all requests of a run come at onc
 a run ends
 more load: TTFT is not shorter where        a prompt waits for prompts of the other replicas, longer where fewer come
 prompts are gathered
-twice the load: at most twice the           the same wait: with few requests it is most of a cycle, seen in longer runs
-throughput, where prompts are gathered
+twice the load: at most twice the           the same wait: with few requests it is most of a cycle; up to 2.25
+throughput, where prompts are gathered      times here, more in longer runs
 more multiprocessors are never slower       wave quantisation: tiles that fill 108 units evenly may not fill 132
 prefill is linear in one prompt's length    attention is quadratic, chunks read earlier keys again
 costs in another clock: derived devices     their price rows are defaults stated per year

@@ -13,6 +13,7 @@ from xlperf.engine import evaluate
 STEPS = 10
 CLOSE = 1e-9
 FULL_CACHE = 0.03  # loads up to a full cache follow the step with a full cache, whose tiles may fill badly
+FULL_EXPERTS = 0.06  # the more so tiles of experts: one row more than 128 for each opens another tile for all of them
 UNDER_LOAD = 1e-3  # batches under load are whole
 
 
@@ -40,8 +41,9 @@ def test_twice_the_requests_in_flight(mode: str) -> None:
         rates, firsts = ([each[name] for each in (one, two)] for name in ("tokens_per_second", "ttft"))
         what = f"from {load:g} to {2 * load:g} in flight"
         hold(f"{what}: throughput is kept", ~(rates[1] < 0.99 * rates[0]), plans, before=rates[0], after=rates[1])
-        hold(f"{what}: at most twice", ~(rates[1] > 2.0 * rates[0] * (1.0 + UNDER_LOAD)), plans, before=rates[0],
-             after=rates[1])  # fmt: skip
+        # The time that a request spends outside the engine is a smaller share of a wait for other prompts.
+        most = np.where(plans.filled("gathering_steps") > 0.0, 2.25, 2.0 * (1.0 + UNDER_LOAD))
+        hold(f"{what}: at most twice", ~(rates[1] > most * rates[0]), plans, before=rates[0], after=rates[1])
         later = ~(firsts[1] < firsts[0] * (1.0 - UNDER_LOAD)) | (plans["run_requests"] > 0.0)
         later |= plans.filled("gathering_steps") > 0.0
         hold(f"{what}: ttft", later, plans, before=firsts[0], after=firsts[1])
@@ -90,7 +92,11 @@ def test_prefill_is_linear_in_its_batch() -> None:
         fresh = fresh / plans.filled(name)
     saturated = fresh > 8.0 * np.maximum(plans.filled("prefill_tokens"), 8192.0)
     assert saturated.sum() > 0.4 * len(plans)
-    hold("prefill of 1024 prompts is twice that of 512", (ratio > 1.9) | ~saturated, plans, ratio=ratio)
+    # Stages are filled once, which takes as long with few passes as with many.
+    stages, passes = plans.filled("pipeline_parallel"), fresh / np.maximum(plans.filled("prefill_tokens"), 8192.0)
+    passes = np.maximum(stages * passes, 1.0)
+    least = 0.95 * (2.0 * passes + stages - 1.0) / (passes + stages - 1.0)
+    hold("prefill of 1024 prompts is twice that of 512", (ratio > least) | ~saturated, plans, ratio=ratio, least=least)
 
 
 def in_one_stage(plans: Table) -> np.ndarray:
@@ -125,10 +131,12 @@ def test_prefix_hits_are_never_slower(batch: int) -> None:
 @pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
 def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
     """With more of each prompt in the cache requests finish earlier and the deployment serves more of them."""
-    plans = plans_of(mode)
+    plans, models = plans_of(mode), shipped().tables["models"]
+    mixtures = models["model"][models["num_experts"] > 0.0].tolist()
+    room = np.where(np.isin(plans["model"].tolist(), mixtures), FULL_EXPERTS, FULL_CACHE)
     hits = [0.0, 0.3, 0.6, 0.9]
     found = loads(mode, "prefix_hit_rate", [np.full(len(plans), hit) for hit in hits])
     for hit, one, two in zip(hits, found, found[1:], strict=False):
         for name, sign in (("latency", 1.0), ("max_request_rate", -1.0), ("tokens_per_second", -1.0)):
-            good = ~(sign * (two[name] - one[name]) > FULL_CACHE * one[name]) | ~in_one_stage(plans)
+            good = ~(sign * (two[name] - one[name]) > room * one[name]) | ~in_one_stage(plans)
             hold(f"more hits than {hit:g}: {name}", good, plans, before=one[name], after=two[name])

@@ -65,9 +65,27 @@ def test_rates_and_costs_of_a_step_are_those_of_its_time() -> None:
     hold("a run is its steps over its goodput", good, plans, run_time=results["run_time"])
 
 
+def outside_the_engine(plans: Table) -> Array:
+    """Time that a request which is alone spends outside the engine, from the constants of the sheet. [s]"""
+    accelerators, calibration = shipped().tables["accelerators"], shipped().calibration
+    own = dict(zip(accelerators["accelerator"].tolist(), accelerators["generation"].tolist(), strict=True))
+    generation = np.array([own.get(name, "any") for name in plans["accelerator"].tolist()], dtype=object)
+    everything = np.full(len(plans), "any", dtype=object)
+    software, host = (
+        calibration.constants(family, generation, everything, plans["software"])[0]
+        for family in ("serving_software", "serving_host")
+    )
+    fresh = np.maximum(plans["prompt_length"] * (1.0 - plans.filled("prefix_hit_rate")), 1.0)
+    time = software["request_latency_time"][:, 0] + software["token_latency_time"][:, 0] * fresh
+    return np.asarray(time * host["host_slowdown"][:, 0])
+
+
 @pytest.mark.parametrize("mode", SERVING)
 def test_a_request_is_the_sum_of_its_parts(mode: str) -> None:
-    """Latency is the first token and the others; a step of a static batch is the sum of its kinds of kernels."""
+    """Latency is the first token and the others; a step of a static batch is the sum of its kinds of kernels.
+
+    The first token of a static batch waits for the prefill and for what is done outside the engine, of one request.
+    """
     plans, results = plans_of(mode), results_of(mode)
     others = np.maximum(plans["output_length"] - 1.0, 0.0)
     decode = np.where(others > 0.0, results["tpot"] * others, 0.0)
@@ -80,7 +98,7 @@ def test_a_request_is_the_sum_of_its_parts(mode: str) -> None:
     step = total(results, *parts)
     if mode == "static":
         same("a step", np.where(others > 0.0, step, np.nan), results["tpot"], plans)
-        same("prefill", results["ttft"], results["prefill_time"], plans)
+        same("prefill", results["ttft"], results["prefill_time"] + outside_the_engine(plans), plans)
     else:
         queue = results["queue_time"]
         hold("ttft holds the wait", results["ttft"] >= queue * (1.0 - CLOSE), plans, ttft=results["ttft"], queue=queue)
@@ -122,7 +140,10 @@ def test_costs_of_inputs_and_outputs_pay_for_all_accelerators(mode: str) -> None
 
 @pytest.mark.parametrize("mode", MODES)
 def test_operators_add_up(mode: str) -> None:
-    """What explain lists is what the results state: prefill and decode step of served plans, or the step."""
+    """What explain lists is what the results state: prefill and decode step of served plans, or the step.
+
+    With the prefill comes what its request spends outside the engine.
+    """
     plans, results = plans_of(mode), results_of(mode)
     for row in range(0, len(plans), 7):
         one, operators, whole = plans.take([row]), explain(plans.take([row]), shipped()), results.take([row])
@@ -134,7 +155,10 @@ def test_operators_add_up(mode: str) -> None:
             same("operators of a step", time[~reduced].sum() + 0.0 * stated, stated, one, 1e-6)
             continue
         step = sum(values for name, values in whole.columns.items() if name.startswith("time_"))
-        steps = {"prefill": whole["prefill_time"], "decode": np.asarray(step * tokens_per_step(one))}
+        steps = {
+            "prefill": whole["prefill_time"] + outside_the_engine(one),
+            "decode": np.asarray(step * tokens_per_step(one)),
+        }
         for word, stated in steps.items():
             if word == "prefill" or one["output_length"][0] > 1.0:
                 same(f"operators of the {word}", time[phase == word].sum() + 0.0 * stated, stated, one, 1e-6)

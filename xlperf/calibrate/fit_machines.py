@@ -28,6 +28,7 @@ from xlperf.calibrate.published_errors import (
     log_errors,
     plans_of,
     published_problem,
+    rows_of_machines,
     taken,
     users_of,
 )
@@ -40,12 +41,13 @@ SOURCE = "published rows of other machines in validation.xlsx"
 
 @dataclass(frozen=True)
 class _Rows:
-    """Published rows of one kind as plans, with their errors and the line of machines of each."""
+    """Published rows of one kind as plans, with errors, the line of machines of each, and the rows of their sheet."""
 
     published: Published
     plans: PublishedPlans
     entries: Errors
     line: np.ndarray
+    order: Sequence[str]
 
 
 def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) -> list[FittedConstant]:
@@ -54,7 +56,8 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
     Parameters
     ----------
     published : sequence of Published
-        Training and inference rows of such machines; a line without rows gets no constants.
+        Sheets of training and inference rows; of any other machine than those none is used, and a line without rows
+        gets no constants.
     catalog : Catalog
         With the calibration that they are pooled towards.
     date : str
@@ -65,7 +68,7 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
     list of FittedConstant
         In a fixed order; the same rows give the same constants.
     """
-    rows = [_rows(one, catalog) for one in published if len(one)]
+    rows = [_rows(one, catalog) for one in published if len(rows_of_machines(one))]
     found: list[FittedConstant] = []
     for line in sorted(set(machine_lines(catalog).values())):
         found += _line_constants(rows, line, catalog, date)
@@ -153,14 +156,15 @@ def _completed(found: Sequence[FittedConstant], catalog: Catalog, date: str) -> 
 
 def _of_line(rows: _Rows, line: str) -> _Rows:
     plans, entries = taken(rows.plans, rows.entries, rows.line == line)
-    return _Rows(plans.published, plans, entries, rows.line[rows.line == line])
+    return _Rows(plans.published, plans, entries, rows.line[rows.line == line], rows.order)
 
 
 def _rows(published: Published, catalog: Catalog) -> _Rows:
-    lines, plans = machine_lines(catalog), plans_of(published, catalog)
+    own, lines = rows_of_machines(published), machine_lines(catalog)
+    plans = plans_of(own, catalog)
     entries = errors_of(plans)
     line = np.array([lines.get(kind, "") for kind in entries.generation.tolist()], dtype=object)
-    return _Rows(published, plans, entries, line)
+    return _Rows(own, plans, entries, line, published.text["row_id"])
 
 
 def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Parameter]:
@@ -247,7 +251,6 @@ def _sheet_rows(
     rows: Sequence[_Rows], parameters: Sequence[Parameter], solution: Solution, date: str
 ) -> list[FittedConstant]:
     names = [name for one in rows for name in one.entries.row_ids.tolist()]
-    order = [name for one in rows for name in one.published.text["row_id"]]
     users = np.concatenate([users_of(one.plans, one.entries, parameters) for one in rows], axis=1)
     found = []
     for at, one in enumerate(parameters):
@@ -255,6 +258,7 @@ def _sheet_rows(
             continue
         below = [other for other, special in enumerate(parameters) if special.parent == at]
         own = np.flatnonzero(np.logical_or.reduce([users[at], *(users[other] for other in below)]))
+        named = {names[row] for row in own.tolist()}
         found.append(
             FittedConstant(
                 one.family,
@@ -263,8 +267,8 @@ def _sheet_rows(
                 one.software,
                 one.constant,
                 rounded(float(solution.values[at]) / factor(one.declared.unit)),
-                fit_set({names[row] for row in own.tolist()}, order),
-                len({names[row] for row in own.tolist()}),
+                " ".join(text for text in (fit_set(named, sheet.order) for sheet in rows) if text),
+                len(named),
                 rounded(float(np.median(np.abs(np.expm1(solution.residuals[own]))))),
                 date,
                 SOURCE,

@@ -47,16 +47,17 @@ def refit_machines(measured: Measured, catalog: Catalog, date: str) -> Table:
         Date that the rows carry.
     """
     table, lines = catalog.tables["calibration"], machine_lines(catalog)
+    sheets = measured.training, measured.inference
     names = {*lines, *lines.values()}
     generation = table.text("generation", ANY)
     kept = [row for row in range(len(table)) if str(generation[row]).casefold() not in names]
     shared = catalog.with_tables([table.take(kept)])
     done = [one for one in documented_constants(date) if one.generation in names]
     done += fit_machine_kernels(measured.kernels, and_constants(shared, done), date)
-    done += fit_machines(measured.machines, and_constants(shared, done), date)
+    done += fit_machines(sheets, and_constants(shared, done), date)
     done = without_repeats(done)
     known = and_constants(shared, done)
-    for rows, errors in zip(measured.machines, errors_left_out(measured.machines, known), strict=True):
+    for rows, errors in zip(sheets, errors_left_out(measured.machines, known), strict=True):
         done += bands_of_machines(errors, rows.text["row_id"], catalog, date)
     return joined_tables(shared.tables["calibration"], calibration_table(done))
 

@@ -342,7 +342,8 @@ def _serving_message_rows(deployment: Deployment, work: ServingWork, side: int) 
     return rows
 
 
-def _phase_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Row]:
+def _phase_rows(deployment: Deployment, work: ServingWork, side: int, outside: float) -> list[Row]:
+    """Rows of a phase; ``outside`` is the time that its request spends outside the engine. [s]"""
     rows = [*_serving_kernel_rows(deployment, work, side), *_serving_message_rows(deployment, work, side)]
     for name, calls, value in (
         ("host time of a layer", work.layers, work.parts[0, side, 0, FIXED]),
@@ -351,7 +352,6 @@ def _phase_rows(deployment: Deployment, work: ServingWork, side: int) -> list[Ro
         if value > 0:
             row = _row(_PHASES[side], name, "serving_software", float(calls[0, side]), float(value))
             rows.append({**row, "bound": "overhead"})
-    outside = 0.0 if side else float(deployment.request_latency.alone[0])
     if outside > 0.0:
         row = _row(_PHASES[side], "request outside the engine", "serving_software", 1.0, outside)
         rows.append({**row, "bound": "overhead"})
@@ -402,9 +402,11 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
     rows: list[Row] = []
     decodes = results["tpot"][0] == results["tpot"][0]
     with np.errstate(all="ignore"):
-        for side, deployment in enumerate(_phase_deployments(one, catalog)[: 2 if decodes else 1]):
+        deployments = _phase_deployments(one, catalog)
+        outside = float(deployments[-1].request_latency.alone[0])
+        for side, deployment in enumerate(deployments[: 2 if decodes else 1]):
             work = serving_work(deployment)
-            found = _phase_rows(deployment, work, side)
+            found = _phase_rows(deployment, work, side, 0.0 if side else outside)
             spent = sum(float(str(row["exposed_time"])) for row in found)
             step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
             waited = step * float(results[("ttft", "tpot")[side]][0]) - spent
