@@ -135,7 +135,7 @@ def test_a_bound_is_what_would_help_if_it_were_doubled(catalog: Catalog) -> None
 
 def test_what_is_extrapolated_is_said(catalog: Catalog) -> None:
     assert timed(catalog, "gemm", m=1, n=1, k=1)["calibration"][0] == "measured"
-    assert timed(catalog, "gemm", accelerator="TPUv6e", m=64, n=64, k=64)["calibration"][0] == "extrapolated"
+    assert timed(catalog, "gemm", accelerator="Rubin (VR200)", m=64, n=64, k=64)["calibration"][0] == "extrapolated"
 
 
 def test_what_a_machine_cannot_do_has_a_reason(catalog: Catalog, command: Command) -> None:

@@ -300,7 +300,7 @@ def capped_clock_share(
     A B300 whose units would draw 1,836 W:
 
     >>> capped_clock_share(1836.0, np.array([900.0, 450.0]), 1100.0).round(2).tolist()
-    [0.93, 0.52]
+    [0.92, 0.42]
     """
     own, full, static = array(power_limit), array(full_power), array(static_power)
     static = np.where(np.isnan(static), STATIC_SHARE * own, static)
