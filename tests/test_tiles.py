@@ -26,7 +26,7 @@ TILE = (256.0, 128.0)
 def product_traffic_bound(
     m: np.ndarray, n: np.ndarray, k: np.ndarray, element_size: float, memory_words: float
 ) -> np.ndarray:
-    """Least bytes between a fast memory of so many elements and what lies behind it: 2mnk / sqrt(S) - 2S; each once."""
+    """Least traffic of a fast memory of S elements: 2mnk / sqrt(S) - 2S, and each operand at least once."""
     reused = 2.0 * m * n * k / np.sqrt(memory_words) - 2.0 * memory_words
     return np.asarray(element_size * np.maximum(reused, m * k + k * n + m * n))
 

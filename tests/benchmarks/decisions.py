@@ -68,7 +68,7 @@ def command(*arguments: str | Path) -> Used:
 
 
 def long_file(catalog: Catalog, folder: Path, number: int) -> Path:
-    """A CSV file of so many training plans, those of 100,000 again and again under other names."""
+    """A CSV file with a given number of training plans: 100,000 plans, repeated under other names."""
     import pandas as pd
 
     frame, path = pd.DataFrame(columns_of(catalog, min(number, 100_000), "training")), folder / "plans.csv"

@@ -35,7 +35,7 @@ _LEAST, _MOST = 2**16, 2**24
 def csv_blocks(
     path: str | os.PathLike[str], wanted: Callable[[Sequence[str]], set[int]], rows: int
 ) -> Iterator[CsvFile]:
-    """A CSV file, or standard input for ``-``, in blocks of about so many rows, in the memory of one of them.
+    """A CSV file, or standard input for ``-``, in blocks of about the given number of rows; one block is in memory.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def csv_blocks(
     wanted : callable
         Positions of the columns that matter, by the header; others may come back blank.
     rows : int
-        Rows of a block, as far as lines are of one length. [-]
+        Rows of a block if all lines are of one length. [-]
 
     Yields
     ------

@@ -172,7 +172,7 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def opened(path: Path, name: str, most: float = math.inf) -> BinaryIO:
-    """A file to read from, of so many bytes at the most."""
+    """A file to read from, of a limited number of bytes."""
     try:
         if path.is_dir():
             raise InputError(Fault(name, "is a folder; a CSV file is meant"))
@@ -186,7 +186,7 @@ def opened(path: Path, name: str, most: float = math.inf) -> BinaryIO:
 
 
 def decoded(data: bytes, name: str, line: int = 0) -> str:
-    """The text of a file, or of what stands behind so many lines of it."""
+    """The text of a file, or of what follows its first lines."""
     if len(data) > SIZE_LIMIT:
         raise InputError(Fault(name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
     if not line and data[:4] in (b"PK\x03\x04", b"PAR1"):

@@ -155,7 +155,7 @@ def _check_fields(pa: Any, path: Path, header: Sequence[str], fields: Sequence[A
 
 
 def parquet_place(name: str, header: Sequence[str], first: int, row: int, position: int) -> str:
-    """Row and column of a value: ``plans.parquet [row 7, column tensor parallel]``; so many rows stand before."""
+    """Row and column of a value: ``plans.parquet [row 7, column tensor parallel]``; rows of the file."""
     parts = [f"row {first + row + 1}"] * (row >= 0) + [f"column {header[position]}"] * (position >= 0)
     return f"{name} [{', '.join(parts) or 'columns'}]"
 

@@ -368,7 +368,7 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
     path : path-like
         ``.csv``, ``.parquet``, or ``-`` for standard input.
     rows : int
-        Rows of a block, as far as lines are of one length. [-]
+        Rows of a block if all lines are of one length. [-]
 
     Yields
     ------

@@ -1,4 +1,4 @@
-"""Words of shell scripts as far as they stand in the text: variables and arrays filled in, nothing executed.
+"""Words of shell scripts that stand in the text: variables and arrays filled in, nothing executed.
 
 Of a condition the branch is read that holds for the variables that are known; a variable that is not known stays as it
 is written (``$TP``) and can be given.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xlperf.explore.candidates import Bounds
 
 ROWS = 16_384
-"""Plans of a block, as far as lines are of one length. [-]"""
+"""Plans of a block if all lines are of one length. [-]"""
 
 
 class _Block(NamedTuple):

@@ -72,7 +72,7 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], output: str, cata
     """Read the arguments in FILE, or - for standard input, as a plan.
 
     A log of Megatron-LM, vLLM or SGLang that lists its arguments, and the JSON of trtllm-bench or InferenceX, will do.
-    Variables and arrays of a shell script are filled in as far as their values stand in it; nothing is executed. A
+    Variables and arrays of a shell script are filled in where their values stand in it; nothing is executed. A
     model is found by its name or its dimensions. Flags that are not known are listed; what FILE does not say is asked
     for by name: give it with --set, or as a line such as "# xlperf: accelerator = ...".
     """

@@ -197,7 +197,7 @@ def validate(
     metavar="FILE",
     type=InputFile(),
     help="Plans with measured columns (measured step time (s), measured tpot (ms) ...), one row or many: predictions "
-    "of plans near them are moved towards what was measured, as far as the spread of residuals and the noise let, and "
+    "of plans near them are moved towards what was measured, weighted by the spread of residuals and the noise, and "
     "their bands narrow. -o writes a workbook with the sheet my_cluster, for --catalog, or its rows. May be "
     "repeated.",
 )

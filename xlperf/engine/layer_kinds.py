@@ -33,8 +33,8 @@ class LayerKinds(NamedTuple):
     """Layers of each kind, (models,).
 
     ``local`` layers see a ``window`` (``chunked``: a chunk), ``linear`` have no attention, ``bare`` are a feed-forward
-    layer alone, ``selected`` and ``compressed`` are sparse with so many tokens per entry; ``reasons`` say why a row is
-    no model, "" where it is.
+    layer alone, ``selected`` and ``compressed`` are sparse with that number of tokens per entry; ``reasons`` say why a
+    row is no model, "" where it is.
     """
 
     local: Array

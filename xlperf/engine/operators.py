@@ -55,7 +55,7 @@ _TWICE, _WITHOUT_LIMIT = 2.0, 2.0**40
 
 
 def _faster(device: Device, units: float, memory: float) -> Device:
-    """An accelerator whose units, caches and power limit, and whose main memory, are so many times as fast."""
+    """An accelerator whose units, caches and power limit, and whose main memory, are faster by a factor."""
     return replace(
         device,
         peak_flop_rate=units * device.peak_flop_rate,
