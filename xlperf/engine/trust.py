@@ -177,7 +177,7 @@ def trust(
     outside = np.where(badge > before, 1 + np.argmax(parts, axis=0), 0)
     reason = outside * len(pairs) + codes
     words = np.full((1 + len(RANGES)) * len(pairs), "", dtype=object)
-    for code in np.flatnonzero(np.bincount(reason, minlength=len(words))).tolist():
+    for code in np.flatnonzero(np.bincount(reason.astype(np.intp), minlength=len(words))).tolist():
         which, pair = divmod(code, len(pairs))
         words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1) if which else "")
     return {

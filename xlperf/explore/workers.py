@@ -6,11 +6,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future
 from importlib import import_module
 from itertools import chain, islice
-from multiprocessing import get_context, parent_process
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -66,6 +64,9 @@ def worked(
     if processes == 1 or len(first) <= SERIAL_BLOCKS:
         yield from map(work, chain(first, coming))
         return
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor  # a browser has no processes
+    from multiprocessing import get_context
+
     with ProcessPoolExecutor(processes - 1, get_context("spawn"), _start, (work,)) as pool:
         try:
             yield from _in_order(work, lambda task: pool.submit(_done, task), chain(first, coming), processes)
@@ -83,6 +84,8 @@ def _start(work: Callable[[Any], Any]) -> None:
 
 
 def _end_with_parent() -> None:
+    from multiprocessing import parent_process
+
     parent = parent_process()
     if parent is not None:
         parent.join()
