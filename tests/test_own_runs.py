@@ -20,7 +20,7 @@ from xlperf.calibrate.published_errors import plans_to_fit
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate
+from xlperf.engine import evaluate, explain
 from xlperf.engine.shrinkage import REACH, SHARED, plan_distances, shrunk_residual
 
 Command = Callable[..., Outcome]
@@ -56,6 +56,8 @@ def test_predictions_move_towards_a_run_and_bands_narrow(tmp_path: Path) -> None
         before["tokens_per_second"][0] * before["step_time"][0]
     )
     assert "by 1 measured in my_cluster" in after["reason"][0]
+    operators = explain(plans[0], own(plans))
+    assert operators.number("exposed_time").sum() == pytest.approx(after["step_time"][0], rel=1e-9)
     for name, values in evaluate(other, known).columns.items():  # another model stays as it is, bit for bit
         assert np.array_equal(evaluate(other, own(plans))[name], values, equal_nan=values.dtype != object)
 

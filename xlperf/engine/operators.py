@@ -13,6 +13,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, served_plans
 from xlperf.engine.join import architecture_codes, architecture_of, named_rows
+from xlperf.engine.own_runs import has_own_runs
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.kernels import Device, vector_time
 from xlperf.equations.plan.records import Recompute
@@ -259,7 +260,13 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     for name, column in (("pipeline bubble", "time_pipeline_bubble"), ("host time not hidden", "time_overhead")):
         if float(times[column][0]) > 0:
             rows.append({**_row("waiting", name, "", 1.0, float(times[column][0])), "bound": "overhead"})
-    return _operators_table(_by_share(rows))
+    longer = float(results["step_time"][0]) / float(times["step_time"][0])
+    return _operators_table(_by_share([_scaled(row, longer) for row in rows] if has_own_runs(catalog) else rows))
+
+
+def _scaled(row: Row, ratio: float) -> Row:
+    """A row whose times are longer by a factor: that of the runs of the user's own cluster."""
+    return {**row, **{name: float(str(row[name])) * ratio for name in ("time", "total_time", "exposed_time")}}
 
 
 def _by_share(rows: list[Row]) -> list[Row]:

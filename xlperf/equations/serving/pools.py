@@ -193,7 +193,7 @@ def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: Replica
 
 
 def _sent(deployment: Deployment, size: Array, apart: Array) -> Array:
-    """Time in which a rank of a pool sends a message as far as another one is apart, (rows,). [s]"""
+    """Time in which a rank of a pool sends a message over a distance of ``apart`` ranks, (rows,). [s]"""
     constants, pair = deployment.kernels["point_to_point"], np.full_like(size, 2.0)
     return np.asarray(collective_time("point_to_point", size, pair, apart, deployment.network, constants)[:, 0])
 
