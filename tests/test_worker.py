@@ -13,6 +13,7 @@ import pytest
 
 import xlperf
 from xlperf.addin import client as client_module
+from xlperf.addin import neighbours as neighbours_module
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import Client, WorkerError
 from xlperf.addin.neighbours import Neighbours
@@ -284,3 +285,32 @@ def test_after_an_edit_of_the_catalog_the_rows_that_cells_show_go_along_at_once(
     sent.clear()
     assert shows("third", 500) == "third 500"
     assert sent == [1]
+
+
+def test_cells_that_were_asked_for_are_known_longer_than_those_that_were_guessed(monkeypatch):
+    monkeypatch.setattr(neighbours_module, "MOST_KEPT", 100)
+    sent = []
+
+    class Answers:
+        process_id = 1
+
+        def call(self, function, arguments):
+            sent.append(1)
+            return [[1.0]]
+
+        def call_with_others(self, function, arguments, others):
+            sent.append(len(others))
+            return [[1.0]], [1.0] * len(others)
+
+    header = ("model", "accelerator", "num accelerators")
+    rows = [("m", "a", float(number)) for number in range(60)]
+    neighbours = Neighbours(Answers())
+    monkeypatch.setattr(neighbours, "_tables", lambda *_: [(None, None)])
+    monkeypatch.setattr(neighbours_module, "read_rows", lambda *_: rows)
+    functions_ = [f"XLPERF_{number}" for number in range(5)]
+    for catalog in ("first", "second", "third"):
+        for function in functions_:
+            for row in rows[:10]:
+                assert neighbours.call(object(), function, [[row], catalog, [header]]) == [[1.0]]
+        assert sent == ([1, 59] * 5 if catalog == "first" else [10] * 5)
+        sent.clear()

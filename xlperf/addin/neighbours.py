@@ -140,6 +140,17 @@ class Neighbours:
         before = len(cells)
         cells.update((row, [answer, False]) for row, answer in zip(rows, answers))  # noqa: B905 - Python 3.8 of LibreOffice
         self._num_known += len(cells) - before
+        if self._num_known > MOST_KEPT:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Forget cells until few enough are left, the last used at the end: first those that were never asked for."""
+        for key in [*self._known][:-1]:
+            cells = self._known[key]
+            self._known[key] = {row: cell for row, cell in cells.items() if cell[1]}
+            self._num_known -= len(cells) - len(self._known[key])
+            if self._num_known <= MOST_KEPT:
+                return
         while self._num_known > MOST_KEPT and len(self._known) > 1:
             self._num_known -= len(self._known.popitem(last=False)[1])
 
