@@ -77,8 +77,8 @@ def some(values: npt.NDArray[Any]) -> bool:
 def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0) -> npt.NDArray[Any]:
     """Rows of a table of arrays; where all are the same row, one that all share, which takes no memory.
 
-    >>> rows_of(np.array([1.0, 2.0]), np.array([1, 1])).tolist(), rows_of(np.array([1.0, 2.0]), np.array([1, 0])).tolist()
-    ([2.0, 2.0], [2.0, 1.0])
+    >>> rows_of(np.array([1.0, 2.0]), np.array([1, 0, 1])).tolist()
+    [2.0, 1.0, 2.0]
     """
     if len(rows) < _FEW_ROWS or (rows != rows[0]).any():
         return values.take(rows, axis=axis)

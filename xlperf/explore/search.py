@@ -271,7 +271,7 @@ def ranked(
         As :func:`search`.
     """
     plans, limits = tried.plans, tightest(limits)
-    needed = {one.column.name for one in (objective, *rivals, *limits)}
+    needed = {*(one.column.name for one in (objective, *rivals)), *(limit.column.name for limit in limits)}
     quiet = _without_targets(plans, needed)
     plain = all(limit.probability == _PREDICTED for limit in limits) and (top is not None or bool(rivals))
     keys: list[_Keys] = []
