@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from xlperf.addin.functions import STAND_INS
+from xlperf.addin.functions import STAND_INS, Function
 from xlperf.base.errors import Fault, InputError, nearest, printable
 from xlperf.catalog.cells import Header, as_number, is_blank, parse_header, plan_kind
 from xlperf.catalog.parse import table_from_rows
@@ -109,6 +109,11 @@ def _plain(cell: Any) -> Any:
         return math.inf if cell > 0 else -math.inf
     text = cell if isinstance(cell, str) else str(cell)
     return text if text.strip() else None
+
+
+def is_auto(cell: object) -> bool:
+    """Whether a cell says auto."""
+    return isinstance(cell, str) and cell.strip().casefold() == "auto"
 
 
 def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
@@ -273,6 +278,16 @@ class Outcome:
             self.tables[row[0]].cells(name)[row[1]] if isinstance(row, tuple) else "" if row is None else row
             for row in self.rows
         ]
+
+    def cells(self, function: Function) -> Sequence[Any]:
+        """What a function of plans shows for each of them."""
+        if function.answer == "check":
+            return self.words()
+        kind = self.plans.kind
+        result = STAND_INS.get((kind, function.result), function.result)
+        if result not in results_of(kind).by_name:
+            raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
+        return self.column(result)
 
     def words(self) -> list[str]:
         """Why a plan has no result or what was assumed, one text per plan: ok where there is nothing to say."""
