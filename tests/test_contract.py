@@ -41,7 +41,7 @@ NOT_DRAWN = {
     "serving.pool_queueing.pooled_open_state": "takes curves of times beside numbers",
     "serving.pools.pool_state": "takes two pools as pools_of returns them",
     "serving.pools.pooled_results": "takes two pools as pools_of returns them",
-    "serving.results.batch_memory": "takes the memory that memory_of returns",
+    "serving.results.batch_times": "takes the five parts of a step that phase_times returns",
     "serving.results.streamed": "takes the results of a static batch",
     "network.topologies.tier_shape": "takes the number of a tier, part of collective_time",
     "plan.records.broken_rules": "rules in words",

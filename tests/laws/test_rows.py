@@ -105,7 +105,8 @@ def test_any_company_gives_the_same_bits(
         ("training", ["memory_middle_stage", "time_forward"], ""),
         ("training", ["energy_per_token"], ""),
         ("training", ["reason"], ""),
-        ("inference", ["tpot"], "memory"),
+        ("inference", ["tpot"], ""),  # blank where one token is put out: notes say why
+        ("inference", ["latency"], "memory"),
         ("inference", ["tokens_per_second_at_targets"], ""),
     ],
 )

@@ -430,9 +430,7 @@ class Outcomes:
                 break
             rows = [plans.rows[number] for number in left]
             try:
-                found = evaluate(
-                    table_from_rows(plans.kind, plans.header, rows, _row_number, skip_empty=False), asked
-                )
+                found = evaluate(table_from_rows(plans.kind, plans.header, rows, _row_number, skip_empty=False), asked)
             except InputError as error:
                 faulty = {int(fault.place) for fault in error.faults if fault.place.isdigit()}
                 left = [number for row, number in enumerate(left) if faulty and row not in faulty]

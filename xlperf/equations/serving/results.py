@@ -33,22 +33,23 @@ NEARLY_FULL = 0.85
 _BAND_OF_MODE = {"static": "step", "continuous": "loaded", "disaggregated": "pooled"}
 
 
-def serving_times(deployment: Deployment, work: ServingWork | None = None) -> dict[str, Array]:
+def serving_times(deployment: Deployment) -> dict[str, Array]:
     """Times and rates of a static batch, which a replica holds whole from the first prompt to the last token.
 
     Parameters
     ----------
     deployment : Deployment
         Model, accelerators, network, plan, calibration, (rows,).
-    work : ServingWork, optional
-        As :func:`xlperf.equations.serving.phases.serving_work` has it, where that is known already.
 
     Returns
     -------
     dict of str to Array
-        Columns of inference_results by name, (rows,), that are times and rates. [s, token/s]
+        Columns of inference_results by name, (rows,), that are times and rates.
     """
-    work = work or serving_work(deployment)
+    return _times_of_work(deployment, serving_work(deployment))
+
+
+def _times_of_work(deployment: Deployment, work: ServingWork) -> dict[str, Array]:
     parts, plan = scaled_times(phase_times(work), deployment, BOTH_PHASES), deployment.plan
     prefill = total(parts[:, PREFILL])
     results = batch_times(plan, prefill, parts[:, DECODING])
@@ -72,8 +73,8 @@ def serving_results(deployment: Deployment) -> dict[str, Array]:
         ``memory_usable``, what the engine may use.
     """
     work, plan = serving_work(deployment), deployment.plan
-    held = batch_memory(plan, memory_of(deployment), serving_bound(deployment, work))
-    return {**serving_times(deployment, work), **held}
+    bound = step_bound(plan, serving_bound(deployment, work))
+    return {**_times_of_work(deployment, work), **batch_memory(plan, memory_of(deployment)), "bound": bound}
 
 
 def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, Array]:
@@ -91,7 +92,7 @@ def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, 
     Returns
     -------
     dict of str to Array
-        As :func:`serving_times`. [s, token/s]
+        Columns of inference_results by name, (rows,), that are times and rates.
     """
     steps = plan.output_length - 1.0
     gained = plan.tokens_per_step
@@ -123,8 +124,26 @@ def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, 
     }
 
 
-def batch_memory(plan: InferencePlan, memory: ReplicaMemory, bound: Array) -> dict[str, Array]:
-    """Memory of a static batch, whether it fits, and what bounds its decode step.
+def step_bound(plan: InferencePlan, bound: Array) -> Array:
+    """What bounds a decode step; NaN for plans without one.
+
+    Parameters
+    ----------
+    plan : InferencePlan
+        Lengths, (rows,).
+    bound : Array
+        A position in :data:`xlperf.equations.serving.phases.BOUNDS`, (rows,). [-]
+
+    Returns
+    -------
+    Array
+        (rows,). [-]
+    """
+    return np.where(plan.output_length > 1.0, bound, np.nan)
+
+
+def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]:
+    """Memory of a static batch, and whether it fits.
 
     Parameters
     ----------
@@ -132,13 +151,11 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory, bound: Array) -> di
         Degrees, lengths, batch, (rows,).
     memory : ReplicaMemory
         Memory of a replica, (rows,).
-    bound : Array
-        What bounds a step, a position in :data:`xlperf.equations.serving.phases.BOUNDS`, (rows,). [-]
 
     Returns
     -------
     dict of str to Array
-        The columns of :func:`serving_results` that are no times or rates. [B]
+        Columns of inference_results by name, (rows,), and ``memory_usable``, what the engine may use.
     """
     held = memory.with_batch(plan)
     used, usable = held.used, held.usable
@@ -151,7 +168,6 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory, bound: Array) -> di
         "max_batch_size": memory.max_batch_size,
         "memory_usable": usable,
         "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
-        "bound": np.where(plan.output_length > 1.0, bound, np.nan),
     }
 
 

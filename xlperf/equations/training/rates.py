@@ -78,8 +78,8 @@ def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
     Returns
     -------
     dict of str to Array
-        ``tokens_per_second``, ``tokens_per_second_per_accelerator``, ``model_flop_rate``, ``mfu`` and ``hfu``, (rows,).
-        [token/s, FLOP/s, -]
+        Columns of training_results by name, (rows,): ``tokens_per_second``, ``tokens_per_second_per_accelerator``,
+        ``model_flop_rate``, ``mfu`` and ``hfu``.
 
     References
     ----------
