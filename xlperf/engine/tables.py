@@ -12,7 +12,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import ERROR, MEASURED, results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference
-from xlperf.engine.training import evaluate_training
+from xlperf.engine.training import NUMBERS, evaluate_training
 
 BLOCK = 65_536
 """Rows that are looked up together; those of one architecture then go through the equations in pieces."""
@@ -122,6 +122,28 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
         memory depends on its load.
     """
     return evaluate_training(plans, catalog, ("memory_reserved", "fits")) if plans.kind == "training" else None
+
+
+def numbers(plans: Table, catalog: Catalog) -> Table | None:
+    """Results of legal plans in numbers, without bands, trust and reasons: faster than :func:`evaluate`.
+
+    Parameters
+    ----------
+    plans : Table
+        Plans of kind ``training`` or ``inference``, no cell of which says ``auto``.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    Table, optional
+        The same numbers as :func:`evaluate` gives; None for inference.
+    """
+    if plans.kind != "training":
+        return None
+    results = evaluate_training(plans, catalog, NUMBERS)
+    del results["reason"]
+    return Table("training_results", results)
 
 
 def explain(plans: Table, catalog: Catalog, row: int = 0) -> Table:

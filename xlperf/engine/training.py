@@ -68,13 +68,28 @@ _STATES = {
 _MEMORY = ("memory", *(f"memory_{part}" for part in (
     "weights", "gradients", "optimizer", "activations", "layer_activations", "first_stage", "middle_stage",
     "last_stage", "reserved", "capacity", "share")), "fits")  # fmt: skip
+_COST = (
+    *(
+        "energy_per_token",
+        "grid_power",
+        "cost_per_million_tokens",
+        "tokens_per_dollar",
+        "tokens_per_second_per_megawatt",
+    ),
+    *("carbon_per_million_tokens", "accelerator_power", "accelerator_energy_per_token", "accelerator_hour_cost"),
+    *("step_cost", *RUN_COLUMNS),
+)
 _GROUPS = {
     **dict.fromkeys(("step_time", *STEP_PARTS, "layer_time", "compute_share", "communication_share"), "times"),
     **dict.fromkeys(RATES, "rates"),
     **dict.fromkeys(_MEMORY, "memory"),
+    **dict.fromkeys(_COST, "cost"),
 }
-"""Results by the equations that they take alone; cost, energy, bands, badges and notes take all of them."""
-_SOFTWARE = ("training_software", "training_memory", "training_calls", "training_band")
+"""Results by the equations that they take; bands, badges and words take all of them."""
+NUMBERS = tuple(_GROUPS)
+"""Results in numbers, without bands."""
+_MEMORY_FAMILY = "training_memory"
+_SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_band")
 
 
 def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> TrainingPlan:
@@ -106,7 +121,7 @@ def training_plan(plans: Table, joined: Joined, gradient_size: Array) -> Trainin
 
 
 def constants_of(
-    calibration: Calibration, joined: Joined, architecture: Architecture
+    calibration: Calibration, joined: Joined, architecture: Architecture, only_memory: bool = False
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     """Calibration constants of every family that a step uses.
 
@@ -118,6 +133,8 @@ def constants_of(
         Plans with their keys.
     architecture : Architecture
         Structure that their models share.
+    only_memory : bool
+        Whether nothing but memory is asked for.
 
     Returns
     -------
@@ -131,6 +148,9 @@ def constants_of(
         found[name], far = calibration.constants_of(family, keys)
         extrapolated.append((family, far))
 
+    if only_memory:
+        look_up(_MEMORY_FAMILY, _MEMORY_FAMILY, joined.keys)
+        return found, extrapolated
     for family in _KERNELS:
         look_up(family, family, joined.keys)
     look_up("gemm_wide", "gemm", joined.wide_keys)
@@ -143,7 +163,7 @@ def constants_of(
 
 
 def training_setting(
-    plans: Table, catalog: Catalog, named: Named, architecture: Architecture
+    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, only_memory: bool = False
 ) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
     """Everything that the step of a block of plans of one architecture depends on.
 
@@ -157,6 +177,8 @@ def training_setting(
         Rows that they name.
     architecture : Architecture
         Structure that their models share.
+    only_memory : bool
+        Whether nothing but memory is asked for.
 
     Returns
     -------
@@ -164,10 +186,12 @@ def training_setting(
         Setting, the joined rows, and which families are extrapolated for which rows.
     """
     joined = join(plans, catalog, named)
-    constants, extrapolated = constants_of(catalog.calibration, joined, architecture)
-    plan = training_plan(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
-    kernels = without_input_casts(without_launch_time(constants))
-    setting = Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, kernels, architecture)
+    constants, extrapolated = constants_of(catalog.calibration, joined, architecture, only_memory)
+    plan = training_plan(plans, joined, constants[_MEMORY_FAMILY]["gradient_size"][:, 0])
+    kernels = constants if only_memory else without_input_casts(without_launch_time(constants))
+    alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
+    machine = joined.model, joined.device, joined.wide_device, joined.network
+    setting = Setting(*machine, plan, kernels, architecture, alike + joined.keys.codes)
     return setting, joined, extrapolated
 
 
@@ -263,14 +287,12 @@ def _memory(setting: Setting, joined: Joined) -> dict[str, Array]:
     }
 
 
-def _priced(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
-    """Every number of a block of plans, legal or not, but what is said in words, and bands."""
+def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
+    """Power and energy, what tokens and steps cost, and whole runs."""
     plan, time = setting.plan, results["step_time"]
     power = training_power((setting.device, joined.power, setting.constants["power"]), plan, results)
     terms = drawn_terms(joined.terms, power, joined.power.own)
     return {
-        **results,
-        **_of_stated_peak(results, joined),
         **token_costs(terms, plan.num_accelerators, results["tokens_per_second"], ALL_IN["training"]),
         "accelerator_power": power,
         "accelerator_energy_per_token": energy_per_token(power, plan.num_accelerators, results["tokens_per_second"]),
@@ -301,23 +323,27 @@ def _bands(setting: Setting, results: Mapping[str, Array], distance: Array) -> d
 
 
 def _evaluate(
-    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, groups: Collection[str] | None
+    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, groups: frozenset[str] | None
 ) -> dict[str, np.ndarray]:
-    setting, joined, extrapolated = training_setting(plans, catalog, named, architecture)
+    asked = frozenset(_GROUPS.values()) if groups is None else groups
+    only_memory = asked == {"memory"}
+    setting, joined, extrapolated = training_setting(plans, catalog, named, architecture, only_memory)
     plan = setting.plan
     results: dict[str, Array] = {}
     with np.errstate(all="ignore"):
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
         illegal, reason = remarks_of_rows(rules, len(plans))
         own = None
-        if groups is None or "times" in groups or "rates" in groups:
+        if asked & {"times", "rates", "cost"}:
             own = _own_corrections(plans, catalog, named, setting)
-            results |= _times_and_rates(setting, own, groups is None or "rates" in groups)
-        if groups is None or "memory" in groups:
+            results |= _times_and_rates(setting, own, bool(asked & {"rates", "cost"}))
+        if "memory" in asked:
             results |= _memory(setting, joined)
+        if "cost" in asked:
+            results |= _costs(setting, joined, results)
+        results |= _of_stated_peak(results, joined)
         if groups is not None:
-            return _where_legal(results | _of_stated_peak(results, joined), illegal) | {"reason": reason}
-        results = _priced(setting, joined, results)
+            return _where_legal(results, illegal) | {"reason": reason}
         known = trust("training", catalog, named.models, named.accelerators, coordinates(plans, results))
         results |= _bands(setting, results, known.pop("distance"))
         if own is not None:
