@@ -54,7 +54,8 @@ def _in_short(message: str) -> str:
 def _results(session: Session, _: Function, given: Given) -> Block:
     plans: Plans = given["rows"]
     columns = chosen_columns(plans, given["results"])
-    outcome = session.outcome(plans, given["catalog"])
+    asked = frozenset(one.name for one in columns if one.is_result)
+    outcome = session.outcome(plans, given["catalog"], asked if given["results"] else None)
     cells = [
         outcome.column(one.name) if one.is_result else _resolved(session, plans, one, given["catalog"])
         for one in columns

@@ -19,12 +19,14 @@ from weakref import WeakKeyDictionary
 
 from xlperf.addin.answers import ANSWERS
 from xlperf.addin.cells import (
+    Asked,
     Block,
     CellError,
     FunctionError,
     Outcome,
     Outcomes,
     Plans,
+    asked_of,
     block_of,
     given_block,
     is_auto,
@@ -64,8 +66,8 @@ class Engine:
 
         return load_catalog()
 
-    def evaluate(self, rows: Table, catalog: Catalog) -> Table:
-        """Results of plans, or of rows of another kind.
+    def evaluate(self, rows: Table, catalog: Catalog, results: Asked = None) -> Table:
+        """Results of plans, those asked for at least, or of rows of another kind.
 
         Plans with ``auto`` are searched, and the reason says what was chosen.
         """
@@ -77,7 +79,7 @@ class Engine:
             return evaluate_resolved(rows, catalog, most=MOST_IN_CELLS)[1]
         from xlperf.engine import evaluate
 
-        return evaluate(rows, catalog)
+        return evaluate(rows, catalog, results=results)
 
     @staticmethod
     def _evaluate_others(rows: Table, catalog: Catalog) -> Table:
@@ -202,7 +204,10 @@ class Session:
             _, catalog, header = [*arguments, None, None][:3]
             key, content = self.catalog(catalog)
             plans = read_block([rows[number] for number in sure], header)
-            outcomes = self._outcomes.together(key, plans, lambda table: self.engine.evaluate(table, content))
+            asked = asked_of(function, plans.kind)
+            outcomes = self._outcomes.together(
+                key, plans, lambda table, names: self.engine.evaluate(table, content, names), asked
+            )
             for number, outcome in zip(sure, outcomes, strict=False):  # blank rows at the end are no plans
                 cells[number] = None if outcome is None else outcome.cells(function)[0]
         return cells
@@ -219,7 +224,9 @@ class Session:
             return equation_block(function, [value for _, value in read])
         given = dict(read)
         if function.answer == "value":
-            return [[cell] for cell in self.outcome(given["rows"], given["catalog"]).cells(function)]
+            plans: Plans = given["rows"]
+            outcome = self.outcome(plans, given["catalog"], asked_of(function, plans.kind))
+            return [[cell] for cell in outcome.cells(function)]
         return ANSWERS[function.answer](self, function, given)
 
     # --- catalogs
@@ -254,10 +261,10 @@ class Session:
         self._catalogs.move_to_end(handle)
         return handle, self._catalogs[handle]
 
-    def outcome(self, plans: Plans, catalog: Keyed) -> Outcome:
-        """Results of plans or other rows, evaluated once."""
+    def outcome(self, plans: Plans, catalog: Keyed, results: Asked = None) -> Outcome:
+        """Results of plans or other rows, those asked for at least."""
         key, content = catalog
-        return self._outcomes.of(key, plans, lambda table: self.engine.evaluate(table, content))
+        return self._outcomes.of(key, plans, lambda table, names: self.engine.evaluate(table, content, names), results)
 
     def _remember(self, handle: str, catalog: Catalog) -> None:
         self._catalogs[handle] = catalog
