@@ -15,8 +15,10 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from xlperf.addin.cells import (
+    Asked,
     Block,
     CellError,
     FunctionError,
@@ -38,6 +40,7 @@ from xlperf.addin.functions import STAND_INS, Argument, Function, functions
 from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import is_blank, shown, table_kind
+from xlperf.catalog.part import part_of
 from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, Column, results_of, split_header, table_schema
 from xlperf.catalog.table import CASES
 
@@ -69,8 +72,8 @@ class Engine:
 
         return load_catalog()
 
-    def evaluate(self, rows: Table, catalog: Catalog) -> Table:
-        """Results of plans, or of rows of another kind.
+    def evaluate(self, rows: Table, catalog: Catalog, results: Asked = None) -> Table:
+        """Results of plans, those asked for at least, or of rows of another kind.
 
         Plans with ``auto`` are searched, and the reason says what was chosen.
         """
@@ -82,7 +85,7 @@ class Engine:
             return evaluate_resolved(rows, catalog, most=MOST_IN_CELLS)[1]
         from xlperf.engine import evaluate
 
-        return evaluate(rows, catalog)
+        return evaluate(rows, catalog, results=results)
 
     @staticmethod
     def _evaluate_others(rows: Table, catalog: Catalog) -> Table:
@@ -150,7 +153,7 @@ class Session:
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
-        self._frontiers: dict[str, Block] = {}
+        self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
         """Block of cells that a worksheet function shows.
@@ -207,7 +210,10 @@ class Session:
             _, catalog, header = [*arguments, None, None][:3]
             key, content = self.catalog(catalog)
             plans = read_block([rows[number] for number in sure], header)
-            outcomes = self._outcomes.together(key, plans, lambda table: self.engine.evaluate(table, content))
+            asked = _asked(function, plans.kind)
+            outcomes = self._outcomes.together(
+                key, plans, lambda table, names: self.engine.evaluate(table, content, names), asked
+            )
             for number, outcome in zip(sure, outcomes, strict=False):  # blank rows at the end are no plans
                 cells[number] = None if outcome is None else _cells_of(function, outcome)[0]
         return cells
@@ -220,11 +226,6 @@ class Session:
             raise FunctionError("#VALUE!", f"{function.name} has {len(known)} arguments, got {len(arguments)}")
         cells = {argument.name: cell for argument, cell in zip_longest(known, arguments)}
         read = ((argument.kind, READERS[argument.kind](self, function, argument, cells)) for argument in known)
-        if function.answer == "frontier":  # asked for point by point
-            key = repr([cells[own.name] for own in known])
-            if key not in self._frontiers:
-                self._frontiers = {key: ANSWERS[function.answer](self, function, dict(read))}
-            return self._frontiers[key]
         if function.answer == "equation":
             return equation_block(function, [value for _, value in read])
         return ANSWERS[function.answer](self, function, dict(read))
@@ -234,7 +235,7 @@ class Session:
     def install(self, catalog: Catalog) -> None:
         """Take a catalog for the one that is meant where cells name none."""
         if self._installed is not catalog:
-            self._installed, self._outcomes, self._frontiers = catalog, Outcomes(), {}
+            self._installed, self._outcomes = catalog, Outcomes()
 
     def put(self, blocks: Sequence[Block]) -> str:
         """Handle of the installed catalog with these tables in the place of its own."""
@@ -261,10 +262,10 @@ class Session:
         self._catalogs.move_to_end(handle)
         return handle, self._catalogs[handle]
 
-    def outcome(self, plans: Plans, catalog: Keyed) -> Outcome:
-        """Results of plans or other rows, evaluated once."""
+    def outcome(self, plans: Plans, catalog: Keyed, results: Asked = None) -> Outcome:
+        """Results of plans or other rows, those asked for at least."""
         key, content = catalog
-        return self._outcomes.of(key, plans, lambda table: self.engine.evaluate(table, content))
+        return self._outcomes.of(key, plans, lambda table, names: self.engine.evaluate(table, content, names), results)
 
     def _remember(self, handle: str, catalog: Catalog) -> None:
         self._catalogs[handle] = catalog
@@ -389,18 +390,24 @@ Given = Mapping[str, Any]
 
 
 def _value(session: Session, function: Function, given: Given) -> Block:
-    return _column(_cells_of(function, session.outcome(given["rows"], given["catalog"])))
+    plans: Plans = given["rows"]
+    return _column(_cells_of(function, session.outcome(plans, given["catalog"], _asked(function, plans.kind))))
+
+
+def _asked(function: Function, kind: str) -> Asked:
+    """Results that a function takes of plans of a kind; all where it says what is wrong with them."""
+    if function.answer == "check":
+        return None
+    result = STAND_INS.get((kind, function.result), function.result)
+    if result not in results_of(kind).by_name:
+        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
+    return frozenset((result,))
 
 
 def _cells_of(function: Function, outcome: Outcome) -> Sequence[Any]:
     """What a function shows for each plan."""
-    if function.answer == "check":
-        return outcome.words()
-    kind = outcome.plans.kind
-    result = STAND_INS.get((kind, function.result), function.result)
-    if result not in results_of(kind).by_name:
-        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
-    return outcome.column(result)
+    asked = _asked(function, outcome.plans.kind)
+    return outcome.words() if asked is None else outcome.column(*asked)
 
 
 def _quantity(session: Session, function: Function, given: Given) -> Block:
@@ -421,7 +428,8 @@ def _in_short(message: str) -> str:
 def _results(session: Session, _: Function, given: Given) -> Block:
     plans: Plans = given["rows"]
     columns = chosen_columns(plans, given["results"])
-    outcome = session.outcome(plans, given["catalog"])
+    asked = frozenset(one.name for one in columns if one.is_result)
+    outcome = session.outcome(plans, given["catalog"], asked if given["results"] else None)
     cells = [
         outcome.column(one.name) if one.is_result else _resolved(session, plans, one, given["catalog"])
         for one in columns
@@ -483,17 +491,27 @@ def _diagnosis(session: Session, _: Function, given: Given) -> Block:
 
 
 def _frontier(session: Session, _: Function, given: Given) -> Block:
+    """Points of a frontier; a chart asks for them cell by cell."""
+    plans: Plans = given["rows"]
+    part = part_of(given["catalog"][1], read_plans_of(plans))
+    key = plans, repr((given["vary"], given["results"]))
+    known = session.frontiers.setdefault(part, {})
+    if key not in known:
+        known[key] = _points(session, plans, part, given)
+    return known[key]
+
+
+def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
     from xlperf.explore.vary import read_values
 
-    plans: Plans = given["rows"]
     is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
     stated = [line for line, auto in zip(given["vary"], is_auto, strict=True) if not auto]
     searched = [str(name) for (name, _), auto in zip(given["vary"], is_auto, strict=True) if auto]
     values = read_values(plans.kind, stated, "vary")
     table = with_auto(read_plans_of(plans), searched, "vary")
-    found, reached = session.engine.frontier(table, given["catalog"][1], values)
+    found, reached = session.engine.frontier(table, catalog, values)
     if not len(found):
         raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
     if given["results"]:
