@@ -53,9 +53,9 @@ def live_cells(
         rows = [*data_rows(tables[kind], columns), *([None] * len(columns) for _ in range(BLANK_ROWS))]
         cells = zip(*rows, strict=True)
         live.columns |= {column_reference(column): list(own) for column, own in zip(columns, cells, strict=True)}
-    for column in table_schema("servers").columns:
-        if column.name == "accelerator":
-            live.columns[column_reference(column)] = [row[0] for row in data_rows(tables["servers"], [column])]
+    owner = table_schema("servers").by_name["accelerator"]
+    servers = data_rows(tables["servers"], [owner]) if "servers" in tables else []
+    live.columns[column_reference(owner)] = [row[0] for row in servers] + [None] * BLANK_ROWS
     for name, own in results.get("servers", {}).items():
         live.columns[column_reference(results_of("servers").by_name[name])] = list(own)
     return live
