@@ -6,6 +6,7 @@ import csv
 import datetime
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -111,26 +112,26 @@ def _limit(name: str) -> float:
     return float(accelerators["thermal_design_power"][accelerators["accelerator"].tolist().index(name)])
 
 
-def _hour(name: str) -> tuple[float, float]:
-    """Cost of a second, and power of the server but for the accelerator, by hand from its own row of prices."""
+def _hour(name: str, drawn: float) -> tuple[float, float]:
+    """Cost of a second and power from the grid, by hand from its own row of prices and the accelerator's power."""
     power, limit = _price(name, "server_power"), _limit(name)
     power = limit if np.isnan(power) else power
     assert power >= limit
     rent, capex = _price(name, "rental_price"), _price(name, "capex")
     hardware = capex / _price(name, "utilization") * (1 / _price(name, "life") + _price(name, "opex_share") / YEAR)
-    effectiveness = _price(name, "power_usage_effectiveness")
-    owned = hardware + effectiveness * power * _price(name, "energy_price")
-    return (owned if np.isnan(rent) else rent), effectiveness * (power - limit)
+    grid = _price(name, "power_usage_effectiveness") * (power - limit + drawn)
+    return (hardware + grid * _price(name, "energy_price") if np.isnan(rent) else rent), grid
 
 
-def _pools(kind: str, row: int) -> list[tuple[str, float]]:
-    """Accelerators of each pool of a plan and how many."""
-    table = plans(kind)
+def _pools(kind: str, row: int) -> list[tuple[str, float, float]]:
+    """Accelerators of each pool of a plan, how many, and the power that one draws."""
+    table, found = plans(kind), results(kind)
     name, count = str(table["accelerator"][row]), float(table["num_accelerators"][row])
     if kind == "training" or table["mode"][row] != "disaggregated":
-        return [(name, count)]
-    prefill = float(table["prefill_accelerators"][row])
-    return [(name, count - prefill), (str(table["prefill_accelerator"][row]) or name, prefill)]
+        return [(name, count, float(found["accelerator_power"][row]))]
+    prefill, other = float(table["prefill_accelerators"][row]), str(table["prefill_accelerator"][row]) or name
+    powers = [float(found[f"{phase}_power"][row]) for phase in ("decode", "prefill")]
+    return [(name, count - prefill, powers[0]), (other, prefill, powers[1])]
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
@@ -141,13 +142,12 @@ def test_a_token_pays_every_accelerator_at_its_own_price_and_power(kind: str) ->
     found, mixed = results(kind), 0
     for row in np.flatnonzero(np.isfinite(found[ALL_IN[kind]])).tolist():
         pools = _pools(kind, row)
-        mixed += len({name for name, _ in pools}) > 1
-        cost, power = (sum(count * _hour(name)[place] for name, count in pools) for place in (0, 1))
-        rate, whole = found["tokens_per_second"][row], sum(count for _, count in pools)
-        (effectiveness,) = {_price(name, "power_usage_effectiveness") for name, _ in pools}
+        mixed += len({name for name, *_ in pools}) > 1
+        cost, power = (sum(count * _hour(name, each)[place] for name, count, each in pools) for place in (0, 1))
+        rate, whole = found["tokens_per_second"][row], sum(count for _, count, _ in pools)
         drawn = found["accelerator_power"][row] * whole
-        assert 0.05 < drawn / sum(count * _limit(name) for name, count in pools) <= 1.0, row
-        power += drawn * effectiveness
+        assert drawn == pytest.approx(sum(count * each for _, count, each in pools), rel=1e-12), row
+        assert all(0.05 < each / _limit(name) <= 1.0 for name, _, each in pools), row
         assert found[ALL_IN[kind]][row] == pytest.approx(cost / rate, rel=1e-12), row
         assert found["energy_per_token"][row] == pytest.approx(power / rate, rel=1e-12), row
         assert found["accelerator_energy_per_token"][row] == pytest.approx(drawn / rate, rel=1e-12), row
@@ -159,11 +159,12 @@ def test_carbon_of_two_pools_is_that_of_the_energy_of_each() -> None:
     def terms(*values: float) -> Terms:
         return Terms(*(np.array([value]) for value in values))
 
-    mean = mean_terms(terms(1.0, 2000.0, 0.4, 0.7), terms(2.0, 500.0, 0.1, 0.9), np.array([0.25]))
+    mean = mean_terms(terms(1.0, 2000.0, 0.4, 0.7, 0.01), terms(2.0, 500.0, 0.1, 0.9, 0.02), np.array([0.25]))
     assert mean.power[0] == pytest.approx(0.75 * 2000 + 0.25 * 500)
     assert (mean.power * mean.carbon_intensity)[0] == pytest.approx(0.75 * 2000 * 0.4 + 0.25 * 500 * 0.1)
     assert (mean.power * mean.accelerator_share)[0] == pytest.approx(0.75 * 2000 * 0.7 + 0.25 * 500 * 0.9)
-    same = terms(1.7, 1594.0, 0.1, 0.8)
+    assert (mean.power * mean.energy_price)[0] == pytest.approx(0.75 * 2000 * 0.01 + 0.25 * 500 * 0.02)
+    same = terms(1.7, 1594.0, 0.1, 0.8, 0.01)
     for share in (0.0, 0.3, 1.0 / 3.0, 1.0):
         assert mean_terms(same, same, np.array([share])) == same
 
@@ -349,11 +350,14 @@ def test_an_owner_pays_each_pool_in_its_own_server() -> None:
     for row in unlike:
         prefill, count = table["prefill_accelerators"][row], table["num_accelerators"][row]
         halves = []
-        for column in ("accelerator", "prefill_accelerator"):
+        for column, phase in (("accelerator", "decode"), ("prefill_accelerator", "prefill")):
             alone = {name: values[[row]] for name, values in table.columns.items()}
             alone["accelerator"] = table[column][[row]]
             alone["prefill_accelerator"] = np.array([""], dtype=object)
-            halves.append(evaluate_ownership(Table("inference", alone), catalog())["hour_cost"][0])
+            same = Table("inference", alone)
+            powers = {f"{each}_power": found[f"{phase}_power"][[row]] for each in ("decode", "prefill")}
+            drawn = replace(evaluate(same, catalog()), columns={**evaluate(same, catalog()).columns, **powers})
+            halves.append(evaluate_ownership(same, catalog(), results=drawn)["hour_cost"][0])
         mean = ((count - prefill) * halves[0] + prefill * halves[1]) / count
         assert owned["hour_cost"][row] == pytest.approx(mean, rel=1e-12)
 
@@ -380,7 +384,7 @@ def test_the_bridge_walks_from_the_sheet_prices_to_the_owner(kind: str, case: st
         seen.update(bridge["line"][rows].tolist())
     both = np.isfinite(found[ALL_IN[kind]]) & np.isfinite(owned["hour_cost"])
     assert len(dict.fromkeys(bridge["plan"].tolist())) == both.sum() > 5
-    assert {"rented, sheet prices", "owner, sheet servers", "mean load in place of full load"} <= seen
+    assert {"rented, sheet prices", "owner, sheet servers", "power of server and network"} <= seen
 
 
 def test_a_report_shows_one_cost_for_a_plan() -> None:

@@ -553,6 +553,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
             building_power(server_power, effectiveness),
             price("carbon_intensity"),
             np.minimum(power / server_power, 1.0),
+            np.where(np.isnan(rent), owning["energy_price"], 0.0),
         ),
         rented=~np.isnan(rent),
         owning=owning,

@@ -23,13 +23,14 @@ from xlperf.equations.cost.ownership import (
     server_costs,
     working_terms,
 )
-from xlperf.equations.cost.servers import OwnerTerms, owner_terms, straight_line_terms
+from xlperf.equations.cost.servers import DrawnPower, OwnerTerms, straight_line_terms
 from xlperf.equations.cost.tco import carbon_of_energy, owned_cost_rate
 from xlperf.equations.cost.tokens import (
     ALL_IN,
     INPUT,
     OUTPUT,
     cost_per_token,
+    drawn_terms,
     energy_per_token,
     mean_terms,
     pool_mean,
@@ -56,10 +57,9 @@ LINES = (
     ("life, cost of capital, resale value", ("recovery_rate",)),
     ("maintenance and staff", ("maintenance_share", "staff_cost")),
     ("rack and building", ("facility", "facility_recovery_rate")),
-    ("power of server and network", ("server_power",)),
+    ("power of server and network", ("server_power", "load_share")),
     ("power usage effectiveness", ("power_usage_effectiveness",)),
     ("price of electric energy", ("energy_price",)),
-    ("mean load in place of full load", ("load_share",)),
     ("utilization", ("utilization",)),
 )
 """Lines, and the arguments of :func:`xlperf.equations.cost.tco.owned_cost_rate` that each takes over from the owner."""
@@ -117,22 +117,28 @@ def owned_plans(plans: Table, results: Table, catalog: Catalog, owner: str = "",
     accelerator = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     other = prefill_rows(plans, catalog, accelerator)
     share = results["prefill_share"] if plans.kind == "inference" else np.zeros(len(plans))
-    server, first = _pool(plans, catalog, accelerator, owner, case)
+    training = plans.kind == "training"
+    server, first = _pool(
+        plans, catalog, accelerator, owner, case, results["accelerator_power" if training else "decode_power"]
+    )
     other_server, second = (
-        (server, first) if (other == accelerator).all() else _pool(plans, catalog, other, owner, case)
+        (server, first) if training else _pool(plans, catalog, other, owner, case, results["prefill_power"])
     )
     return OwnedPlans((accelerator, other), (server, other_server), (first, second), share)
 
 
 def _pool(
-    plans: Table, catalog: Catalog, accelerator: np.ndarray, owner: str, case: str
+    plans: Table, catalog: Catalog, accelerator: np.ndarray, owner: str, case: str, power: Array
 ) -> tuple[np.ndarray, OwnedPool]:
-    """Rows of the servers of some accelerators, and what they cost in them."""
+    """Rows of the servers of some accelerators, and what they cost in them at the power that their work draws."""
+    limit = catalog_arrays(catalog, accelerator).thermal_design_power[accelerator]
+    provided = np.fmin(plans.number("power_limit"), limit)
     servers = catalog.tables["servers"]
     rows, count = first_rows(servers, catalog, accelerator, owner), plans.number("num_accelerators")
     server = columns_of(servers, rows, case)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return rows, owned_pool(server, *_outer_tier(plans, catalog, accelerator, count, server), count)
+        network = _outer_tier(plans, catalog, accelerator, count, server)
+        return rows, owned_pool(server, *network, count, DrawnPower(power, provided, limit))
 
 
 def evaluate_ownership(
@@ -321,7 +327,6 @@ def cost_bridge(
              for first, second in zip(*states, strict=True)]
             for kind, per_token in ((1, energy_per_token), (0, cost_per_token))
         )  # fmt: skip
-    energies[0] = results["energy_per_token"]  # accelerators by their work; from the next line on all at full load
     return _lines(plans, results, owned, np.array(costs), np.array(energies))
 
 
@@ -330,8 +335,9 @@ def _states(catalog: Catalog, owned: OwnedPlans, place: int) -> list[tuple[Array
     accelerators, pool = owned.accelerators[place], owned.pools[place]
     arrays = catalog_arrays(catalog, accelerators)
     priced = arrays.terms.take(accelerators)
-    final = owner_terms(pool.server, pool.network)
-    terms = straight_line_terms(Columns(lambda name: arrays.owning[name][accelerators]), final)
+    priced = drawn_terms(priced, pool.drawn.mean, pool.drawn.limit)
+    final = pool.terms()
+    terms = straight_line_terms(Columns(lambda name: arrays.owning[name][accelerators]), final, pool.drawn)
     found = [(priced.cost_rate, priced.power), _state(terms)]
     for _, names in LINES:
         terms = terms._replace(**{name: getattr(final, name) for name in names})

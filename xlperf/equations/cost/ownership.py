@@ -8,7 +8,15 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div
 from xlperf.base.units import YEAR
-from xlperf.equations.cost.servers import NetworkParts, Words, owner_terms, server_hour, server_network
+from xlperf.equations.cost.servers import (
+    DrawnPower,
+    NetworkParts,
+    OwnerTerms,
+    Words,
+    owner_terms,
+    server_hour,
+    server_network,
+)
 from xlperf.equations.cost.tokens import Terms, pool_mean, token_rate_per_power
 
 
@@ -74,7 +82,8 @@ def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
     endpoints = server.cluster_size * server.links_per_accelerator
     parts, price = server_network(server, server.topology, endpoints, server.oversubscription)
     network = price / server.cluster_size
-    hour, terms = server_hour(server, network, period), owner_terms(server, network, period)
+    pool = OwnedPool(server, parts, network, DrawnPower.unknown(len(network)))
+    hour, terms = pool.hour(period), pool.terms(period)
     asked, group = server.fixed_accelerators, server.num_accelerators
     fed = accelerators_for_power(server.fixed_power, terms.server_power, terms.power_usage_effectiveness, group)
     planned = np.where(np.isnan(asked), fed, np.where(np.isnan(fed), asked, np.minimum(asked, fed)))
@@ -101,11 +110,22 @@ class OwnedPool(NamedTuple):
         Switches, cables and transceivers outside the servers.
     network : Array
         Their price with adapters, share of one accelerator. [USD]
+    drawn : DrawnPower
+        Power of the accelerators by their work.
     """
 
     server: Columns
     parts: NetworkParts
     network: Array
+    drawn: DrawnPower
+
+    def terms(self, period: Numeric = YEAR) -> OwnerTerms:
+        """What an accelerator costs to buy, to house and to run."""
+        return owner_terms(self.server, self.network, self.drawn, period)
+
+    def hour(self, period: Numeric = YEAR) -> dict[str, Array]:
+        """The hour of an accelerator by part."""
+        return server_hour(self.server, self.network, self.drawn, period)
 
 
 def owned_pool(
@@ -115,6 +135,7 @@ def owned_pool(
     oversubscription: Numeric,
     num_axes: Numeric,
     num_accelerators: Numeric,
+    drawn: DrawnPower,
 ) -> OwnedPool:
     """Servers of a pool and the network that joins them.
 
@@ -132,6 +153,8 @@ def owned_pool(
         Axes of a mesh or torus; no meaning otherwise, may be NaN there. [-]
     num_accelerators : numeric
         Accelerators that share the network. [-]
+    drawn : DrawnPower
+        Power of the accelerators by their work.
 
     Returns
     -------
@@ -143,7 +166,7 @@ def owned_pool(
        doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     parts, price = server_network(server, topology, num_endpoints, oversubscription, num_axes)
-    return OwnedPool(server, parts, price / array(num_accelerators))
+    return OwnedPool(server, parts, price / array(num_accelerators), drawn)
 
 
 def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
@@ -160,9 +183,9 @@ def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
     -------
     Terms
     """
-    terms, hour = owner_terms(pool.server, pool.network, period), server_hour(pool.server, pool.network, period)
+    terms, hour = pool.terms(period), pool.hour(period)
     power = terms.grid_power * terms.load_share
-    return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power)
+    return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power, terms.energy_price)
 
 
 def accelerators_bought(
@@ -238,8 +261,7 @@ def owned_hour(
        doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     pools, count = (decode, prefill), array(num_accelerators)
-    hours = [server_hour(pool.server, pool.network, period) for pool in pools]
-    terms = [owner_terms(pool.server, pool.network, period) for pool in pools]
+    hours, terms = [pool.hour(period) for pool in pools], [pool.terms(period) for pool in pools]
 
     def mean(name: str) -> Array:
         return pool_mean(hours[0][name], hours[1][name], prefill_share)
@@ -295,7 +317,7 @@ def accelerator_hour(design: Columns, pool: OwnedPool, period: Numeric = YEAR) -
        DAC 2022, doi:10.1145/3489517.3530428.
     """
     price = pool.server.accelerator_price
-    hour = server_hour(pool.server, pool.network, period)["accelerator_cost"]
+    hour = pool.hour(period)["accelerator_cost"]
     made = {
         "hour_dies": design.raw_dies + design.die_defects + design.wasted_dies,
         "hour_memory": design.memory + design.wasted_memory,
