@@ -22,7 +22,8 @@ from xlperf.base.units import HOUR, YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine import cost_bridge, evaluate, evaluate_ownership
+from xlperf.engine import cost_bridge, evaluate, evaluate_designs, evaluate_ownership
+from xlperf.engine.devices import device_cost_parts, evaluate_devices
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
 from xlperf.equations.cost.tokens import Terms, mean_terms
 from xlperf.explore.frontier import points
@@ -425,3 +426,58 @@ def test_servers_of_unlike_accelerators_have_unlike_prices() -> None:
     for name, price in zip(servers["accelerator"].tolist(), whole.tolist(), strict=True):
         prices.setdefault(price, set()).add(str(name))
     assert {price: names for price, names in prices.items() if len(names) > 1} == {}
+
+
+def test_a_chip_costs_the_same_wherever_it_is_asked() -> None:
+    """As a design, as a device, as its parts and as the accelerator of an owned plan; so does its carbon."""
+    tables = catalog().tables
+    designs, devices = tables["chiplets"], tables["devices"]
+    by_design, by_device = evaluate_designs(designs, catalog()), evaluate_devices(devices, catalog())
+    of_device = {str(name): row for row, name in enumerate(designs.text("device").tolist()) if name}
+    assert len(of_device) == len(designs)
+    for row, name in enumerate(devices["device"].tolist()):
+        parts = device_cost_parts(devices.take([row]), catalog())
+        assert parts is not None, name
+        for column in ("unit_cost", "embodied_carbon"):
+            assert by_device[column][row] == parts[column][0], (name, column)
+            if name in of_device:
+                assert by_design[column][of_device[name]] == by_device[column][row], (name, column)
+        price = by_device["capex"][row] / devices.filled("system_price_ratio")[row]
+        assert price == pytest.approx(parts["sale_price"][0], rel=0.2), name  # links are beside the module
+
+
+def test_a_derived_accelerator_needs_no_server_row() -> None:
+    accelerators = catalog().tables["accelerators"]
+    names = [str(name) for name in accelerators["accelerator"][accelerators.text("device") != ""]]
+    rows = [{"model": "Llama3-8B", "accelerator": name, "num_accelerators": 8, "tensor_parallel": 8} for name in names]
+    table = table_of("training", [{**row, "name": row["accelerator"]} for row in rows])
+    owned, found = evaluate_ownership(table, catalog()), evaluate(table, catalog())
+    assert owned["server"].tolist() == owned["design"].tolist() == [f"{name} by its device" for name in names]
+    assert (owned["owned_cost_per_million_tokens"] > 0.0).all()
+    np.testing.assert_allclose(owned["hour_cost"], sum(owned[name] for name in HOUR_PARTS), rtol=1e-12)
+    np.testing.assert_allclose(owned["hour_accelerator"], sum(owned[name] for name in ACCELERATOR_PARTS), rtol=1e-12)
+    used = 5.0 * YEAR * found["tokens_per_second"] / 8.0  # tokens of an accelerator's life by the default of servers
+    carbon = owned["embodied_carbon"] / 8.0
+    np.testing.assert_allclose(owned["owned_embodied_carbon_per_million_tokens"], carbon / used, rtol=1e-12)
+
+
+def test_carbon_of_making_is_that_of_its_parts_and_of_the_life() -> None:
+    """Dies, memory and package; an accelerator that states its own carbon has that."""
+    designs = catalog().tables["chiplets"]
+    made = evaluate_designs(designs, catalog())
+    parts = sum(made[name] for name in ("die_carbon", "stacked_memory_carbon", "package_carbon"))
+    np.testing.assert_allclose(made["embodied_carbon"], parts, rtol=1e-12)
+    assert 80.0 < made["embodied_carbon"][designs["chiplet"].tolist().index("H100 SXM")] < 164.0  # of an HGX, an eighth
+    owned, found = evaluate_ownership(plans("training"), catalog()), results("training")
+    known = np.isfinite(owned["embodied_carbon"])
+    assert known.sum() > 10
+    operational = owned["owned_carbon_per_million_tokens"][known]
+    assert (owned["owned_embodied_carbon_per_million_tokens"][known] < operational).all()
+    accelerators = catalog().tables["accelerators"]
+    stated = replace(
+        accelerators, columns={**accelerators.columns, "embodied_carbon": np.full(len(accelerators), 164.0)}
+    )
+    more = evaluate_ownership(plans("training"), catalog().with_tables([stated]), results=found)
+    count = plans("training").number("num_accelerators")
+    bought = np.isfinite(more["hour_cost"])
+    np.testing.assert_allclose(more["embodied_carbon"][bought], 164.0 * count[bought], rtol=1e-12)

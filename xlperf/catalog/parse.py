@@ -388,7 +388,8 @@ def _unfilled(table: Table, field: Field) -> list[int]:
     other = field.column.instead
     if not other:
         return []
-    blank = np.isnan(table[field.column.name]) & (table.text(other) == "")
+    own = table[field.column.name]
+    blank = (own == "" if field.column.is_text else np.isnan(own)) & (table.text(other) == "")
     return [int(row) for row in np.flatnonzero(blank)]
 
 

@@ -473,7 +473,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     if derived:
         from xlperf.engine.devices import accelerators_of
 
-        accelerators, device_capex, device_power, unbuilt, _ = accelerators_of(catalog)
+        accelerators, device_capex, _, device_power, unbuilt, _ = accelerators_of(catalog)
     model, unmodelled = _model_columns(models)
     units = accelerators.number("num_multiprocessors")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +13,14 @@ from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.designs import evaluate_designs
+from xlperf.engine.devices import accelerators_of, design_of_devices
 from xlperf.engine.join import columns_of, prefill_rows
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.ownership import (
     OwnedPool,
     accelerator_hour,
     accelerators_bought,
+    embodied_costs,
     owned_hour,
     owned_pool,
     server_costs,
@@ -133,8 +136,8 @@ def _pool(
     """Rows of the servers of some accelerators, and what they cost in them at the power that their work draws."""
     limit = catalog_arrays(catalog, accelerator).thermal_design_power[accelerator]
     provided = np.fmin(plans.number("power_limit"), limit)
-    servers = catalog.tables["servers"]
-    rows, count = first_rows(servers, catalog, accelerator, owner), plans.number("num_accelerators")
+    servers, count = _servers(catalog), plans.number("num_accelerators")
+    rows = _first_or_device_rows(servers, catalog, accelerator, owner)
     server = columns_of(servers, rows, case)
     with np.errstate(divide="ignore", invalid="ignore"):
         network = _outer_tier(plans, catalog, accelerator, count, server)
@@ -181,6 +184,15 @@ def evaluate_ownership(
         prefilling = np.where(owned.mixed, np.round(count * owned.prefill_share), 0.0)
         sizes = (pool.server.num_accelerators for pool in owned.pools)
         columns: dict[str, np.ndarray] = {
+            **embodied_costs(
+                *owned.pools,
+                made[0]["embodied_carbon"],
+                made[1]["embodied_carbon"],
+                owned.prefill_share,
+                count,
+                results["tokens_per_second"],
+                _run_time(plans, results),
+            ),
             **owned_hour(*owned.pools, owned.prefill_share, count, results["tokens_per_second"]),
             **_tokens_and_runs(plans, results, owned, count),
             **{name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS},
@@ -188,14 +200,13 @@ def evaluate_ownership(
         }
     refused = np.isnan(results["tokens_per_second"])
     columns = {name: np.where(refused, np.nan, values) for name, values in columns.items()}
-    columns["server"] = _both_words(owned, [_names(catalog, "servers", rows) for rows in owned.servers])
+    columns["server"] = _both_words(owned, [_names(_servers(catalog), rows) for rows in owned.servers])
     columns["design"] = _both_words(owned, [own["design"] for own in made])
     columns["reason"] = np.where(refused, results["reason"], _unbought(catalog, owned, owner)).astype(object)
     return Table("ownership", {c.name: columns[c.name] for c in table_schema("ownership").columns}, plans.place)
 
 
-def _names(catalog: Catalog, kind: str, rows: np.ndarray) -> np.ndarray:
-    table = catalog.tables[kind]
+def _names(table: Table, rows: np.ndarray) -> np.ndarray:
     if not len(table):
         return np.full(len(rows), "", dtype=object)
     return np.where(rows >= 0, table.text(table.schema.key.name)[rows], "").astype(object)
@@ -281,7 +292,7 @@ def _tokens_and_runs(plans: Table, results: Table, owned: OwnedPlans, count: Arr
         lengths = plans.number("prompt_length"), plans.number("output_length")
         tokens |= split_costs(decoding, prefilling, owned.prefill_share, count, rate, *lengths)
     carbon = [carbon_of_energy(each.power, each.carbon_intensity) for each in (decoding, prefilling)]
-    step_time, run_time = (results[name] if training else nothing for name in ("step_time", "run_time"))
+    step_time, run_time = results["step_time"] if training else nothing, _run_time(plans, results)
     return {
         **{f"owned_{name}": values for name, values in tokens.items()},
         "owned_step_cost": run_cost(terms.cost_rate, count, step_time),
@@ -290,13 +301,85 @@ def _tokens_and_runs(plans: Table, results: Table, owned: OwnedPlans, count: Arr
     }
 
 
+def _run_time(plans: Table, results: Table) -> Array:
+    """Time of whole training runs; NaN where there is none."""
+    return results["run_time"] if plans.kind == "training" else np.full(len(plans), np.nan)
+
+
 def _accelerator_parts(catalog: Catalog, owned: OwnedPlans, pool: int, case: str) -> dict[str, np.ndarray]:
-    """Hour of the accelerator by what it is made of, and the name of its design; NaN and "" where there is none."""
-    designs, accelerator = catalog.tables["chiplets"], owned.accelerators[pool]
-    rows = first_rows(designs, catalog, accelerator)
+    """Hour and carbon of the accelerator by what it is made of, and the name of its design; NaN and "" without one."""
+    designs, accelerator = _chips(catalog), owned.accelerators[pool]
+    rows = _first_or_device_rows(designs, catalog, accelerator)
     results = evaluate_designs(designs, catalog, case) if len(designs) else Table("chiplets_results", {})
-    found: dict[str, np.ndarray] = dict(accelerator_hour(columns_of(results, rows), owned.pools[pool]))
-    return {**found, "design": _names(catalog, "chiplets", rows)}
+    design = columns_of(results, rows)
+    found: dict[str, np.ndarray] = dict(accelerator_hour(design, owned.pools[pool]))
+    stated = catalog.tables["accelerators"].number("embodied_carbon")[accelerator]
+    made = np.where(np.isnan(stated), design.embodied_carbon, stated)
+    return {**found, "embodied_carbon": made, "design": _names(designs, rows)}
+
+
+_BY_DEVICE = " by its device"
+"""What names of rows end with that stand for accelerators which follow from a device."""
+
+
+def _first_or_device_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: str = "") -> np.ndarray:
+    """As :func:`first_rows`, else the row that an accelerator's device makes; -1 where it has none."""
+    rows = first_rows(table, catalog, accelerator, word)
+    own = first_rows(table, catalog, accelerator, _BY_DEVICE) if word and (rows < 0).any() else rows
+    return np.where(rows < 0, own, rows)
+
+
+def _derived(catalog: Catalog, kind: str) -> tuple[np.ndarray, Table]:
+    """Accelerators that follow from a device with a cost and have no row of a sheet, and that sheet."""
+    table, accelerators = catalog.tables[kind], catalog.tables["accelerators"]
+    every = np.arange(len(accelerators))
+    lacking = (accelerators.text("device") != "") & (first_rows(table, catalog, every) < 0)
+    if not lacking.any():
+        return np.flatnonzero(lacking), table
+    return np.flatnonzero(lacking & ~np.isnan(accelerators_of(catalog).price)), table
+
+
+def _with_rows(table: Table, columns: Mapping[str, np.ndarray], number: int) -> Table:
+    """A sheet with more rows, blank where nothing is given."""
+    found = {}
+    for name in (*table.columns, *(name for name in columns if name not in table.columns)):
+        text = table.schema.by_name[name].is_text
+        blank, kept = ("" if text else np.nan), table.columns.get(name)
+        dtype = object if text else float
+        before = np.full(len(table), blank, dtype=dtype) if kept is None else kept
+        found[name] = np.concatenate([before, columns.get(name, np.full(number, blank, dtype=dtype))])
+    return Table(table.kind, found, table.place)
+
+
+def _servers(catalog: Catalog) -> Table:
+    """The sheet servers, with a row for each derived accelerator without one: its price and power by its device."""
+    rows, table = _derived(catalog, "servers")
+    if not len(rows):
+        return table
+    known = accelerators_of(catalog)
+    names = known.table.text("accelerator")[rows]
+    group = float(table_schema("servers").by_name["num_accelerators"].default)
+    columns = {
+        "server": np.array([f"{name}{_BY_DEVICE}" for name in names.tolist()], dtype=object),
+        "accelerator": names,
+        "accelerator_price": known.price[rows],
+        "server_price": group * (known.capex - known.price)[rows],
+        "server_power": group * known.server_power[rows],
+    }
+    return _with_rows(table, columns, len(rows))
+
+
+def _chips(catalog: Catalog) -> Table:
+    """The sheet chiplets, with a row for each derived accelerator without one: the module that its device is."""
+    rows, table = _derived(catalog, "chiplets")
+    if not len(rows):
+        return table
+    accelerators, devices = catalog.tables["accelerators"], catalog.tables["devices"]
+    found = catalog.known_rows("devices", accelerators.text("device")[rows])
+    made = dict(design_of_devices(devices.take(found), catalog, table).columns)
+    names = accelerators.text("accelerator")[rows]
+    made["chiplet"] = np.array([f"{name}{_BY_DEVICE}" for name in names.tolist()], dtype=object)
+    return _with_rows(table, {**made, "accelerator": names}, len(rows))
 
 
 def cost_bridge(
