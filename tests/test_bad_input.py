@@ -312,7 +312,7 @@ def test_a_unit_that_is_off_by_a_thousand_is_refused(header: str, value: float, 
         "accelerator",
         "generation",
         "peak flop rate bf16",
-        "memory capacity (GiB)",
+        "memory capacity",
         "memory bandwidth",
         "thermal design power",
     ]
