@@ -24,6 +24,7 @@ from xlperf.equations.cost.ownership import (
     owned_hour,
     owned_pool,
     server_costs,
+    server_terms,
     working_terms,
 )
 from xlperf.equations.cost.servers import DrawnPower, OwnerTerms, straight_line_terms
@@ -32,6 +33,7 @@ from xlperf.equations.cost.tokens import (
     ALL_IN,
     INPUT,
     OUTPUT,
+    Terms,
     cost_per_token,
     drawn_terms,
     energy_per_token,
@@ -68,7 +70,7 @@ LINES = (
 """Lines, and the arguments of :func:`xlperf.equations.cost.tco.owned_cost_rate` that each takes over from the owner."""
 
 
-def evaluate_servers(servers: Table, case: str = "base") -> Table:
+def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None = None) -> Table:
     """Capital, running and energy cost of an accelerator-hour for every row of a table of servers.
 
     Parameters
@@ -77,6 +79,8 @@ def evaluate_servers(servers: Table, case: str = "base") -> Table:
         Rows of kind ``servers``.
     case : str, default "base"
         ``low``, ``base`` or ``high``: which of the prices, lives and rates that have a low and a high value.
+    catalog : Catalog, optional
+        Whose chiplets and devices give the price of an accelerator that a row leaves blank.
 
     Returns
     -------
@@ -84,6 +88,7 @@ def evaluate_servers(servers: Table, case: str = "base") -> Table:
         ``servers_results``, one row per server, in the units used inside. ``fixed_accelerators`` and ``fixed_power``
         are the two views of a planner; where a row has both, what the power feeds bounds the number.
     """
+    servers = servers if catalog is None else _with_chip_prices(servers, catalog, case)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = server_costs(columns_of(servers, case=case))
     return Table("servers_results", {c.name: found[c.name] for c in results_of("servers").columns}, servers.place)
@@ -351,9 +356,51 @@ def _with_rows(table: Table, columns: Mapping[str, np.ndarray], number: int) -> 
     return Table(table.kind, found, table.place)
 
 
+def _with_chip_prices(servers: Table, catalog: Catalog, case: str = "base") -> Table:
+    """Servers whose blank price of an accelerator is what its row of chiplets, or its device, is sold at."""
+    blank = np.flatnonzero(np.isnan(servers.number("accelerator_price")))
+    if not len(blank):
+        return servers
+    accelerators = catalog.known_rows("accelerators", servers.text("accelerator")[blank])
+    designs = _chips(catalog)
+    rows = _first_or_device_rows(designs, catalog, accelerators)
+    price = servers.number("accelerator_price").copy()
+    if len(designs):
+        price[blank] = columns_of(evaluate_designs(designs, catalog, case), rows).sale_price
+    return Table(servers.kind, {**servers.columns, "accelerator_price": price}, servers.place)
+
+
+def server_priced(catalog: Catalog, accelerators: np.ndarray, power_limit: Array) -> tuple[np.ndarray, Terms]:
+    """Accelerators of some rows that a row of servers prices, and what they cost in it.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        With servers.
+    accelerators : array of int64
+        Rows of the sheet accelerators that the sheet prices has no price of.
+    power_limit : Array
+        Their limits, (rows,). [W]
+
+    Returns
+    -------
+    tuple of np.ndarray and Terms
+        Positions among the rows, and terms of those.
+    """
+    servers = catalog.tables["servers"]
+    rows = first_rows(servers, catalog, accelerators)
+    known = np.flatnonzero(rows >= 0)
+    if not len(known):
+        return known, Terms(*np.zeros((5, 0)))
+    own = _with_chip_prices(servers.take(rows[known]), catalog)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return known, server_terms(columns_of(own), power_limit[known])
+
+
 def _servers(catalog: Catalog) -> Table:
     """The sheet servers, with a row for each derived accelerator without one: its price and power by its device."""
     rows, table = _derived(catalog, "servers")
+    table = _with_chip_prices(table, catalog)
     if not len(rows):
         return table
     known = accelerators_of(catalog)

@@ -87,7 +87,7 @@ def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
     if table.kind == "servers":
         from xlperf.engine.ownership import evaluate_servers
 
-        found = evaluate_servers(table)
+        found = evaluate_servers(table, catalog=catalog)
     else:
         from xlperf.engine.designs import evaluate_designs
 

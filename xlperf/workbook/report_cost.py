@@ -110,7 +110,7 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
     table = catalog.tables["chiplets"].take(designs)
     made = evaluate_designs(table, catalog)
     servers, rows = _servers_of(table, catalog)
-    hours = evaluate_servers(servers) if len(servers) else None
+    hours = evaluate_servers(servers, catalog=catalog) if len(servers) else None
     decisive = cost_sensitivity(table, catalog)
     column_widths(sheet, 32, 32, 14, 14, 12, 14, 14, 14, 14, 14)
     block = chart_rows(_HEIGHT)

@@ -17,6 +17,7 @@ from xlperf.equations.cost.servers import (
     server_hour,
     server_network,
 )
+from xlperf.equations.cost.tco import building_power
 from xlperf.equations.cost.tokens import Terms, pool_mean, token_rate_per_power
 
 
@@ -79,11 +80,8 @@ def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
     .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
        doi:10.2200/S00874ED3V01Y201809CAC046.
     """
-    endpoints = server.cluster_size * server.links_per_accelerator
-    parts, price = server_network(server, server.topology, endpoints, server.oversubscription)
-    network = price / server.cluster_size
-    pool = OwnedPool(server, parts, network, DrawnPower.unknown(len(network)))
-    hour, terms = pool.hour(period), pool.terms(period)
+    pool = _cluster(server, DrawnPower.unknown(len(server.cluster_size)))
+    parts, hour, terms = pool.parts, pool.hour(period), pool.terms(period)
     asked, group = server.fixed_accelerators, server.num_accelerators
     fed = accelerators_for_power(server.fixed_power, terms.server_power, terms.power_usage_effectiveness, group)
     planned = np.where(np.isnan(asked), fed, np.where(np.isnan(fed), asked, np.minimum(asked, fed)))
@@ -126,6 +124,36 @@ class OwnedPool(NamedTuple):
     def hour(self, period: Numeric = YEAR) -> dict[str, Array]:
         """The hour of an accelerator by part."""
         return server_hour(self.server, self.network, self.drawn, period)
+
+
+def _cluster(server: Columns, drawn: DrawnPower) -> OwnedPool:
+    """Servers joined by the network of their own row."""
+    endpoints = server.cluster_size * server.links_per_accelerator
+    parts, price = server_network(server, server.topology, endpoints, server.oversubscription)
+    return OwnedPool(server, parts, price / server.cluster_size, drawn)
+
+
+def server_terms(server: Columns, power_limit: Array, period: Numeric = YEAR) -> Terms:
+    """What an accelerator at its power limit costs and draws in the cluster that the row of its server describes.
+
+    Parameters
+    ----------
+    server : Columns
+        Rows of the sheet ``servers``.
+    power_limit : Array
+        Limit of the accelerator, (rows,). [W]
+    period : numeric, default one year
+        Period that discount rate, maintenance and staff are for. [s]
+
+    Returns
+    -------
+    Terms
+        (rows,).
+    """
+    pool = _cluster(server, DrawnPower(power_limit, power_limit, power_limit))
+    full = working_terms(pool, period)
+    own = building_power(power_limit, server.power_usage_effectiveness)
+    return full._replace(accelerator_share=np.minimum(own / full.power, 1.0))
 
 
 def owned_pool(
