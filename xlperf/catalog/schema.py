@@ -10,7 +10,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from xlperf.base.units import UNITS, Unit
@@ -123,6 +123,11 @@ class Column:
     required: bool
     meaning: str
     instead: str = ""
+    is_text: bool = field(init=False, repr=False, compare=False)
+    """Whether values are text (else float64; flags are 0, 1 or NaN)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_text", self.kind in ("name", "text", "choice", "reference", "result-text"))
 
     @property
     def header(self) -> str:
@@ -133,11 +138,6 @@ class Column:
         """
         words = self.name.replace("_", " ")
         return f"{words} ({self.unit})" if self.unit not in ("", "-") else words
-
-    @property
-    def is_text(self) -> bool:
-        """Whether values are text (else float64; flags are 0, 1 or NaN)."""
-        return self.kind in ("name", "text", "choice", "reference", "result-text")
 
     @property
     def is_result(self) -> bool:
@@ -197,14 +197,12 @@ class TableSchema:
     columns: tuple[Column, ...]
     measured: tuple[Column, ...] = ()
     by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
+    key: Column = field(init=False, repr=False, compare=False)
+    """First column."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {column.name: column for column in (*self.columns, *self.measured)})
-
-    @property
-    def key(self) -> Column:
-        """First column."""
-        return self.columns[0]
+        object.__setattr__(self, "key", self.columns[0])
 
 
 @cache
@@ -257,6 +255,7 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
     )
 
 
+@cache
 def table_schema(name: str) -> TableSchema:
     """Schema of one table."""
     return schema()[name]
@@ -267,11 +266,13 @@ def column(table: str, name: str) -> Column:
     return schema()[table].by_name[name]
 
 
+@cache
 def results_of(plan_table: str) -> TableSchema:
     """Schema of the results of a plan table."""
     return schema()[f"{plan_table}_results"]
 
 
+@cache
 def unit_of(column_: Column) -> Unit:
     """The unit that a header of this column means when it states none."""
     return UNITS[column_.unit or "-"]
@@ -296,6 +297,7 @@ def known_units(dimension: str) -> list[str]:
     return [symbol for symbol, unit in UNITS.items() if unit.dimension == dimension and symbol not in ("1", "µs")]
 
 
+@lru_cache(maxsize=4096)
 def split_header(text: str) -> tuple[str, str | None]:
     """Canonical column name and unit symbol of a header, or None where it states no unit.
 
