@@ -164,20 +164,21 @@ class Column:
         """Lowest and highest value allowed, and whether the lowest itself is excluded."""
         if not self.bounds:
             return float("-inf"), float("inf"), False
-        if ".." in self.bounds:
-            low, high = self.bounds.split("..")
-            return float(low), float(high), False
-        if self.bounds.startswith(">="):
-            return float(self.bounds[2:]), float("inf"), False
-        return float(self.bounds[1:]), float("inf"), True
+        low, _, high = self.bounds.partition("..")
+        return float(low.lstrip(">=")), float(high or "inf"), low[0] == ">" and low[1] != "="
+
+    @property
+    def has_ceiling(self) -> bool:
+        """Whether the highest value allowed only catches a unit that is off by a thousand: ``>0..20`` GHz."""
+        return self.bounds.startswith(">") and ".." in self.bounds
 
     @property
     def bounds_text(self) -> str:
-        """The bounds in words: ``a number above 0 (TB/s)``."""
+        """The bounds in words, a ceiling left out: ``a number above 0 (TB/s)``."""
         low, high, exclusive = self.limits
         if not self.bounds:
             words = "a number"
-        elif high != float("inf"):
+        elif high != float("inf") and not self.has_ceiling:
             words = f"a number from {low:g} to {high:g}"
         else:
             words = f"a number {'above' if exclusive else 'of at least'} {low:g}"
