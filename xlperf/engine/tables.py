@@ -10,7 +10,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import ERROR, MEASURED, results_of
 from xlperf.catalog.table import Table
-from xlperf.engine.inference import evaluate_inference
+from xlperf.engine.inference import evaluate_inference, serving_memory
 from xlperf.engine.training import evaluate_training, training_memory, training_numbers
 
 BLOCK = 65_536
@@ -98,10 +98,15 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
     Returns
     -------
     dict of str to array, or None
-        ``memory_reserved`` [B], NaN where a plan is illegal, and ``fits``, as in the results; None for inference, whose
-        memory depends on its load.
+        ``fits`` as in the results, NaN where a plan is illegal, but 1 also where the load of an inference plan alone
+        can tell; of training ``memory_reserved`` [B], of inference ``max_batch_size``. None where plans have a rate of
+        requests, which says whether they are legal.
     """
-    return training_memory(plans, catalog) if plans.kind == "training" else None
+    if plans.kind == "training":
+        return training_memory(plans, catalog)
+    if not np.isnan(plans.number("request_rate")).all():
+        return None
+    return serving_memory(plans, catalog)
 
 
 def numbers(plans: Table, catalog: Catalog) -> Table | None:
