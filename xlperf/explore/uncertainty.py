@@ -16,6 +16,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.join import uncertain_columns, values_in_case
 from xlperf.equations.plan.precisions import PRECISIONS
 from xlperf.explore.objectives import objective_of
+from xlperf.explore.reached_rows import REACHED
 from xlperf.explore.result_bands import TIMES, band_factor, is_rate
 from xlperf.explore.samples import RANDOM, Sampling, normal_scores, uniforms
 from xlperf.explore.sweep import BLOCK, Sweep
@@ -328,8 +329,10 @@ def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ())
         Factors; where rows differ in them the widest.
     """
     others = {(one.sheet, one.name) for one in without}
+    named = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    derived = (catalog.tables["accelerators"].text("device")[named] != "").any()
     found: list[Varied] = []
-    for sheet in SHEETS:
+    for sheet in SHEETS if derived else (one for one in SHEETS if one not in REACHED):
         table = catalog.tables[sheet]
         for name in uncertain_columns(table):
             if (sheet, name) in others:
