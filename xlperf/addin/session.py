@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from xlperf.addin.cells import (
+    Asked,
     Block,
     CellError,
     FunctionError,
@@ -71,8 +72,8 @@ class Engine:
 
         return load_catalog()
 
-    def evaluate(self, rows: Table, catalog: Catalog) -> Table:
-        """Results of plans, or of rows of another kind.
+    def evaluate(self, rows: Table, catalog: Catalog, results: Asked = None) -> Table:
+        """Results of plans, those asked for at least, or of rows of another kind.
 
         Plans with ``auto`` are searched, and the reason says what was chosen.
         """
@@ -84,7 +85,7 @@ class Engine:
             return evaluate_resolved(rows, catalog, most=MOST_IN_CELLS)[1]
         from xlperf.engine import evaluate
 
-        return evaluate(rows, catalog)
+        return evaluate(rows, catalog, results=results)
 
     @staticmethod
     def _evaluate_others(rows: Table, catalog: Catalog) -> Table:
@@ -209,7 +210,10 @@ class Session:
             _, catalog, header = [*arguments, None, None][:3]
             key, content = self.catalog(catalog)
             plans = read_block([rows[number] for number in sure], header)
-            outcomes = self._outcomes.together(key, plans, lambda table: self.engine.evaluate(table, content))
+            asked = _asked(function, plans.kind)
+            outcomes = self._outcomes.together(
+                key, plans, lambda table, names: self.engine.evaluate(table, content, names), asked
+            )
             for number, outcome in zip(sure, outcomes, strict=False):  # blank rows at the end are no plans
                 cells[number] = None if outcome is None else _cells_of(function, outcome)[0]
         return cells
@@ -258,10 +262,10 @@ class Session:
         self._catalogs.move_to_end(handle)
         return handle, self._catalogs[handle]
 
-    def outcome(self, plans: Plans, catalog: Keyed) -> Outcome:
-        """Results of plans or other rows, evaluated once."""
+    def outcome(self, plans: Plans, catalog: Keyed, results: Asked = None) -> Outcome:
+        """Results of plans or other rows, those asked for at least."""
         key, content = catalog
-        return self._outcomes.of(key, plans, lambda table: self.engine.evaluate(table, content))
+        return self._outcomes.of(key, plans, lambda table, names: self.engine.evaluate(table, content, names), results)
 
     def _remember(self, handle: str, catalog: Catalog) -> None:
         self._catalogs[handle] = catalog
@@ -386,18 +390,24 @@ Given = Mapping[str, Any]
 
 
 def _value(session: Session, function: Function, given: Given) -> Block:
-    return _column(_cells_of(function, session.outcome(given["rows"], given["catalog"])))
+    plans: Plans = given["rows"]
+    return _column(_cells_of(function, session.outcome(plans, given["catalog"], _asked(function, plans.kind))))
+
+
+def _asked(function: Function, kind: str) -> Asked:
+    """Results that a function takes of plans of a kind; all where it says what is wrong with them."""
+    if function.answer == "check":
+        return None
+    result = STAND_INS.get((kind, function.result), function.result)
+    if result not in results_of(kind).by_name:
+        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
+    return frozenset((result,))
 
 
 def _cells_of(function: Function, outcome: Outcome) -> Sequence[Any]:
     """What a function shows for each plan."""
-    if function.answer == "check":
-        return outcome.words()
-    kind = outcome.plans.kind
-    result = STAND_INS.get((kind, function.result), function.result)
-    if result not in results_of(kind).by_name:
-        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
-    return outcome.column(result)
+    asked = _asked(function, outcome.plans.kind)
+    return outcome.words() if asked is None else outcome.column(*asked)
 
 
 def _quantity(session: Session, function: Function, given: Given) -> Block:
@@ -418,7 +428,8 @@ def _in_short(message: str) -> str:
 def _results(session: Session, _: Function, given: Given) -> Block:
     plans: Plans = given["rows"]
     columns = chosen_columns(plans, given["results"])
-    outcome = session.outcome(plans, given["catalog"])
+    asked = frozenset(one.name for one in columns if one.is_result)
+    outcome = session.outcome(plans, given["catalog"], asked if given["results"] else None)
     cells = [
         outcome.column(one.name) if one.is_result else _resolved(session, plans, one, given["catalog"])
         for one in columns
