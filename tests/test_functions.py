@@ -9,11 +9,12 @@ import re
 import numpy as np
 import pytest
 
+from xlperf.addin.answers import ANSWERS
 from xlperf.addin.cells import CellError
 from xlperf.addin.equations import EQUATIONS
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
-from xlperf.addin.session import ANSWERS, READERS, Session
+from xlperf.addin.session import READERS, Session
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, results_of, schema
@@ -113,7 +114,7 @@ def test_every_result_is_a_function():
 def test_the_registry_and_the_session_know_the_same_words():
     registry = functions().values()
     arguments = [argument for function in registry for argument in function.arguments]
-    assert {function.answer for function in registry} == {*ANSWERS, "equation"}
+    assert {function.answer for function in registry} == {*ANSWERS, "equation", "value"}
     assert {argument.kind for argument in arguments} == set(READERS)
     assert {function.name for function in registry if function.answer == "equation"} == set(EQUATIONS)
     for argument in arguments:

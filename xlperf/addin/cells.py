@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from xlperf.addin.functions import STAND_INS
+from xlperf.addin.functions import STAND_INS, Function
 from xlperf.base.errors import Fault, InputError, nearest, printable
 from xlperf.catalog.cells import Header, as_number, is_blank, parse_header, plan_kind
 from xlperf.catalog.parse import table_from_rows
@@ -111,6 +111,11 @@ def _plain(cell: Any) -> Any:
         return math.inf if cell > 0 else -math.inf
     text = cell if isinstance(cell, str) else str(cell)
     return text if text.strip() else None
+
+
+def is_auto(cell: object) -> bool:
+    """Whether a cell says auto."""
+    return isinstance(cell, str) and cell.strip().casefold() == "auto"
 
 
 def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
@@ -285,12 +290,27 @@ class Outcome:
             for row in self.rows
         ]
 
+    def cells(self, function: Function) -> Sequence[Any]:
+        """What a function of plans shows for each of them."""
+        asked = asked_of(function, self.plans.kind)
+        return self.words() if asked is None else self.column(*asked)
+
     def words(self) -> list[str]:
         """Why a plan has no result or what was assumed, one text per plan: ok where there is nothing to say."""
         return [
             cell.message if isinstance(cell, CellError) else "" if row is None else cell or "ok"
             for cell, row in zip(self.column("reason"), self.rows, strict=True)
         ]
+
+
+def asked_of(function: Function, kind: str) -> Asked:
+    """Results that a function takes of plans of a kind; all where it says what is wrong with them."""
+    if function.answer == "check":
+        return None
+    result = STAND_INS.get((kind, function.result), function.result)
+    if result not in results_of(kind).by_name:
+        raise FunctionError("#VALUE!", f"{result.replace('_', ' ')} is no result of {kind} plans")
+    return frozenset((result,))
 
 
 def _filled(plans: Plans, header: Header) -> list[int]:
