@@ -103,7 +103,7 @@ def _number(field: Field, value: object, from_text: bool) -> float:
     inside = number * field.factor
     found = shown(value if from_text else number)
     if not _within(field, inside):
-        raise BadValue(f"{field.words} must be {field.expects}, got {found}")
+        raise BadValue(f"{field.words} must be {field.expected(inside)}, got {found}")
     if _beyond(field, inside):
         raise BadValue(f"{field.words} must be {field.expects}, got {found}, beyond what can be computed with")
     return inside
@@ -342,7 +342,8 @@ def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndar
         if np.isnan(numbers[row]):
             collector.add(row, field.position, f"{field.words} is missing; it must be {field.expects}")
         else:
-            collector.add(row, field.position, f"{field.words} must be {field.expects}, got {shown(numbers[row])}")
+            expected = field.expected(inside[row])
+            collector.add(row, field.position, f"{field.words} must be {expected}, got {shown(numbers[row])}")
     for row in np.flatnonzero(fine & _beyond(field, inside)).tolist():
         problem = f"must be {field.expects}, got {shown(numbers[row])}, beyond what can be computed with"
         collector.add(row, field.position, f"{field.words} {problem}")
@@ -392,7 +393,8 @@ def _unfilled(table: Table, field: Field) -> list[int]:
     other = field.column.instead
     if not other:
         return []
-    blank = np.isnan(table[field.column.name]) & (table.text(other) == "")
+    own = table[field.column.name]
+    blank = (own == "" if field.column.is_text else np.isnan(own)) & (table.text(other) == "")
     return [int(row) for row in np.flatnonzero(blank)]
 
 

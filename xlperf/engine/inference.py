@@ -11,7 +11,7 @@ from xlperf.base.arrays import Array, divide, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.energy import drawn_terms, serving_power, slowed_clock
+from xlperf.engine.energy import serving_power, slowed_clock
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -40,6 +40,7 @@ from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tokens import (
     ALL_IN,
     Terms,
+    drawn_terms,
     energy_per_token,
     mean_terms,
     pool_mean,
@@ -551,6 +552,8 @@ def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
         **split_costs(decoding, prefilling, share, whole, rate, *lengths),
         "accelerator_hour_cost": terms.cost_rate,
         "accelerator_power": drawn,
+        "decode_power": power[0],
+        "prefill_power": power[1],
         "accelerator_energy_per_token": energy_per_token(drawn, whole, rate),
     }
 

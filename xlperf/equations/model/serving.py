@@ -379,7 +379,7 @@ def serving_vectors(
         cached = 2.0 * (rotated + groups * model.head_size) * element_size
     gated = (2.0 + model.gated_mlp) * model.ffn_hidden_size / ranks * element_size
     logits = _SAMPLING_PASSES * model.vocab_size * logit_size
-    mixed_streams = stream_passes(model)
+    mixed_streams = stream_passes(model) if some(model.residual_streams > 1.0) else 0.0 * stream
     columns, calls = [], []
     one = np.ones_like(stream)
     attended, dense, norms = one, one, 2.0 * one
