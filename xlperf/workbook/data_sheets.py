@@ -221,7 +221,9 @@ def column_validation(column: Column, first: str) -> DataValidation | None:
     elif column.kind == "number" and column.bounds:
         test = _bounds_test(column, first)
         validation = DataValidation(type="custom", formula1=test, allow_blank=True)
-        words = f"{column.bounds_text[0].upper()}{column.bounds_text[1:]}{' or auto' if column.may_be_auto else ''}."
+        ceiling = f", at most {column.limits[1]:g}" if column.has_ceiling else ""
+        also = " or auto" if column.may_be_auto else ""
+        words = f"{column.bounds_text[0].upper()}{column.bounds_text[1:]}{ceiling}{also}."
     if validation is None:
         return None
     validation.errorTitle = column.header[:32]
