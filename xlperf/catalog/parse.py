@@ -35,6 +35,7 @@ from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, schema, split_header
 from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, nowhere
 
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
+_BARE = re.compile(r"[A-Za-z0-9_.]+(?: [A-Za-z0-9_.]+)*")  # a text that is a name as it stands
 _HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
 _MOST_COUNTED = 2.0**50
 _LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
@@ -301,7 +302,11 @@ def _expand(
     results: list[float | str] = []
     autos: list[int] = []
     problems: dict[int, str] = {}
+    plain = field.column.kind in ("name", "text") and not field.may_be_auto
     for code, value in enumerate(distinct):
+        if plain and type(value) is str and _BARE.fullmatch(value):
+            results.append(value)
+            continue
         try:
             result = convert(field, value, from_text=True)
         except BadValue as bad:
