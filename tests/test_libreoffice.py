@@ -199,15 +199,6 @@ def handle_cell(path):
     return sheet.strip("'"), cell
 
 
-def first_cell(path, sheet, function):
-    """First cell of a sheet that calls a function."""
-    for line in openpyxl.load_workbook(path)[sheet].iter_rows():
-        for cell in line:
-            if cell.data_type == "f" and f"{function}(" in str(cell.value):
-                return cell.coordinate
-    raise LookupError(function)
-
-
 def test_an_edit_of_a_bandwidth_moves_the_cells_that_depend_on_it(office, shipped):
     office.open(shipped)
     book = openpyxl.load_workbook(shipped)
@@ -238,9 +229,16 @@ def test_an_edit_of_a_bandwidth_moves_the_cells_that_depend_on_it(office, shippe
     compare_plans(office, shipped, edited)
 
 
+def stretches(flags):
+    """First and last place of each run of flags that are set."""
+    ends = [number for number, flag in enumerate(flags) if flag != (number > 0 and flags[number - 1])]
+    ends += [len(flags)] * (len(ends) % 2)
+    return [(first, after - 1) for first, after in zip(ends[::2], ends[1::2], strict=True)]
+
+
 def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
     """On the next blank row of a sheet: hardware of one's own, and a plan that names it as people write names."""
-    book = openpyxl.load_workbook(shipped)
+    book, letter = openpyxl.load_workbook(shipped), openpyxl.utils.get_column_letter
 
     def typed(kind, like, changes):
         area = book[kind].tables[kind].ref
@@ -251,11 +249,11 @@ def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
         schema = table_schema(kind).by_name
         place = next(number for number, row in enumerate(cells) if number and not row[0])
         assert 0 < bottom - top - place < 10, "blank rows are left inside the table"
-        for position, (name, value) in enumerate(zip(names, source, strict=True)):
-            own = changes.get(name, value)
-            if name in schema and own not in (None, ""):
-                letter = openpyxl.utils.get_column_letter(position + 1)
-                office("enter", sheet=kind, area=f"{letter}{top + place}", value=own)
+        given = (changes.get(name, value) for name, value in zip(names, source, strict=True))
+        own = ["" if value is None else value for value in given]
+        for first, last in stretches([name in schema for name in names]):
+            area = f"{letter(first + 1)}{top + place}:{letter(last + 1)}{top + place}"
+            office("fill", sheet=kind, area=area, rows=[own[first : last + 1]])
         return names, top + place
 
     before = office.open(shipped) or office.values("checks", used(office, "checks"))
@@ -268,7 +266,7 @@ def test_a_row_typed_under_a_table_belongs_to_it(office, shipped, tmp_path):
     names, row = typed("training", plan["name"][0], changes)
 
     def result(name):
-        return office.value("training", f"{openpyxl.utils.get_column_letter(names.index(name) + 1)}{row}")
+        return office.value("training", f"{letter(names.index(name) + 1)}{row}")
 
     assert result("reason").startswith("accelerator mc1 taken as My Chip")
     time_ = result("step_time")
