@@ -298,7 +298,7 @@ def _physical_results(setting: Setting, joined: Joined, own: Corrections | None)
     results = dict(step(setting).results)
     if own is not None:
         results = corrected_step(results, own.time)
-    power = training_power((setting.device, joined.power, setting.constants["power"]), plan, results)
+    power = training_power((setting.device, joined.power, setting.constants["power"]), joined.model, plan, results)
     terms = drawn_terms(joined.terms, power, joined.power.own)
     time, reserved = results["step_time"], results["memory_reserved"] + joined.reserved_memory
     return {
