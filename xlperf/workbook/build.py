@@ -165,7 +165,7 @@ def _catalog(tables: Mapping[str, Table]) -> Catalog:
 
 
 def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog, kind: str) -> dict[str, list[Any]]:
-    outcome = solved(read_block(block, None, kind), lambda rows: Engine().evaluate(rows, catalog))
+    outcome = solved(read_block(block, None, kind), lambda rows, names: Engine().evaluate(rows, catalog, names))
     return {name: outcome.words() if name == "reason" else outcome.column(name) for name in names}
 
 
