@@ -10,9 +10,9 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.engine.join import PowerLimits
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.kernels import Device, memory_traffic_ratio
+from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.hardware.power import idle_power, narrow_energy, work_power
-from xlperf.equations.hardware.tiles import resident_share
+from xlperf.equations.hardware.tiles import product_memory_traffic, resident_share
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
@@ -22,6 +22,9 @@ from xlperf.equations.serving.energy import decode_step_traffic, token_flop
 _MESSAGES = ("time_tensor_parallel", "time_context_parallel", "time_expert_parallel", "time_pipeline_communication",
              "time_data_parallel")  # fmt: skip
 _STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
+_TILE = (256.0, 128.0)
+_USUAL_CACHE = 50.0 * 2.0**20
+"""Last-level cache of the machines whose energy was measured. [B]"""
 Machine = tuple[Device, PowerLimits, Mapping[str, Array]]
 """Accelerators (rows, 1), their power limits (rows,), and constants of the family power (rows, 1)."""
 
@@ -56,9 +59,11 @@ def _power(machine: Machine, product_size: Array, rates: _Rates) -> Array:
 def _from_memory(device: Device, model: Model, tokens: Array, ranks: Array, element_size: Array) -> Array:
     """Traffic of the widest product of a layer through the main memory, over that with a usual cache, (rows,)."""
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / ranks
-    sizes = np.maximum(tokens, 1.0), width, model.hidden_size, element_size
-    ratio = memory_traffic_ratio(device, *(size[:, None] for size in sizes))[:, 0]
-    return np.where(np.isfinite(ratio), ratio, 1.0)
+    sizes = np.maximum(tokens, 1.0), width, model.hidden_size, 1.0, element_size, element_size
+    own, units = device.l2_capacity[:, 0], device.num_multiprocessors[:, 0]
+    known = np.where(np.isnan(own), _USUAL_CACHE, own)
+    found, usual = (product_memory_traffic(*sizes, *_TILE, units, capacity) for capacity in (known, _USUAL_CACHE))
+    return np.where(np.isfinite(found), found / usual, 1.0)
 
 
 def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:

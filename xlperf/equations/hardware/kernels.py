@@ -177,8 +177,6 @@ SERVING_TILES = np.concatenate(
     axis=1,
 )
 USUAL_SHARED_MEMORY = 98304.0  # B; room for the tiles that every library has
-USUAL_CACHE = 52428800.0
-"""Last-level cache of an H100. [B]"""
 SUM_WIDTH = 2.0  # sums over a part of the depth are in FP32, outputs in 16 bits
 
 WITHOUT_LAUNCH = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
@@ -311,46 +309,6 @@ def _fitting(device: Device, tiles: Array) -> tuple[Array, np.ndarray, tuple[Arr
     tiles, fits = tiles[:, used], fits[used]
     largest = np.where(fits, tiles[0] * tiles[1], 0.0).argmax(axis=0)
     return tiles, fits, (tiles[0][largest][..., 0, 0], tiles[1][largest][..., 0, 0])
-
-
-def memory_traffic_ratio(
-    device: Device,
-    m: Numeric,
-    n: Numeric,
-    k: Numeric,
-    element_size: Numeric,
-    usual_capacity: Numeric = USUAL_CACHE,
-) -> Array:
-    r"""Traffic of a product through the main memory, over that with a last-level cache of the usual size.
-
-    .. math:: \rho = \frac{T(C)}{T(C_0)}
-
-    with the traffic of :func:`xlperf.equations.hardware.tiles.product_memory_traffic`. Heuristic, this work.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    m : numeric
-        Rows of the first matrix, (rows, 1). [-]
-    n : numeric
-        Columns of the second matrix, (rows, 1). [-]
-    k : numeric
-        Depth, (rows, 1). [-]
-    element_size : numeric
-        Size of one element, (rows, 1). [B]
-    usual_capacity : numeric, default 50 MiB
-        Cache C_0 of the machines whose energy was measured. [B]
-
-    Returns
-    -------
-    ratio : numeric
-        Below 1 where the cache is larger; 1 where it is not known, (rows, 1). [-]
-    """
-    _, _, block = _fitting(device, TILES)
-    sizes = m, n, k, 1.0, element_size, element_size, *block, device.num_multiprocessors
-    own = np.where(np.isnan(device.l2_capacity), array(usual_capacity), device.l2_capacity)
-    return np.asarray(product_memory_traffic(*sizes, own) / product_memory_traffic(*sizes, usual_capacity))
 
 
 def gemm_time(

@@ -316,10 +316,10 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
     >>> resident_share(np.array([20.0, 75.0, 200.0]), 100.0).tolist()
     [1.0, 0.5, 0.0]
     """
-    needed = np.asarray(array(working_set) + 0.0 * array(cache_capacity))
-    room = np.asarray(array(cache_capacity) + 0.0 * needed)
-    spare = np.divide(needed, room, out=np.ones(needed.shape), where=room > 0.0)
-    return np.asarray(np.clip((1.0 - np.nan_to_num(spare, nan=1.0)) / (1.0 - CACHE_SHARE), 0.0, 1.0))
+    needed, room = np.broadcast_arrays(array(working_set), np.nan_to_num(array(cache_capacity), posinf=np.inf))
+    filled = np.divide(needed, room, out=np.full(needed.shape, np.inf), where=room > 0.0)
+    share = np.clip((1.0 - filled) / (1.0 - CACHE_SHARE), 0.0, 1.0)
+    return np.asarray(np.where(np.isnan(needed), np.nan, share))
 
 
 def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidth: Numeric) -> Array:
@@ -336,7 +336,7 @@ def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidt
     memory_bandwidth : numeric
         Bandwidth of the main memory. [B/s]
     cache_bandwidth : numeric
-        Bandwidth of the last-level cache; infinite: not known, all is read at that of the main memory. [B/s]
+        Bandwidth of the last-level cache; NaN or infinite: all is read at that of the main memory. [B/s]
 
     Returns
     -------
