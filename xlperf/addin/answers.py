@@ -153,7 +153,7 @@ def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
     """Plans with their uncertain inputs; of a sensitivity the usual ones where none are given."""
     from xlperf.explore.samples import LATIN_HYPERCUBE, Sampling
     from xlperf.explore.sweep import Sweep
-    from xlperf.explore.uncertainty import DRAWS, Uncertainty, usual_ranges
+    from xlperf.explore.uncertainty import DRAWS, Uncertainty, sheet_ranges, usual_ranges
     from xlperf.explore.vary import read_variation
 
     catalog = given["catalog"][1]
@@ -162,6 +162,7 @@ def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
     if asked.auto:
         raise FunctionError("#VALUE!", f"{asked.auto[0]} is auto: write a range, or auto in the plans")
     varied = asked.varied if banded or asked.varied or asked.values else usual_ranges(plans)
+    varied = (*varied, *sheet_ranges(plans, catalog, varied))
     sweep = Sweep(plans, catalog, asked.values, varied, Sampling(DRAWS, LATIN_HYPERCUBE))
     return Uncertainty(sweep, given["text"] or "cost", banded)
 

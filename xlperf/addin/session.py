@@ -93,7 +93,7 @@ class Engine:
 
             return evaluate_forms(rows, catalog)
         if rows.kind == "servers":
-            return evaluate_servers(rows.in_case(catalog.case))
+            return evaluate_servers(rows.in_case(catalog.case), catalog=catalog)
         if rows.kind == "chiplets":
             return evaluate_designs(rows.in_case(catalog.case), catalog)
         return (evaluate_devices if rows.kind == "devices" else evaluate_operations)(rows, catalog)

@@ -180,7 +180,7 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
     for number, block in enumerate(blocks):
         if number == 0:
             stream.write(csv_header(block))
-        stream.write(csv_rows(block))
+        stream.write(str(csv_rows(block), "utf-8"))
 
 
 def _write_json(stream: IO[str], blocks: Iterable[list[Part]]) -> None:

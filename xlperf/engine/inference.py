@@ -11,7 +11,7 @@ from xlperf.base.arrays import Array, divide, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.energy import drawn_terms, serving_power, slowed_clock
+from xlperf.engine.energy import serving_power, slowed_clock
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -40,6 +40,7 @@ from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tokens import (
     ALL_IN,
     Terms,
+    drawn_terms,
     energy_per_token,
     mean_terms,
     pool_mean,
@@ -310,14 +311,12 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
         and a ``reason`` that says why a plan is illegal but has no notes.
     """
     named = named_rows(plans, catalog)
-    codes = architecture_codes(named, catalog) * len(_MODES)
-    codes = codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)})
+    codes = _codes(plans, catalog, named)
     rated = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
     groups = groups_of(results, _GROUPS)
 
     def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        architecture, mode = architecture_of(code // len(_MODES)), _MODES[code % len(_MODES)]
-        served = served_plans(some, catalog, rows, architecture, mode)
+        served, mode = _served(some, catalog, rows, code)
         with np.errstate(all="ignore"):
             found = _times(served, mode) if groups is not None else _results(served, mode)
             illegal, reason = remarks_of_rows(_broken(served, found), len(some))
@@ -330,6 +329,66 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             return _reported(served, catalog, mode, found, illegal, reason, known)
 
     return in_batches(plans, catalog, named, codes, evaluated, rated)
+
+
+def _codes(plans: Table, catalog: Catalog, named: Named) -> np.ndarray:
+    """Architecture and mode of plans: rows of one code are evaluated together."""
+    codes = architecture_codes(named, catalog) * len(_MODES)
+    return np.asarray(codes + plans.codes("mode", {mode: code for code, mode in enumerate(_MODES)}))
+
+
+def _served(plans: Table, catalog: Catalog, named: Named, code: int) -> tuple[Served, str]:
+    """Plans of a code of :func:`_codes`, and their mode."""
+    architecture, mode = architecture_of(code // len(_MODES)), _MODES[code % len(_MODES)]
+    return served_plans(plans, catalog, named, architecture, mode), mode
+
+
+def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
+    """Memory of a block of inference plans without their times: a small part of the work of evaluating them.
+
+    Parameters
+    ----------
+    plans : Table
+        Inference plans without a rate of requests.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    dict of str to array
+        ``max_batch_size`` as in their results, NaN where a plan is illegal; ``fits`` 0 where it does not fit, NaN where
+        it is illegal, 1 where it fits or where its load alone can tell.
+    """
+    named = named_rows(plans, catalog)
+
+    def evaluated(some: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        served, mode = _served(some, catalog, rows, code)
+        deployment = served.setting.deployment
+        with np.errstate(all="ignore"):
+            memory = memory_of(deployment)
+            one = np.ones(len(some))
+            held = memory.with_batch(deployment.plan if mode == "static" else deployment.with_batch(one, one).plan)
+            lacking = held.used > held.usable
+            if mode != "static":  # no more requests run than have room
+                lacking &= memory.max_batch_size < 1.0
+            if served.prefilling is not None:
+                lacking |= _prompt_memory(served.prefilling)[1]
+            most = memory.max_batch_size
+            legal = np.ones(len(some), dtype=bool)
+            for remark in _broken(served, {"max_request_rate": one, "ttft": one}):
+                legal &= ~remark.rows
+        fits = np.where(lacking, 0.0, 1.0)
+        return {"max_batch_size": np.where(legal, most, np.nan), "fits": np.where(legal, fits, np.nan)}
+
+    return in_batches(plans, catalog, named, _codes(plans, catalog, named), evaluated)
+
+
+def _prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
+    """What one prompt needs of a prefill pool, what the engine may use and the capacity [B]; where that is too much."""
+    prompt = pool.plan.replaced(output_length=np.ones(len(pool.plan)))
+    memory = memory_of(replace(pool.deployment, plan=prompt))
+    held = memory.with_batch(prompt)
+    return (held.used, held.usable, memory.capacity), held.used > held.usable
 
 
 def _times(served: Served, mode: str) -> dict[str, Array]:
@@ -458,11 +517,9 @@ def _notes(served: Served, catalog: Catalog, results: dict[str, Array], illegal:
     usable, capacity = results.pop("memory_usable"), results["memory_capacity"]
     notes = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
     if pool is not None:
-        prompt = pool.plan.replaced(output_length=np.ones(len(illegal)))
-        memory = memory_of(replace(pool.deployment, plan=prompt))
-        held = memory.with_batch(prompt)
-        lacking = ~illegal & (held.used > held.usable)
-        notes.append(_memory_note(lacking, "prefill pool: one prompt ", held.used, held.usable, memory.capacity))
+        sizes, lacking = _prompt_memory(pool)
+        lacking = ~illegal & lacking
+        notes.append(_memory_note(lacking, "prefill pool: one prompt ", *sizes))
         results["fits"] = np.where(lacking, 0.0, results["fits"])
     limited = setting.plan.replaced(max_sequence_length=setting.max_sequence_length)
     warnings = broken_rules(WARNINGS, limited, setting.deployment.model)
@@ -495,6 +552,8 @@ def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
         **split_costs(decoding, prefilling, share, whole, rate, *lengths),
         "accelerator_hour_cost": terms.cost_rate,
         "accelerator_power": drawn,
+        "decode_power": power[0],
+        "prefill_power": power[1],
         "accelerator_energy_per_token": energy_per_token(drawn, whole, rate),
     }
 

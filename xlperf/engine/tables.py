@@ -11,7 +11,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import ERROR, MEASURED, results_of
 from xlperf.catalog.table import Table
-from xlperf.engine.inference import evaluate_inference
+from xlperf.engine.inference import evaluate_inference, serving_memory
 from xlperf.engine.training import NUMBERS, evaluate_training
 
 BLOCK = 65_536
@@ -118,10 +118,15 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
     Returns
     -------
     dict of str to array, or None
-        ``memory_reserved`` [B], NaN where a plan is illegal, and ``fits``, as in the results; None for inference, whose
-        memory depends on its load.
+        ``fits`` as in the results, NaN where a plan is illegal, but 1 also where the load of an inference plan alone
+        can tell; of training ``memory_reserved`` [B], of inference ``max_batch_size``. None where plans have a rate of
+        requests, which says whether they are legal.
     """
-    return evaluate_training(plans, catalog, ("memory_reserved", "fits")) if plans.kind == "training" else None
+    if plans.kind == "training":
+        return evaluate_training(plans, catalog, ("memory_reserved", "fits"))
+    if not np.isnan(plans.number("request_rate")).all():
+        return None
+    return serving_memory(plans, catalog)
 
 
 def numbers(plans: Table, catalog: Catalog) -> Table | None:

@@ -10,7 +10,7 @@ from xlperf.base.arrays import Array, some, total
 from xlperf.catalog.calibration import Calibration, Keys
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.energy import drawn_terms, slowed_clock, training_power
+from xlperf.engine.energy import slowed_clock, training_power
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -26,7 +26,7 @@ from xlperf.engine.notes import add_notes, basis_words, extrapolation_notes, gib
 from xlperf.engine.own_runs import RATES, SHEET, Corrections, corrected_step, corrections, narrowed, own_runs_note
 from xlperf.engine.trust import band_ends, coordinates, ends_together, trust
 from xlperf.equations.cost.tco import carbon_of_energy
-from xlperf.equations.cost.tokens import ALL_IN, Terms, energy_per_token, run_cost, token_costs
+from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
