@@ -19,7 +19,7 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.serving.energy import decode_step_traffic, token_flop
 
 _MESSAGES = ("time_tensor_parallel", "time_context_parallel", "time_expert_parallel", "time_pipeline_communication",
-             "time_data_parallel")  # fmt: skip
+             "time_data_parallel", "hidden_communication_time")  # fmt: skip
 _STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 _TILE = (256.0, 128.0)
 _USUAL_CACHE = 50.0 * 2.0**20
@@ -66,7 +66,7 @@ def _from_memory(device: Device, model: Model, tokens: Array, ranks: Array, elem
 
 
 def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
-    """Mean power of an accelerator over a training step.
+    """Mean power of an accelerator over a training step; links draw power for hidden messages too.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: 
         (rows,). [W]
     """
     (device, _, constants), step = machine, results["step_time"]
-    sending = sum((results[name] for name in _MESSAGES), 0.0 * step) / step
+    sending = np.minimum(sum((results[name] for name in _MESSAGES), 0.0 * step) / step, 1.0)
     flop = results["hfu"] * device.peak_flop_rate[:, 0]
     traffic = flop / constants["compute_intensity"][:, 0]
     missing = _from_memory(device, model, plan.tokens, plan.tensor_parallel, plan.product_size)
