@@ -108,7 +108,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     tco_sheet(book, full, results, formulas)
     checks_sheet(book, full, results, formulas)
     functions_sheet(book)
-    live = live_cells(full, _catalog(full) if values else None, formulas)
+    live = live_cells(full, _catalog(full) if values else None, formulas, results)
     if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *TECHNOLOGY_TABLES)):
         question_sheets(book, full, live)
     plan_cards(book, book.create_sheet(NUMBERS), live)

@@ -336,6 +336,6 @@ def _finish(
     alarm(sheet, f"B{_TOP}:D{_TOP + count - 1}", f'$D{_TOP}="check"')
     alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
     sheet.freeze_panes = f"C{_TOP}"
-    page_setup(sheet)
+    page_setup(sheet, pages_high=2)
     sheet.page_setup.paperSize = 8
     sheet.row_breaks.append(Break(id=model_top - 2))

@@ -14,7 +14,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, ceil_div, divide, side_by_side, some
 from xlperf.equations.model.linear_blocks import PROJECTIONS, linear_gemms, linear_widths
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.model import Architecture, Model, activated_experts, busiest_rank_factor
 from xlperf.equations.model.operators import (
     Gemms,
     concatenated,
@@ -24,7 +24,7 @@ from xlperf.equations.model.operators import (
     mlp_gemms,
     router_gemm,
 )
-from xlperf.equations.model.sparse_blocks import (
+from xlperf.equations.model.sparse import (
     SHARED,
     SPARSE,
     shared_vector_gemms,
@@ -33,7 +33,6 @@ from xlperf.equations.model.sparse_blocks import (
     sparse_shares,
     stream_passes,
 )
-from xlperf.equations.model.transformer import activated_experts, busiest_rank_factor
 
 """Plain attention to everything, one feed-forward layer in every layer."""
 PREFILL, DECODING = 0, 1
