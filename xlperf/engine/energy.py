@@ -18,7 +18,7 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.serving.energy import decode_step_traffic, token_flop
 
 _MESSAGES = ("time_tensor_parallel", "time_context_parallel", "time_expert_parallel", "time_pipeline_communication",
-             "time_data_parallel")  # fmt: skip
+             "time_data_parallel", "hidden_communication_time")  # fmt: skip
 _STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 Machine = tuple[Device, PowerLimits, Mapping[str, Array]]
 """Accelerators (rows, 1), their power limits (rows,), and constants of the family power (rows, 1)."""
@@ -47,7 +47,7 @@ def _power(machine: Machine, product_size: Array, rates: _Rates) -> Array:
 
 
 def training_power(machine: Machine, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
-    """Mean power of an accelerator over a training step.
+    """Mean power of an accelerator over a training step; links draw power for hidden messages too.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def training_power(machine: Machine, plan: TrainingPlan, results: Mapping[str, A
         (rows,). [W]
     """
     (device, _, constants), step = machine, results["step_time"]
-    sending = sum((results[name] for name in _MESSAGES), 0.0 * step) / step
+    sending = np.minimum(sum((results[name] for name in _MESSAGES), 0.0 * step) / step, 1.0)
     flop = results["hfu"] * device.peak_flop_rate[:, 0]
     traffic = flop / constants["compute_intensity"][:, 0]
     return _power(machine, plan.product_size, _Rates(flop, traffic, sending, np.ones_like(step)))

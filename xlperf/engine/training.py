@@ -80,7 +80,10 @@ _COST = (
     *("step_cost", *RUN_COLUMNS),
 )
 _GROUPS = {
-    **dict.fromkeys(("step_time", *STEP_PARTS, "layer_time", "compute_share", "communication_share"), "times"),
+    **dict.fromkeys(
+        ("step_time", *STEP_PARTS, "layer_time", "hidden_communication_time", "compute_share", "communication_share"),
+        "times",
+    ),
     **dict.fromkeys(RATES, "rates"),
     **dict.fromkeys(_MEMORY, "memory"),
     **dict.fromkeys(_COST, "cost"),
