@@ -458,8 +458,10 @@ def _prices(
         np.minimum(power / owning["server_power"], 1.0),
         np.where(np.isnan(rent), owning["energy_price"], 0.0),
     )
-    bare = np.flatnonzero(np.isnan(rent) & np.isnan(stated))
-    if len(bare) and len(catalog.tables["servers"]):
+    bought = set(catalog.known_rows("accelerators", catalog.tables["servers"].text("accelerator")).tolist())
+    unpriced = np.flatnonzero(np.isnan(rent) & np.isnan(stated)).tolist()
+    bare = np.array([row for row in unpriced if row in bought], dtype=np.int64)
+    if len(bare):
         terms = _with_servers(catalog, terms, bare, power)
     return terms, rent, owning
 
