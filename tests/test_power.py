@@ -81,7 +81,7 @@ def test_measured_power_of_experts_at_their_rates(catalog: Catalog, monkeypatch:
         slower["time_overhead"] = steps["time_overhead"] + found["time_communication"] * (1.0 / rate - 1.0)
         return own(machines, model, plan, architecture, slower)
 
-    monkeypatch.setattr("xlperf.engine.inference.serving_power", waiting)
+    monkeypatch.setattr("xlperf.engine.served_results.serving_power", waiting)
     error = np.abs(power(catalog, rows) / [row[-1] for row in EXPERTS] - 1.0)
     assert np.median(error) < 0.10
     assert error.max() < 0.25
