@@ -29,6 +29,7 @@ from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
 from xlperf.equations.hardware.kernels import without_input_casts, without_launch_time
 from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.training_plan import TrainingPlan, with_defaults
 from xlperf.equations.plan.training_rules import TRAINING_RULES
@@ -39,7 +40,7 @@ from xlperf.equations.training.rates import training_rates
 from xlperf.equations.training.run import run_results
 from xlperf.equations.training.step import STEP_PARTS
 
-_KERNELS = ("gemm", "experts", "vector", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
+_KERNELS = ("gemm", "experts", "vector", *OPERATIONS)
 _WIDE_KERNELS = ("attention", "attention_backward")
 _HYBRID_KERNELS = ("linear_attention",)
 RUN_COLUMNS = (
