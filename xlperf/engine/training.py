@@ -38,7 +38,7 @@ from xlperf.equations.training.communication import used_families
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import training_rates
 from xlperf.equations.training.run import run_results
-from xlperf.equations.training.step import STEP_PARTS
+from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
 
 _KERNELS = ("gemm", "experts", "vector", *OPERATIONS)
 _WIDE_KERNELS = ("attention", "attention_backward")
@@ -54,18 +54,8 @@ RUN_COLUMNS = (
     "run_carbon",
 )
 """Results of whole runs, for plans that say how many tokens they train on."""
-_STATES = {
-    "compute": ("time_forward", "time_backward", "time_recompute", "time_optimizer"),
-    "message": (
-        "time_tensor_parallel",
-        "time_context_parallel",
-        "time_expert_parallel",
-        "time_pipeline_communication",
-        "time_data_parallel",
-    ),
-    "host": ("time_overhead",),
-}
-"""States of an accelerator and the parts of a step in which it is in them; else, in the bubble, it is idle."""
+_STATES = {"compute": COMPUTE_PARTS, "message": MESSAGE_PARTS}
+"""States of an accelerator and the parts of a step in which it is in them; else it waits for the host or idles."""
 _MEMORY = ("memory", *(f"memory_{part}" for part in (
     "weights", "gradients", "optimizer", "activations", "layer_activations", "first_stage", "middle_stage",
     "last_stage", "reserved", "capacity", "share")), "fits")  # fmt: skip
