@@ -148,21 +148,10 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
 
 
 def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
-    """Whether the networks of plans are made of switches only.
+    """Whether the networks of plans are made of switches only, (rows,); true too where there is none.
 
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose networks are meant.
-    accelerators : np.ndarray
-        Row of the accelerator of each plan, (rows,).
-    networks : np.ndarray
-        Position of the network that it names, -1 where it names none, (rows,).
-
-    Returns
-    -------
-    np.ndarray
-        True too where there is no network, (rows,).
+    ``accelerators`` are the rows of their accelerators, ``networks`` the positions of the networks that they name, -1
+    where they name none.
     """
     if not catalog.networks:
         return np.full(len(networks), True)
@@ -458,8 +447,10 @@ def _prices(
         np.minimum(power / owning["server_power"], 1.0),
         np.where(np.isnan(rent), owning["energy_price"], 0.0),
     )
-    bare = np.flatnonzero(np.isnan(rent) & np.isnan(stated))
-    if len(bare) and len(catalog.tables["servers"]):
+    bought = set(catalog.known_rows("accelerators", catalog.tables["servers"].text("accelerator")).tolist())
+    unpriced = np.flatnonzero(np.isnan(rent) & np.isnan(stated)).tolist()
+    bare = np.array([row for row in unpriced if row in bought], dtype=np.int64)
+    if len(bare):
         terms = _with_servers(catalog, terms, bare, power)
     return terms, rent, owning
 
@@ -501,17 +492,6 @@ def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:
 
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
-    """All models of a catalog as the equations need them.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Whose sheet ``models`` is meant.
-
-    Returns
-    -------
-    tuple of Model and np.ndarray
-        One entry per row of the sheet, and what of each is not modelled as a dense decoder ("" where all is).
-    """
+    """All models of a catalog as the equations need them, and what of each is not modelled ("" where all is)."""
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
     return Model(*arrays.model), arrays.unmodelled

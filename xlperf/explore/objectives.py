@@ -14,7 +14,6 @@ from xlperf.base.units import UNITS
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import Column, results_of, split_header, unit_of
 from xlperf.catalog.table import Table
-from xlperf.explore.result_bands import band_factor
 from xlperf.explore.samples import normal_scores
 
 LARGER = frozenset(
@@ -50,6 +49,18 @@ nearer, half are in that order as measured (of those 5 to 10 % apart three quart
 BANDED = {"training": "step_time", "inference": "tpot"}
 """Result whose band says how well a plan is known."""
 _LIMIT = re.compile(r"\s*(.+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*(\S*)\s*")
+_WORDS = {"at most": "<=", "within": "<=", "up to": "<=", "at least": ">=", "below": "<", "above": ">"}
+"""Words of limits and the signs that they stand for."""
+_IN_WORDS = re.compile(rf"\s(?:is\s+)?({'|'.join(_WORDS)})\s", re.IGNORECASE)
+_SPELLED = {
+    "hour": "h",
+    "hours": "h",
+    "minute": "min",
+    "minutes": "min",
+    "seconds": "s",
+    "days": "day",
+    "years": "year",
+}
 
 
 class Objective(NamedTuple):
@@ -172,7 +183,8 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     kind : str
         ``training`` or ``inference``.
     text : str
-        A result, ``<=``, ``>=``, ``<`` or ``>``, and a number with or without a unit.
+        A result, ``<=``, ``>=``, ``<`` or ``>`` or "at most", "at least", "below", "above", and a number with or
+        without a unit.
     place : str
         Where it stands, for the message.
 
@@ -181,16 +193,16 @@ def limit_of(kind: str, text: str, place: str = "limit") -> Limit:
     InputError
         Where it is none.
 
-    >>> limit_of("inference", "ttft<=0.5 s").words
-    'ttft <= 500 ms'
+    >>> limit_of("inference", "ttft<=0.5 s").words, limit_of("training", "run time within 30 days").words
+    ('ttft <= 500 ms', 'run time <= 30 day')
     """
-    found = _LIMIT.fullmatch(text)
+    found = _LIMIT.fullmatch(_IN_WORDS.sub(lambda words: _WORDS[words[1].lower()], text))
     if found is None:
         raise InputError(Fault(place, f'must be as "ttft<=500" or "memory<=70 GiB", got "{text}"'))
     name, sign, number, symbol = found.groups()
     column = _result(kind, name, place)
     symbol = symbol or split_header(name)[1] or column.unit or "-"
-    unit = UNITS.get(symbol)
+    unit = UNITS.get(_SPELLED.get(symbol, symbol))
     if unit is None or unit.dimension != unit_of(column).dimension:
         raise InputError(Fault(place, f"{column.header} cannot be in {symbol}"))
     bound = number_of(number)
@@ -280,3 +292,58 @@ def default_objective(plan: Table, searched: Sequence[str]) -> Objective:
     if unlike or (targets and not rated):
         return objective_of("inference", "tokens_per_second_per_accelerator")
     return objective_of("inference", "latency")
+
+
+DECILE = 1.2815515655446004
+"""Standard deviations from the median to the end of an 80 % band. [-]"""
+
+
+TIMES = {"training_results": "step_time", "inference_results": "tpot"}
+"""Result whose band those that follow from it have."""
+
+
+_AS_TIME = (
+    "step_time", "time_", "layer_time", "step_cost", "ttft", "tpot", "latency", "prefill_time", "decode_time",
+    "queue_time", "cost_per", "energy_per", "carbon_per", "run_time", "run_cost", "run_energy", "run_carbon",
+)  # fmt: skip
+
+
+_AS_RATE = ("tokens_per", "model_flop_rate", "mfu", "hfu", "max_request_rate")
+
+
+def is_rate(name: str) -> bool:
+    """Whether a result is small where times are long."""
+    return name.startswith(_AS_RATE)
+
+
+def band_factor(results: Table, name: str, score: Array | float) -> Array:
+    """What a result is multiplied with at a quantile of its band.
+
+    Parameters
+    ----------
+    results : Table
+        Of training or inference plans, (rows,).
+    name : str
+        Result; one without a band of its own has that of times, and what does not follow from times has none.
+    score : Array or float
+        Standard score of the quantile: 0 is the prediction, 1.28 the upper end of the 80 % band. [-]
+
+    Returns
+    -------
+    Array
+        1 where there is no band, (rows,). [-]
+
+    >>> results = Table("training_results", {n: np.array([v]) for n, v in
+    ...     {"step_time": 2.0, "step_time_low": 1.0, "step_time_high": 3.0, "mfu": 0.4}.items()})
+    >>> band_factor(results, "step_time", DECILE), band_factor(results, "mfu", DECILE)
+    (array([1.5]), array([2.]))
+    """
+    turned = 1.0
+    if f"{name}_low" not in results.columns:
+        turned = 1.0 if name.startswith(_AS_TIME) else -1.0 if is_rate(name) else 0.0
+        name = TIMES[results.kind]
+    middle = results.number(name)
+    share = np.asarray(score) / DECILE * turned
+    with np.errstate(all="ignore"):
+        low, high = (np.log(results.number(f"{name}_{end}") / middle) for end in ("low", "high"))
+    return np.asarray(np.exp(turned * np.nan_to_num(np.where(share < 0.0, -low * share, high * share))))
