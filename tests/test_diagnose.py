@@ -132,9 +132,8 @@ def read_run(kind: str, write: Callable[..., str], values: dict[str, float], rng
 def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
     """Logs of runs of shipped plans with one or two faults drawn by their priors, beside logs of runs without.
 
-    Faults move the step outside the band, and each by more than 4 %, alone and beside the other: what the other hides
-    is in no measurement. Three of four runs have one. The first cause is right if all that the first explanation names
-    is at fault.
+    Faults move the step outside the band. Three of four runs have one. The first cause is right if all that the first
+    explanation names is at fault; both must be one explanation to be among the first three.
     """
     rng, catalog, plans, score = np.random.default_rng(seed), load_catalog(), shipped(kind), Score()
     main, formats = BANDED[kind], run_logs.TRAINING if kind == "training" else run_logs.SERVING
@@ -150,8 +149,6 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
         prior = np.array([change.prior for change in variants.tried] + [1.0])
         chance = prior[variants.first] * prior[variants.second] * outside * ((variants.second != NONE) == two)
         chance *= seen[variants.first] & seen[variants.second]
-        beside = [np.abs(ratio / ratio[1 + other] - 1.0) > 0.04 for other in (variants.second, variants.first)]
-        chance *= beside[0] & (beside[1] | (variants.second == NONE))
         if not chance.sum() > 0.0:
             continue
         row = int(rng.choice(len(chance), p=chance / chance.sum()))
@@ -172,7 +169,7 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
 
 
 def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
-    """60 logs in the formats of ten stacks; nothing was chosen by them but that a fault must show beside the other."""
+    """60 logs in the formats of ten stacks; of 600 more runs, seeds 1 to 9 and 2026, see the README."""
     found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 40), ("inference", 20))]
     total = sum(one.count for one in found)
     assert total == 60

@@ -22,16 +22,14 @@ from xlperf.explore.objectives import LARGER, Objective, limit_of, objective_of
 BANDED = {"training": "step_time", "inference": "tpot"}
 """Result with a band of its own, by kind of plan; rates and other whole times share it."""
 SPREADS = (
-    ("ttft|queue_time|prefill_time", 1.5),
-    ("memory", 1.12),
-    ("time_|decode_time", 1.25),
+    ("ttft|queue_time|prefill_time", 1.5, 1.05),
+    ("memory", 1.12, 1.02),
+    ("time_|decode_time", 1.25, 1.03),
 )
-"""80 % of measurements of results without a band lie within this factor of predictions (sheet of validation; time_:
-heuristic, this work): pattern of the name, factor. [-]"""
-LEAST_SPREAD = 1.02
-"""Factor within which 80 % of repeated measurements lie: no band is narrower. [-]"""
-CANCELLED = 0.7
-"""Share of the error of a prediction (its logarithm) that stays in the ratio of two runs: heuristic, this work. [-]"""
+"""Results without a band: pattern of the name, factor of predictions within which 80 % of measurements lie (sheet of
+validation; time_: heuristic, this work), and the same of repeated measurements (heuristic, this work). [-]"""
+OF_CHANGE, REPEATED = 1.25, 1.02
+"""The same factors for other results: a change of the whole time is one of a part of it. [-]"""
 SMALL_PART = 0.01
 """Share of the whole time below which the size of a part says nothing. [-]"""
 LARGE = 0.25
@@ -190,7 +188,8 @@ def diagnose(
 
     Every change of ``causes.csv`` and every pair is evaluated in one call. The probability of an explanation is its
     prior times the likelihood of the measurements: errors of predictions have a Laplace distribution whose 80 % are
-    the band. Values of one cause add up.
+    the band. Beside a run before the change the band is that of the ratio of two runs: narrow where a change alters
+    nothing, wide where it alters much. Values of one cause add up.
 
     Parameters
     ----------
@@ -231,10 +230,11 @@ def diagnose(
             raise InputError(Fault(plan.place(0, "name"), problem))
     spreads = np.stack([_spreads(plan.kind, results, one) for one in measured])
     before = np.array([one.before for one in measured])[:, None]
-    scale = np.where(np.isnan(before), 1.0, before / predicted[:, :1])
-    widths = np.log(spreads) * np.where(np.isnan(before), 1.0, CANCELLED)[:, :, None]
-    widths = np.maximum(widths, np.log(LEAST_SPREAD))
-    predicted = predicted * scale
+    floors = _floors(results, measured)
+    widths = np.where(
+        np.isnan(before)[:, :, None], np.log(np.maximum(spreads, REPEATED)), _paired_widths(predicted, floors, measured)
+    )
+    predicted = predicted * np.where(np.isnan(before), 1.0, before / predicted[:, :1])
     readings = tuple(
         Reading(one, *(float(predicted[n, 0] * np.exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
         for n, one in enumerate(measured)
@@ -242,7 +242,7 @@ def diagnose(
     if not ranked and all(reading.inside for reading in readings):
         return Diagnosis(readings, _table("diagnosis", []), _table("diagnosis_steps", []))
     with np.errstate(all="ignore"):
-        weights = _weights(variants, results, predicted, widths, measured)
+        weights = _weights(variants, results, predicted, widths, floors, measured)
     found = _ranked(variants, weights)[:top]
     lines = [_line(variants, rank, one, predicted, measured) for rank, one in enumerate(found, 1)]
     steps = _steps(variants, found[0][0], predicted[0], measured[0]) if found else []
@@ -294,7 +294,7 @@ def _predicted(variants: Variants, results: Table, one: Measured) -> Array:
 def _spreads(kind: str, results: Table, one: Measured) -> Array:
     """Factors from predictions down and up to the ends of the 80 % band, (variants, 2)."""
     name = one.column.name
-    for pattern, factor in SPREADS:
+    for pattern, factor, _ in SPREADS:
         if re.match(pattern, name):
             return np.full((len(results), 2), factor)
     base = BANDED[kind]
@@ -305,18 +305,46 @@ def _spreads(kind: str, results: Table, one: Measured) -> Array:
     return np.asarray(np.nan_to_num(np.stack(ends, axis=-1), nan=SPREADS[1][1]))
 
 
+def _factors(name: str) -> tuple[float, float]:
+    """Factors of ``SPREADS`` of a result."""
+    known = ((predicted, repeated) for pattern, predicted, repeated in SPREADS if re.match(pattern, name))
+    return next(known, (OF_CHANGE, REPEATED))
+
+
+def _floors(results: Table, measured: Sequence[Measured]) -> Array:
+    """Times added to measured parts and to their predictions so that small ones say nothing, (measured, 1)."""
+    whole = SMALL_PART * results.number(BANDED[results.kind.removesuffix("_results")])[0]
+    return np.array([[whole if one.column.name.startswith("time_") else 0.0] for one in measured])
+
+
+def _paired_widths(predicted: Array, floors: Array, measured: Sequence[Measured]) -> Array:
+    """Logarithms of the ends of the 80 % band of the ratio of two runs, (measured, variants, 2).
+
+    Errors of one plan on one machine cancel in the ratio. What remains is that of a repeated measurement, and the
+    error of the change: its logarithm is predicted as well as a part of the time, or as memory.
+    """
+    factors = np.log([_factors(one.column.name) for one in measured])
+    with np.errstate(all="ignore"):
+        change = np.abs(np.log((predicted + floors) / (predicted[:, :1] + floors)))
+    width = factors[:, 1:] + factors[:, :1] * np.nan_to_num(change, posinf=0.0)
+    return np.repeat(width[:, :, None], 2, axis=-1)
+
+
 def _weights(
-    variants: Variants, results: Table, predicted: Array, widths: Array, measured: Sequence[Measured]
+    variants: Variants,
+    results: Table,
+    predicted: Array,
+    widths: Array,
+    floors: Array,
+    measured: Sequence[Measured],
 ) -> Array:
     """Prior times likelihood of each variant; 0 where it is illegal, or one of its changes alters nothing."""
-    whole = SMALL_PART * results.number(BANDED[results.kind.removesuffix("_results")])[0]
     weights = np.array([change.prior for change in variants.tried] + [1.0])
     found = weights[variants.first] * weights[variants.second]
     for number, one in enumerate(measured):
-        floor = whole if one.column.name.startswith("time_") else 0.0
-        gap = np.log((one.value + floor) / (predicted[number] + floor))
+        gap = np.log((one.value + floors[number]) / (predicted[number] + floors[number]))
         width = np.where(gap < 0.0, widths[number, :, 0], widths[number, :, 1])
-        found = found * np.exp(-np.log(5.0) * np.abs(gap) / width)
+        found = found * np.exp(-np.log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
     fits = results.number("fits") == 1.0
     found = np.where(fits | ~fits[0], found, LARGE * found)
     single = np.searchsorted(variants.first[1 : len(variants.tried) + 1], np.arange(len(variants.tried))) + 1
