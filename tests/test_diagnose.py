@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from conftest import Outcome, csv_rows
 
 from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook
+from xlperf.base.resources import rows, workbook
 from xlperf.calibrate.comparison import RATES, STEP_TIME, compare, predicted
 from xlperf.calibrate.published import PublishedPlans, read_published
 from xlperf.calibrate.published_errors import plans_of
@@ -70,6 +71,21 @@ def test_every_change_is_of_columns_that_there_are(kind: str) -> None:
         assert 0.0 < change.prior < 0.2 and len(change.advice) > 10
         if change.sheet == "accelerators":
             assert 0.0 < change.factor < 1.0
+
+
+def test_priors_are_counts_of_public_scripts_or_alike() -> None:
+    """A setting: a tenth of its share of the scripts (rule of succession), 0.01 at least; faults all have the same."""
+    others = set()
+    for row in rows("explore/causes.csv"):
+        counted = re.match(r"(\d+) of (\d+) public launch scripts \w+", row["source"])
+        if counted is None:
+            others.add((row["prior"], row["source"]))
+            continue
+        of_value, scripts = (float(number) for number in counted.groups())
+        shares = [(of_value + 1.0) / (scripts + values) for values in (2.0, 3.0, 4.0)]
+        assert any(abs(max(0.1 * share, 0.01) - float(row["prior"])) < 6e-4 for share in shares), row["cause"]
+        assert of_value <= scripts <= 59
+    assert others == {("0.03", "no published count: as every fault and fall-back")}
 
 
 def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:

@@ -180,6 +180,7 @@ def diagnose(
     if output is None:
         for rank, advice in enumerate(found.explanations["advice"].tolist(), 1):
             say(f"{rank}: {advice}")
+        say(*(words for words in (found.unexplained, found.telling) if words))
 
 
 def _logged(paths: tuple[str, ...]) -> tuple[str, ...]:

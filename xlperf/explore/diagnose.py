@@ -34,6 +34,16 @@ SMALL_PART = 0.01
 """Share of the whole time below which the size of a part says nothing. [-]"""
 LARGE = 0.25
 """Likelihood of a change that makes a plan too large for the memory it fitted in, over that of others. [-]"""
+RIVAL = 1.0 / 3.0
+"""Share of the probability of the first explanation from which the second is a rival to be told apart. [-]"""
+TELLING = {
+    "training": ("memory", "accelerator_power", "time_forward", "time_backward", "time_recompute", "time_optimizer",
+                 "time_tensor_parallel", "time_pipeline_communication", "time_expert_parallel", "time_data_parallel",
+                 "step_time"),
+    "inference": ("memory_weights", "memory_kv_cache", "accelerator_power", "ttft", "time_matrix", "time_attention",
+                  "time_communication", "running_batch", "tpot"),
+}  # fmt: skip
+"""Results that logs, timers and profiles have, by kind of plan."""
 _MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
 
 
@@ -163,12 +173,18 @@ class Diagnosis:
         ``diagnosis_steps``: from the prediction to the measurement of the first reading, change by change.
     likeliest : tuple of Change
         The changes of the first explanation.
+    telling : str
+        What to measure to tell the first two explanations apart; "" where the first is much likelier.
+    unexplained : str
+        What the first explanation leaves outside the band; "" for nothing.
     """
 
     readings: tuple[Reading, ...]
     explanations: Table
     steps: Table
     likeliest: tuple[Change, ...] = ()
+    telling: str = ""
+    unexplained: str = ""
 
     @property
     def inside(self) -> bool:
@@ -228,7 +244,7 @@ def diagnose(
             why = str(results.text("reason")[0])
             problem = f"the plan has no {one.column.name.replace('_', ' ')}{f': {why}' if why else ''}"
             raise InputError(Fault(plan.place(0, "name"), problem))
-    spreads = np.stack([_spreads(plan.kind, results, one) for one in measured])
+    spreads = np.stack([_spreads(variants, results, one) for one in measured])
     before = np.array([one.before for one in measured])[:, None]
     floors = _floors(results, measured)
     widths = np.where(
@@ -243,11 +259,20 @@ def diagnose(
         return Diagnosis(readings, _table("diagnosis", []), _table("diagnosis_steps", []))
     with np.errstate(all="ignore"):
         weights = _weights(variants, results, predicted, widths, floors, measured)
+        outside = not all(reading.inside for reading in readings)
+        weights = np.where(_nearer(variants, predicted, widths, measured) | (not outside), weights, 0.0)
     found = _ranked(variants, weights)[:top]
     lines = [_line(variants, rank, one, predicted, measured) for rank, one in enumerate(found, 1)]
     steps = _steps(variants, found[0][0], predicted[0], measured[0]) if found else []
     first = variants.made(found[0][0]) if found else ()
-    return Diagnosis(readings, _table("diagnosis", lines), _table("diagnosis_steps", steps), first)
+    return Diagnosis(
+        readings,
+        _table("diagnosis", lines),
+        _table("diagnosis_steps", steps),
+        first,
+        _telling(variants, results, found, measured),
+        _unexplained(found[0][0], predicted, widths, measured) if found else "",
+    )
 
 
 def as_it_ran(plan: Table, found: Diagnosis) -> Table:
@@ -291,9 +316,9 @@ def _predicted(variants: Variants, results: Table, one: Measured) -> Array:
     return values * variants.time_factors if whole else values
 
 
-def _spreads(kind: str, results: Table, one: Measured) -> Array:
+def _spreads(variants: Variants, results: Table, one: Measured) -> Array:
     """Factors from predictions down and up to the ends of the 80 % band, (variants, 2)."""
-    name = one.column.name
+    name, kind = one.column.name, variants.plan.kind
     for pattern, factor, _ in SPREADS:
         if re.match(pattern, name):
             return np.full((len(results), 2), factor)
@@ -301,8 +326,18 @@ def _spreads(kind: str, results: Table, one: Measured) -> Array:
     value = results.number(base)
     with np.errstate(all="ignore"):
         down, up = value / results.number(f"{base}_low"), results.number(f"{base}_high") / value
+    down, up = (ends[variants.as_published] for ends in (down, up))
     ends = (up, down) if one.objective.larger else (down, up)  # NaN where a variant is illegal
     return np.asarray(np.nan_to_num(np.stack(ends, axis=-1), nan=SPREADS[1][1]))
+
+
+def _nearer(variants: Variants, predicted: Array, widths: Array, measured: Sequence[Measured]) -> np.ndarray:
+    """Variants that are nearer to what was measured than without any of their changes, in widths of the plan's band."""
+    gaps = np.log(np.array([[one.value] for one in measured]) / predicted)
+    width = np.where(gaps < 0.0, widths[:, :1, 0], widths[:, :1, 1])
+    distance = np.abs(gaps / width).sum(axis=0)
+    alone = (np.where(variants.second == NONE, 0, 1 + number) for number in (variants.first, variants.second))
+    return np.asarray(np.all([distance < distance[rows] for rows in alone], axis=0))
 
 
 def _factors(name: str) -> tuple[float, float]:
@@ -370,6 +405,36 @@ def _ranked(variants: Variants, weights: Array) -> list[tuple[int, float]]:
     total = sum(sums.values())
     order = sorted(sums, key=lambda key: -sums[key])
     return [(best[key], sums[key] / total) for key in order]
+
+
+def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
+    """Which measurements are outside the band of an explanation."""
+    left = []
+    for number, one in enumerate(measured):
+        gap = float(np.log(one.value / predicted[number, row]))
+        if not -widths[number, row, 0] <= gap <= widths[number, row, 1]:
+            left.append(f"{one.words(one.value)} ({np.expm1(gap):+.1%} from it)")
+    return f"outside the band of explanation 1 as well: {', '.join(left)}" if left else ""
+
+
+def _telling(
+    variants: Variants, results: Table, found: Sequence[tuple[int, float]], measured: Sequence[Measured]
+) -> str:
+    """Which result, not measured yet, differs most between the first two explanations, in widths of its band."""
+    if len(found) < 2 or found[1][1] < RIVAL * found[0][1]:
+        return ""
+    kind = variants.plan.kind
+    asked = [objective_of(kind, name) for name in TELLING[kind] if all(name not in one.names for one in measured)]
+    rivals, best, words = [row for row, _ in found[:2]], 1.0, "no other result tells 1 from 2"
+    for objective in asked:
+        one = Measured(objective, 1.0)
+        values = (_predicted(variants, results, one) + _floors(results, [one])[0])[rivals]
+        with np.errstate(all="ignore"):
+            apart = abs(float(np.log(values[0] / values[1]))) / np.log(_factors(one.column.name)[0])
+        if apart > best:
+            first, second = (one.words(float(_predicted(variants, results, one)[row])) for row in rivals)
+            best, words = apart, f"to tell 1 from 2, measure {first} (1) or {second} (2)"
+    return words
 
 
 def _line(

@@ -28,9 +28,10 @@ def write_diagnosis(path: str, found: Diagnosis) -> None:
     book.remove(book.worksheets[0])
     add_styles(book)
     sheet = book.create_sheet("diagnosis")
-    top = len(found.readings) + 2
-    for number, reading in enumerate(found.readings, 1):
-        put(sheet.cell(number, 1), reading.words)
+    said = [*(one.words for one in found.readings), *(words for words in (found.unexplained, found.telling) if words)]
+    top = len(said) + 2
+    for number, words in enumerate(said, 1):
+        put(sheet.cell(number, 1), words)
     table = found.explanations
     write_table(sheet, table.schema.columns, data_rows(table, table.schema.columns), f"A{top}", "diagnosis")
     if len(found.steps):
