@@ -140,7 +140,7 @@ def read_run(kind: str, write: Callable[..., str], values: dict[str, float], rng
     texts: dict[str, str] = {}
     for one in (write, run_logs.nvidia_smi):
         path.write_text(one(values, rng))
-        texts = {value.result: value.text for value in read_log(path)} | texts
+        texts |= {value.result: value.text for value in read_log(path)}
     path.write_text(run_logs.PROFILES[kind](values, rng))
     return [*texts.values(), *measured_texts(kind, read_profile(path))]
 
@@ -191,7 +191,7 @@ def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
     assert total == 60
     assert sum(one.first for one in found) >= 0.85 * total
     assert sum(one.three for one in found) >= 0.95 * total
-    assert sum(one.close for one in found) >= 0.9 * total
+    assert sum(one.close for one in found) >= 0.95 * total
 
 
 # --- changes that were published -------------------------------------------------------------------------------------

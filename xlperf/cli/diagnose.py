@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="'RESULT=NUMBER'",
     help="What was measured, in the unit of the result or with one: step time, ttft, tpot, tokens per second, memory, "
-    "time optimizer ... May be repeated: each narrows the causes down. The waterfall is of the first. Without it: the "
-    "columns of the plan that are so named, measured step time (s) ...",
+    "time optimizer ... May be repeated: each narrows the causes down. Remainder and waterfall are of the first "
+    "outside its band. Without it: the columns of the plan that are so named, measured step time (s) ...",
 )
 @click.option(
     "--log",

@@ -100,7 +100,7 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
         for text in own:
             stated = _MEASURED.fullmatch(text)
             try:
-                if stated is None:
+                if stated is None or _infinite(stated.group(2)):
                     raise InputError(Fault(place, f'must be as "step time=38 s" or "memory=61 GiB", got "{text}"'))
                 name, *others = stated.group(1).split(" + ")
                 limit = limit_of(kind, "{} <= {} {}".format(name, *stated.groups()[1:]), place)
@@ -122,6 +122,13 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
         Measured(own, value, earlier.get(names, nothing), names[1:])
         for names, (own, value) in found["--measured"].items()
     ]
+
+
+def _infinite(text: str) -> bool:
+    try:
+        return not np.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -170,7 +177,8 @@ class Diagnosis:
     explanations : Table
         ``diagnosis``: the most probable first; no rows where all readings are inside the band.
     steps : Table
-        ``diagnosis_steps``: from the prediction to the measurement of the first reading, change by change.
+        ``diagnosis_steps``: from the prediction to the measurement of a reading, change by change: the first outside
+        its band, whole times and rates before their parts.
     likeliest : tuple of Change
         The changes of the first explanation.
     telling : str
@@ -262,8 +270,9 @@ def diagnose(
         outside = not all(reading.inside for reading in readings)
         weights = np.where(_nearer(variants, predicted, widths, measured) | (not outside), weights, 0.0)
     found = _ranked(variants, weights)[:top]
-    lines = [_line(variants, rank, one, predicted, measured) for rank, one in enumerate(found, 1)]
-    steps = _steps(variants, found[0][0], predicted[0], measured[0]) if found else []
+    lead = _lead(readings)
+    lines = [_line(variants, rank, one, predicted, measured, lead) for rank, one in enumerate(found, 1)]
+    steps = _steps(variants, found[0][0], predicted[lead], measured[lead]) if found else []
     first = variants.made(found[0][0]) if found else ()
     return Diagnosis(
         readings,
@@ -437,8 +446,17 @@ def _telling(
     return words
 
 
+def _lead(readings: Sequence[Reading]) -> int:
+    """The reading of which the remainder and the steps are: the first outside its band, whole times and rates first."""
+    order = [
+        (reading.inside, any(re.match(pattern, reading.measured.column.name) for pattern, *_ in SPREADS), number)
+        for number, reading in enumerate(readings)
+    ]
+    return min(order)[2]
+
+
 def _line(
-    variants: Variants, rank: int, found: tuple[int, float], predicted: Array, measured: Sequence[Measured]
+    variants: Variants, rank: int, found: tuple[int, float], predicted: Array, measured: Sequence[Measured], lead: int
 ) -> dict[str, object]:
     row, probability = found
     made = [variants.tried[number] for number in (variants.first[row], variants.second[row]) if number != NONE]
@@ -447,7 +465,7 @@ def _line(
         "cause": " + ".join(change.cause for change in made),
         "change": "; ".join(change.words for change in made),
         "predicted": ", ".join(one.words(float(predicted[n, row])) for n, one in enumerate(measured)),
-        "remainder": measured[0].value / float(predicted[0, row]) - 1.0,
+        "remainder": measured[lead].value / float(predicted[lead, row]) - 1.0,
         "probability": probability,
         "advice": "; ".join(change.advice for change in made),
     }
