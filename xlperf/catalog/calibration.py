@@ -36,6 +36,7 @@ _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
 """Precisions whose constants, where a row does not give their own, are those of another. [-]"""
+_ENERGY = "energy_per_flop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +159,9 @@ class Calibration:
         self._rows = rows
         self._generations: dict[str, set[str]] = {}
         self._softwares: dict[str, set[str]] = {}
-        for (family, _), found in rows.items():
-            self._generations.setdefault(family, set()).update(key[0] for key in found)
+        for (family, name), found in rows.items():
+            if name != _ENERGY:  # whether a power limit binds says nothing of how well a kernel is known
+                self._generations.setdefault(family, set()).update(key[0] for key in found)
             self._softwares.setdefault(family, set()).update(key[2] for key in found)
         self._cache: dict[tuple[str, str, str, str], tuple[tuple[float, ...], bool]] = {}
         self._single: dict[tuple[str, str, str, str], tuple[dict[str, Array], np.ndarray]] = {}
@@ -198,6 +200,10 @@ class Calibration:
         """As :meth:`constants`, for keys that were made once with :func:`calibration_keys`."""
         if len(keys.codes) == 1:
             return self._constants_of_one(family, keys.distinct[0])
+        if len(keys.distinct) == 1:
+            columns, far = self._constants_of_one(family, keys.distinct[0])
+            shape = len(keys.codes), 1
+            return {name: np.broadcast_to(v, shape) for name, v in columns.items()}, np.broadcast_to(far, shape[:1])
         names = tuple(declared_constants()[family])
         found = [self._values(family, key) for key in keys.distinct]
         values = np.array([row for row, _ in found], dtype=np.float64).reshape(len(found), len(names))

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
+from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
@@ -202,15 +202,15 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
     if some(layouts.on_axes[index]):
         lengths, num_rings = _blocks(layouts, tiers["size"], index, accelerators)
     else:
-        lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
+        lengths, num_rings = rows_of(layouts.lengths, index, 1), rows_of(layouts.num_rings, index)
     network = Network(
-        **dict(zip(_COLUMNS, layouts.columns[:, index], strict=True)),
-        topology=tiers["topology"][index],
+        **dict(zip(_COLUMNS, rows_of(layouts.columns, index, 1), strict=True)),
+        topology=rows_of(tiers["topology"], index),
         first_length=lengths[0],
         second_length=lengths[1],
         third_length=lengths[2],
         num_rings=num_rings,
-        num_links=layouts.num_links[index],
+        num_links=rows_of(layouts.num_links, index),
     )
     rules = [
         Remark(
@@ -473,7 +473,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     if derived:
         from xlperf.engine.devices import accelerators_of
 
-        accelerators, device_capex, device_power, unbuilt, _ = accelerators_of(catalog)
+        accelerators, device_capex, _, device_power, unbuilt, _ = accelerators_of(catalog)
     model, unmodelled = _model_columns(models)
     units = accelerators.number("num_multiprocessors")
 
@@ -504,8 +504,18 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         "energy_price": price("energy_price"),
         "opex_share": price("opex_share"),
     }
-    rent = price("rental_price")
+    rent, unpriced = price("rental_price"), np.isnan(price("capex"))
     cost_rate = accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning)
+    terms = Terms(
+        cost_rate,
+        building_power(server_power, effectiveness),
+        price("carbon_intensity"),
+        np.minimum(power / server_power, 1.0),
+        np.where(np.isnan(rent), owning["energy_price"], 0.0),
+    )
+    bare = np.flatnonzero(np.isnan(rent) & unpriced)
+    if len(bare) and len(catalog.tables["servers"]):
+        terms = _with_servers(catalog, terms, bare, power)
     device = {
         "vector_flop_rate": vector_flop_rate(
             accelerators.number("peak_flop_rate_fp32"),
@@ -548,18 +558,24 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
         device=np.array([device[name] for name in DEVICE_COLUMNS]),
         thermal_design_power=power,
         reserved_memory=accelerators.filled("reserved_memory"),
-        terms=Terms(
-            cost_rate,
-            building_power(server_power, effectiveness),
-            price("carbon_intensity"),
-            np.minimum(power / server_power, 1.0),
-        ),
+        terms=terms,
         rented=~np.isnan(rent),
         owning=owning,
         link_bandwidth=accelerators.number("link_bandwidth"),
         linked=some(~np.isnan(accelerators.number("link_bandwidth"))),
         unbuilt=unbuilt if any(unbuilt.tolist()) else None,
     )
+
+
+def _with_servers(catalog: Catalog, terms: Terms, bare: np.ndarray, power_limit: Array) -> Terms:
+    """Terms where accelerators that the sheet prices has no price of are those of their row of servers."""
+    from xlperf.engine.ownership import server_priced
+
+    known, found = server_priced(catalog, bare, power_limit[bare])
+    columns = [values.copy() for values in terms]
+    for column, values in zip(columns, found, strict=True):
+        column[bare[known]] = values
+    return Terms(*columns)
 
 
 def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
