@@ -14,9 +14,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.equations.plan.precisions import PRECISIONS
-from xlperf.explore.objectives import objective_of
+from xlperf.explore.objectives import TIMES, band_factor, is_rate, objective_of
 from xlperf.explore.reached_rows import REACHED
-from xlperf.explore.result_bands import TIMES, band_factor, is_rate
 from xlperf.explore.samples import RANDOM, Sampling, normal_scores, uniforms
 from xlperf.explore.sweep import BLOCK, Sweep
 from xlperf.explore.vary import SHEETS, TRIANGULAR, UNIFORM, Varied, blanked_prices, sheet_rows
