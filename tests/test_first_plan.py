@@ -165,7 +165,9 @@ def test_a_device_is_derived_only_for_a_plan_that_names_one(monkeypatch: pytest.
 
 def test_a_first_plan_does_not_wait_for_the_equations_of_owners() -> None:
     code = (
-        "import sys; from xlperf import evaluate, load_catalog; from xlperf.catalog.parse import table_from_rows\n"
+        "import sys; from xlperf.catalog.catalog import load_catalog\n"
+        "from xlperf.catalog.parse import table_from_rows\n"
+        "from xlperf.engine.tables import evaluate\n"
         "row = ['Llama3-8B', 'H100-SXM-80GB', 8, 8]\n"
         "names = ['model', 'accelerator', 'num accelerators', 'tensor parallel']\n"
         "evaluate(table_from_rows('training', names, [row]), load_catalog())\n"
