@@ -81,7 +81,7 @@ def test_measured_power_of_experts_at_their_rates(catalog: Catalog, monkeypatch:
         slower["time_overhead"] = steps["time_overhead"] + found["time_communication"] * (1.0 / rate - 1.0)
         return own(machines, model, plan, architecture, slower)
 
-    monkeypatch.setattr("xlperf.engine.inference.serving_power", waiting)
+    monkeypatch.setattr("xlperf.engine.served_results.serving_power", waiting)
     error = np.abs(power(catalog, rows) / [row[-1] for row in EXPERTS] - 1.0)
     assert np.median(error) < 0.10
     assert error.max() < 0.25
@@ -208,6 +208,25 @@ def test_leakage_makes_a_derived_device_slower_and_thirstier(catalog: Catalog) -
         energies.append(float(found.number("energy_per_token")[0]))
     assert times == sorted(times) and times[0] < times[-1]
     assert energies == sorted(energies) and energies[0] < energies[-1]
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_a_larger_cache_saves_joules_before_it_saves_time(catalog: Catalog, kind: str) -> None:
+    """Training and prefills read less from the memory; a decode step nothing once the cache holds the model."""
+    small = {**BASE, "model": "Llama-3.2-1B", "batch_size": 4, "output_length": 128}
+    rows = [TRAINING] if kind == "training" else [{**BASE, "batch_size": 8, "output_length": 1}, small]
+    energy, time = [], []
+    for factor in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 32.0):
+        table = catalog.tables["accelerators"]
+        columns = {**table.columns, "l2_capacity": factor * table.number("l2_capacity")}
+        found = results(catalog.with_tables([Table("accelerators", columns, table.place)]), rows, kind)
+        energy.append(found.number("energy_per_token"))
+        time.append(found.number("step_time" if kind == "training" else "latency"))
+    for values in (np.array(energy), np.array(time)):
+        assert (values[1:] <= values[:-1] * (1.0 + 1e-9)).all()
+    assert (energy[-1] < 0.999 * energy[2]).all(), (energy, time)
+    if kind == "inference":
+        assert time[-1][1] < 0.99 * time[2][1], "weights and keys of the small model stay in the cache"
 
 
 def test_hidden_messages_draw_power_too(catalog: Catalog) -> None:
