@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from conftest import Outcome, csv_rows
 
 from xlperf.addin.session import Session
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook
+from xlperf.base.resources import rows, workbook
 from xlperf.calibrate.comparison import RATES, STEP_TIME, compare, predicted
 from xlperf.calibrate.published import PublishedPlans, read_published
 from xlperf.calibrate.published_errors import plans_of
@@ -72,6 +73,21 @@ def test_every_change_is_of_columns_that_there_are(kind: str) -> None:
             assert 0.0 < change.factor < 1.0
 
 
+def test_priors_are_counts_of_public_scripts_or_alike() -> None:
+    """A setting: a tenth of its share of the scripts (rule of succession), 0.01 at least; faults all have the same."""
+    others = set()
+    for row in rows("explore/causes.csv"):
+        counted = re.match(r"(\d+) of (\d+) public launch scripts \w+", row["source"])
+        if counted is None:
+            others.add((row["prior"], row["source"]))
+            continue
+        of_value, scripts = (float(number) for number in counted.groups())
+        shares = [(of_value + 1.0) / (scripts + values) for values in (2.0, 3.0, 4.0)]
+        assert any(abs(max(0.1 * share, 0.01) - float(row["prior"])) < 6e-4 for share in shares), row["cause"]
+        assert of_value <= scripts <= 59
+    assert others == {("0.03", "no published count: as every fault and fall-back")}
+
+
 def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:
     """Each change alone moves a result of some shipped plan: no row of the sheet of causes is dead."""
     catalog = load_catalog()
@@ -124,7 +140,7 @@ def read_run(kind: str, write: Callable[..., str], values: dict[str, float], rng
     texts: dict[str, str] = {}
     for one in (write, run_logs.nvidia_smi):
         path.write_text(one(values, rng))
-        texts = {value.result: value.text for value in read_log(path)} | texts
+        texts |= {value.result: value.text for value in read_log(path)}
     path.write_text(run_logs.PROFILES[kind](values, rng))
     return [*texts.values(), *measured_texts(kind, read_profile(path))]
 
@@ -132,9 +148,8 @@ def read_run(kind: str, write: Callable[..., str], values: dict[str, float], rng
 def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
     """Logs of runs of shipped plans with one or two faults drawn by their priors, beside logs of runs without.
 
-    Faults move the step outside the band, and each by more than 4 %, alone and beside the other: what the other hides
-    is in no measurement. Three of four runs have one. The first cause is right if all that the first explanation names
-    is at fault.
+    Faults move the step outside the band. Three of four runs have one. The first cause is right if all that the first
+    explanation names is at fault; both must be one explanation to be among the first three.
     """
     rng, catalog, plans, score = np.random.default_rng(seed), load_catalog(), shipped(kind), Score()
     main, formats = BANDED[kind], run_logs.TRAINING if kind == "training" else run_logs.SERVING
@@ -150,8 +165,6 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
         prior = np.array([change.prior for change in variants.tried] + [1.0])
         chance = prior[variants.first] * prior[variants.second] * outside * ((variants.second != NONE) == two)
         chance *= seen[variants.first] & seen[variants.second]
-        beside = [np.abs(ratio / ratio[1 + other] - 1.0) > 0.04 for other in (variants.second, variants.first)]
-        chance *= beside[0] & (beside[1] | (variants.second == NONE))
         if not chance.sum() > 0.0:
             continue
         row = int(rng.choice(len(chance), p=chance / chance.sum()))
@@ -172,13 +185,17 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
 
 
 def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
-    """60 logs in the formats of ten stacks; nothing was chosen by them but that a fault must show beside the other."""
+    """60 logs in the formats of ten stacks.
+
+    The ranking was developed on seeds 1 to 9 and 2026. Of 360 runs of six seeds drawn afterwards (72001 to 72006) the
+    first cause is right in 93 %, all causes are among the first three in 97 %, the remainder is under 5 % in 96 %.
+    """
     found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 40), ("inference", 20))]
     total = sum(one.count for one in found)
     assert total == 60
     assert sum(one.first for one in found) >= 0.85 * total
     assert sum(one.three for one in found) >= 0.95 * total
-    assert sum(one.close for one in found) >= 0.9 * total
+    assert sum(one.close for one in found) >= 0.95 * total
 
 
 # --- changes that were published -------------------------------------------------------------------------------------
@@ -253,9 +270,9 @@ def published_pairs() -> list[tuple[PublishedPlans, int, int, str, dict[int, dic
 def test_changes_between_published_runs_are_named() -> None:
     """Of pairs of runs whose measurements differ by more than the band, the change is named first in 80 %.
 
-    The priors of the sheet were chosen with these pairs in view. With priors from the causes of the other half of the
-    sources alone it is 92 % of the half of papers, Megatron-Bridge and torchtitan, and 67 % of the DGX recipes, where
-    a fall-back to BF16 is taken for full recomputation: those rows state a time alone.
+    Nothing in the ranking was fitted on them: priors are counts of launch scripts, or all alike. Recipes of the same
+    precision family count as one cause; by source it is 92 % of memories, 90 % of the DGX recipes, 58 % of the layer
+    times, 57 % of Megatron-Bridge and half of torchtitan.
     """
     right = outside = 0
     for plans, one, other, cause, values in published_pairs():
@@ -312,12 +329,27 @@ def test_slow_links_change_the_tiers_that_they_are_of() -> None:
         assert after.tolist() == pytest.approx((first * factor).tolist())
 
 
+def test_a_change_away_from_the_measurement_is_no_explanation(command: Command) -> None:
+    """Three times the predicted rate: faults are not listed, and what is left is said."""
+    outcome = command("diagnose", workbook(), "--name", NAME, "--measured", "tokens per second=200000")
+    assert outcome.code == 0 and "slow" not in outcome.out and "power cap" not in outcome.out
+    assert "outside the band of explanation 1 as well: tokens per second" in outcome.out
+
+
+def test_what_tells_two_explanations_apart_is_named() -> None:
+    """One step time fits several causes; the result named differs between the first two by more than its band."""
+    found = diagnose(named(), load_catalog(), read_measured("training", ["step time=20.6 s"]))
+    assert re.match(r"to tell 1 from 2, measure [a-z ]+ [\d.]+ \w+ \(1\) or", found.telling)
+
+
 @pytest.mark.parametrize(
     ("texts", "before", "words"),
     [
         (["step tme=3"], [], "step time"),
         (["step time 3"], [], 'must be as "step time=38 s"'),
         (["step time=3 GiB"], [], "cannot be in GiB"),
+        (["step time=1e400"], [], 'must be as "step time=38 s"'),
+        (["step time=1-2"], [], 'must be as "step time=38 s"'),
         (["step time=-3"], [], "must be above 0"),
         (["step time=3", "step time=4"], [], "given twice"),
         (["step time=3"], ["memory=3"], "not among --measured"),

@@ -63,6 +63,18 @@ def wrote(output: str, number: int, noun: str) -> None:
         say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
 
 
+_BEGUN = time.monotonic()
+_LONG = 1.0
+"""Time after which a terminal is told how long a table took. [s]"""
+
+
+def took(number: int, noun: str) -> None:
+    """Say on a terminal, as the last line, how many rows were shown and in what time, where it took over a second."""
+    seconds = time.monotonic() - _BEGUN
+    if sys.stderr.isatty() and seconds > _LONG:
+        say(f"{number:,} {noun}{'s' if number != 1 else ''} in {seconds:.1f} s", err=True)
+
+
 @contextmanager
 def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
     """Show a progress bar on standard error; none where that is not a terminal.
@@ -209,6 +221,7 @@ def deliver(
     """Write a table and say of how many rows; print what of it a terminal shows where no output is named."""
     if output is None:
         say(*text_table(whole if shown is None else shown))
+        took(len(whole[0][1]) if number is None else number, noun)
     else:
         write_sheets(output, [(sheet, whole)], front)
         wrote(output, len(whole[0][1]) if number is None else number, noun)
@@ -264,12 +277,16 @@ def rounded(value: float) -> str:
     return f"{value:.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"
 
 
+_PAGE, _PAGES = 200.0, 4
+"""Characters that a page takes across, and pages across at the most: wider tables are printed smaller. [-]"""
+
+
 def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]], front: Front) -> None:
     from openpyxl import Workbook
 
     from xlperf.workbook.package import save_workbook
     from xlperf.workbook.result_front import add_front
-    from xlperf.workbook.style import add_styles
+    from xlperf.workbook.style import add_styles, page_setup
     from xlperf.workbook.tables import cell_value, write_table
 
     workbook = Workbook()
@@ -284,6 +301,8 @@ def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]], front: 
         rows = [list(row) for row in zip(*series, strict=True)]
         columns = [column for column, _ in block]
         write_table(sheet, columns, rows, top_left="A1", fitted=len(rows) <= FITTED_ROWS)
+        across = sum(sheet.column_dimensions[letter].width for letter in sheet.column_dimensions)
+        page_setup(sheet, 1, pages_wide=max(1, min(round(across / _PAGE), _PAGES)), key_columns="A:A")
         tables[name] = columns, rows
     command, asked = asked_of()
     add_front(workbook, command, asked, tables, front.wanted, front.said)
