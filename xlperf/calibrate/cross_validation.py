@@ -59,19 +59,23 @@ class CrossValidation:
 class _Responses:
     """Constants that were fitted on published rows, and how the errors of rows answer to them.
 
-    ``row`` is where each stands in the calibration sheet, ``users`` which entries use it; ``change`` is the change of
+    ``row`` is where each stands in the calibration sheet, ``group`` which entries look it up, ``users`` which of
+    them answer to it; ``change`` is the change of
     their errors at each of ``points``, (constants, points, entries).
     """
 
     parameters: list[Parameter]
     row: list[int]
+    group: np.ndarray
     users: np.ndarray
     points: Array
     change: Array
 
     def of(self, entries: np.ndarray) -> _Responses:
         """The responses of some of the entries."""
-        return replace(self, users=self.users[:, entries], change=self.change[:, :, entries])
+        return replace(
+            self, group=self.group[:, entries], users=self.users[:, entries], change=self.change[:, :, entries]
+        )
 
     def problem(self, entries: Errors, chosen: np.ndarray) -> Problem:
         """The sum of the responses as residuals of some entries."""
@@ -195,7 +199,7 @@ def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> _Responses:
             trial = np.array([one.first for one in parameters])
             trial[group] = points[group, point]
             change[group, point] = np.nan_to_num(problem.residuals(trial[None, :])[0] - entries.fitted) * users[group]
-    return _Responses(parameters, rows, users & (np.abs(change).max(axis=1) > 0.0), points, change)
+    return _Responses(parameters, rows, users, users & (np.abs(change).max(axis=1) > 0.0), points, change)
 
 
 def _left_out(plans: PublishedPlans, entries: Errors, responses: _Responses, folds: np.ndarray, say: Step) -> Array:
@@ -220,7 +224,7 @@ def _refitted(
 
     Where a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
     """
-    few = [entries.num_rows(users & chosen) < FEWEST_ROWS for users in responses.users]
+    few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]
     spreads: Sequence[float] = SPREADS
     concerned = np.full(len(responses.parameters), True)
     if left_out is not None:

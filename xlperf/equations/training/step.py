@@ -27,7 +27,13 @@ from xlperf.equations.plan.pipeline import (
 from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.plan.training_plan import LAYOUTS
 from xlperf.equations.training.adapters import model_adapters
-from xlperf.equations.training.communication import Communication, communication_of, context_time, tensor_times
+from xlperf.equations.training.communication import (
+    Communication,
+    communication_of,
+    context_time,
+    tensor_times,
+    waits_of_calls,
+)
 from xlperf.equations.training.kernels import kernel_parts, selected_share
 from xlperf.equations.training.memory import kept_activations, memory_of
 from xlperf.equations.training.setting import (
@@ -299,15 +305,6 @@ def _data_parallel_time(setting: Setting, communication: Communication, stage: _
     return np.asarray((repeats - 1.0) * (seen(behind_backward, hidden) + again) + last)
 
 
-def _sharding_time(setting: Setting, layers: Array) -> Array | float:
-    """Time in which the host hands out the shards of a stage's layers, once a step, (rows,). [s]"""
-    plan, each = setting.plan, setting.constants["training_software"]["shard_overhead_time"][:, 0]
-    if not some(each):
-        return 0.0
-    between = (plan.zero_stage > 0) & (plan.zero_stage < 3) & (plan.zero_shards > 1)
-    return np.where(between, layers * plan.zero_shards * each, 0.0)
-
-
 def _copied_weights(setting: Setting, quantized: Array) -> Array:
     """Bytes moved once a step to cast the quantized copies of the weights, unless they are cast when gathered. [B]"""
     plan = setting.plan
@@ -456,6 +453,7 @@ def step(setting: Setting) -> Step:
     traffic = _optimizer_traffic(setting)
     optimizer = vector_time(setting.device, setting.constants["vector"], traffic[:, None], 0.0)[:, 0]
     waiting: Array = np.asarray(batches * critical.waiting)
+    memory, layers = memory_of(setting), setting.pipeline.middle.layers
     data_parallel = _data_parallel_time(setting, communication, times.stage(FIRST))
     # The host's link and the network run side by side: what a pass waits for one of them hides the other.
     if some(plan.offload_optimizer):
@@ -476,15 +474,15 @@ def step(setting: Setting) -> Step:
         "time_pipeline_bubble": _bubble(setting, times, which, both_ways),
         "time_data_parallel": data_parallel,
         "time_optimizer": optimizer,
-        "time_overhead": waiting + _sharding_time(setting, setting.pipeline.middle.layers),
+        "time_overhead": waiting + waits_of_calls(setting, layers, memory["memory_reserved"]),
     }
     step_time = total(side_by_side(*parts_of_step.values()))
     results = {
         "step_time": step_time,
         **parts_of_step,
-        "layer_time": stage_time[:, MIDDLE] / setting.pipeline.middle.layers,
+        "layer_time": stage_time[:, MIDDLE] / layers,
         **_rates(setting, step_time),
-        **memory_of(setting),
+        **memory,
     }
     rows = np.arange(len(which))
     counts = dict(zip(_places(setting), _calls(setting, contents)[rows, which].T, strict=True))
