@@ -21,6 +21,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import AUTO_COLUMNS, PLAN_TABLES, column
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.tables import numbers
 from xlperf.explore.candidates import candidates, expanded, with_mapping
 from xlperf.explore.found import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Search
 from xlperf.explore.objectives import default_objective, limit_of, objective_of
@@ -460,3 +461,30 @@ def test_wide_expert_parallelism_wins_where_decoding_is_bound_by_weights(catalog
     assert found.num_tried == found.num_legal > 1000
     assert (found.results["tpot"] <= 0.05).all()
     assert_as_evaluated(found, catalog)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"model": "Mixtral-8x7B", "precision": "fp8", "quantized copies": "none"},
+        {"model": "DeepSeek-V3", "num accelerators": 64, "recompute modules": "core_attention moe norm"},
+        {"optimizer": "adam", "adapter rank": 16},
+    ],
+)
+def test_plans_whose_kernels_are_shared_have_the_results_that_they_have_alone(
+    catalog: Catalog, more: dict[str, Any]
+) -> None:
+    """Kernels are timed once for plans that differ in what no kernel depends on: equal to the last bit."""
+    tried = candidates(with_mapping(plan({**TRAIN, **more})), catalog).plans
+    tried = tried.take(np.arange(min(len(tried), 3000)))
+    together = evaluate(tried, catalog)
+    random = np.random.default_rng(1)
+    for row in random.integers(0, len(tried), 25).tolist():
+        alone = evaluate(tried.take([row]), catalog)
+        for name, values in alone.columns.items():
+            same = values.tolist(), together[name][[row]].tolist()
+            assert same[0] == same[1] or np.isnan(values[0]), (name, same)
+    lean = numbers(tried, catalog)
+    assert lean is not None and {"step_time", "memory_reserved", "cost_per_million_tokens", "fits"} <= set(lean.columns)
+    for name, values in lean.columns.items():
+        np.testing.assert_array_equal(values, together[name], name)

@@ -13,6 +13,7 @@ import pytest
 
 import xlperf
 from xlperf.addin import client as client_module
+from xlperf.addin import neighbours as neighbours_module
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import Client, WorkerError
 from xlperf.addin.neighbours import Neighbours
@@ -247,3 +248,69 @@ def test_blank_rows_of_a_table_make_no_search_for_the_rows_beside_them():
     for number in range(4):
         neighbours.call(book, "XLPERF_STEP_TIME", [[["m", "a", float(number)]], "", header])
     assert book.searched
+
+
+def test_after_an_edit_of_the_catalog_the_rows_that_cells_show_go_along_at_once():
+    sent = []
+
+    class Answers:
+        process_id = 1
+
+        def call(self, function, arguments):
+            sent.append(1)
+            return [[f"{arguments[1]} {arguments[0][0][2]:g}"]]
+
+        def call_with_others(self, function, arguments, others):
+            sent.append(len(others))
+            return [[f"{arguments[1]} {arguments[0][0][2]:g}"]], [f"{arguments[1]} {row[2]:g}" for row in others]
+
+    class Book:
+        RuntimeUID = "1"
+        Sheets = ()
+
+    header = [["model", "accelerator", "num accelerators"]]
+    neighbours = Neighbours(Answers())
+
+    def shows(catalog, number):
+        return neighbours.call(Book(), "XLPERF_STEP_TIME", [[["m", "a", float(number)]], catalog, header])[0][0]
+
+    for number in [*range(200), *range(200)]:
+        assert shows("first", number) == f"first {number}"
+    assert sent == [1] * 200, "rows that are known are not asked for again"
+    for catalog in ("second", "third", "first"):
+        sent.clear()
+        for number in range(199, -1, -1):
+            assert shows(catalog, number) == f"{catalog} {number}"
+        assert sent == ([] if catalog == "first" else [200])
+    sent.clear()
+    assert shows("third", 500) == "third 500"
+    assert sent == [1]
+
+
+def test_cells_that_were_asked_for_are_known_longer_than_those_that_were_guessed(monkeypatch):
+    monkeypatch.setattr(neighbours_module, "MOST_KEPT", 100)
+    sent = []
+
+    class Answers:
+        process_id = 1
+
+        def call(self, function, arguments):
+            sent.append(1)
+            return [[1.0]]
+
+        def call_with_others(self, function, arguments, others):
+            sent.append(len(others))
+            return [[1.0]], [1.0] * len(others)
+
+    header = ("model", "accelerator", "num accelerators")
+    rows = [("m", "a", float(number)) for number in range(60)]
+    neighbours = Neighbours(Answers())
+    monkeypatch.setattr(neighbours, "_tables", lambda *_: [(None, None)])
+    monkeypatch.setattr(neighbours_module, "read_rows", lambda *_: rows)
+    functions_ = [f"XLPERF_{number}" for number in range(5)]
+    for catalog in ("first", "second", "third"):
+        for function in functions_:
+            for row in rows[:10]:
+                assert neighbours.call(object(), function, [[row], catalog, [header]]) == [[1.0]]
+        assert sent == ([1, 59] * 5 if catalog == "first" else [10] * 5)
+        sent.clear()

@@ -2,7 +2,8 @@
 
 A message to the worker takes longer than a plan in a batch. At the second new plan within a second, the other rows
 under the same header go along in one message, and the answers are kept here under the cells of each row: a row that is
-read too early or never asked for costs time, and a cell shows what its own arguments say.
+read too early or never asked for costs time, and a cell shows what its own arguments say. With another catalog, after
+an edit of the hardware, the rows that cells asked for under the one before go along at once.
 
 Reading a cell computes it if it is out of date, and one that depends on the cell that is being computed becomes an
 error and stays one. So rows with formulas are read only if all that they depend on is known to call nothing of ours
@@ -57,7 +58,8 @@ class Neighbours:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._worker: int | None = None
-        self._known: OrderedDict[Key, dict[Row, Any]] = OrderedDict()
+        self._known: OrderedDict[Key, dict[Row, list[Any]]] = OrderedDict()  # cell, and whether it was asked for
+        self._latest: dict[tuple[str, Row], Key] = {}  # by function and header
         self._num_known = 0
         self._places: dict[tuple[str, Row], tuple[str, int, int]] = {}
         self._num_new, self._patience, self._last_new = 0, 2, 0.0
@@ -86,21 +88,35 @@ class Neighbours:
         if self._worker != self._client.process_id:  # another worker may be another version
             self._worker = self._client.process_id
             self._known.clear()
+            self._latest.clear()
             self._num_known = 0
         row, key = tuple(plan[0]), (function, catalog, tuple(header[0]))
         cells = self._known.get(key, {})
-        if row in cells:
+        if row in cells and cells[row][0] is not None:
             self._known.move_to_end(key)
-            return [[cells[row]]] if cells[row] is not None else self._client.call(function, arguments)
-        if len(row) != len(key[2]) or _is_blank(row) or not self._is_burst():
-            return self._client.call(function, arguments)
-        others = self._new_rows(document, key[2], row, cells)
-        self._num_new, self._patience = 0, 2 if len(others) > 1 else min(2 * self._patience, MOST_PATIENCE)
+            cells[row][1] = True
+            return [[cells[row][0]]]
+        if row in cells or len(row) != len(key[2]) or _is_blank(row):
+            return self._kept_alone(key, row, self._client.call(function, arguments))
+        others = self._asked_before(key, row)
+        if not others and self._is_burst():
+            others = self._new_rows(document, key[2], row, cells)
+            self._num_new, self._patience = 0, 2 if len(others) > 1 else min(2 * self._patience, MOST_PATIENCE)
         if not others:
-            return self._client.call(function, arguments)
+            return self._kept_alone(key, row, self._client.call(function, arguments))
         rows, answers = self._client.call_with_others(function, arguments, others)
         self._keep(key, others, answers)
-        return rows
+        return self._kept_alone(key, row, rows)
+
+    def _asked_before(self, key: Key, row: Row) -> list[Row]:
+        """Rows that cells asked a function for under the latest other catalog, if this one is among them."""
+        latest = self._latest.get((key[0], key[2]), key)
+        before = self._known.get(latest, {})
+        if latest == key or row not in before:
+            return []
+        known = self._known.get(key, {})
+        asked = [one for one, cell in before.items() if cell[1] and one not in known and one != row]
+        return [row, *asked[: MOST_ROWS - 1]] if asked else []
 
     def _is_burst(self) -> bool:
         """Whether so many new plans came one after the other that more are to be expected."""
@@ -111,12 +127,31 @@ class Neighbours:
         self._num_new += 1
         return self._num_new >= self._patience
 
+    def _kept_alone(self, key: Key, row: Row, answer: list[list[Any]]) -> list[list[Any]]:
+        """The answer of a row that was asked for, kept."""
+        self._keep(key, [row], [answer[0][0]])
+        self._known[key][row][1] = True
+        self._latest[key[0], key[2]] = key
+        return answer
+
     def _keep(self, key: Key, rows: list[Row], answers: list[Any]) -> None:
         cells = self._known.setdefault(key, {})
         self._known.move_to_end(key)
-        cells.update(zip(rows, answers))  # noqa: B905 - LibreOffice brings Python 3.8 on Windows
-        self._num_known += len(rows)
-        while self._num_known > MOST_KEPT:
+        before = len(cells)
+        cells.update((row, [answer, False]) for row, answer in zip(rows, answers))  # noqa: B905 - Python 3.8 of LibreOffice
+        self._num_known += len(cells) - before
+        if self._num_known > MOST_KEPT:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Forget cells until few enough are left, the last used at the end: first those that were never asked for."""
+        for key in [*self._known][:-1]:
+            cells = self._known[key]
+            self._known[key] = {row: cell for row, cell in cells.items() if cell[1]}
+            self._num_known -= len(cells) - len(self._known[key])
+            if self._num_known <= MOST_KEPT:
+                return
+        while self._num_known > MOST_KEPT and len(self._known) > 1:
             self._num_known -= len(self._known.popitem(last=False)[1])
 
     def _new_rows(self, document: Any, header: Row, row: Row, cells: dict[Row, Any]) -> list[Row]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from xlperf.addin.cells import (
     Block,
@@ -38,6 +39,7 @@ from xlperf.addin.functions import STAND_INS, Argument, Function, functions
 from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import is_blank, shown, table_kind
+from xlperf.catalog.part import part_of
 from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, Column, results_of, split_header, table_schema
 from xlperf.catalog.table import CASES
 
@@ -150,7 +152,7 @@ class Session:
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
-        self._frontiers: dict[str, Block] = {}
+        self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
         """Block of cells that a worksheet function shows.
@@ -220,11 +222,6 @@ class Session:
             raise FunctionError("#VALUE!", f"{function.name} has {len(known)} arguments, got {len(arguments)}")
         cells = {argument.name: cell for argument, cell in zip_longest(known, arguments)}
         read = ((argument.kind, READERS[argument.kind](self, function, argument, cells)) for argument in known)
-        if function.answer == "frontier":  # asked for point by point
-            key = repr([cells[own.name] for own in known])
-            if key not in self._frontiers:
-                self._frontiers = {key: ANSWERS[function.answer](self, function, dict(read))}
-            return self._frontiers[key]
         if function.answer == "equation":
             return equation_block(function, [value for _, value in read])
         return ANSWERS[function.answer](self, function, dict(read))
@@ -234,7 +231,7 @@ class Session:
     def install(self, catalog: Catalog) -> None:
         """Take a catalog for the one that is meant where cells name none."""
         if self._installed is not catalog:
-            self._installed, self._outcomes, self._frontiers = catalog, Outcomes(), {}
+            self._installed, self._outcomes = catalog, Outcomes()
 
     def put(self, blocks: Sequence[Block]) -> str:
         """Handle of the installed catalog with these tables in the place of its own."""
@@ -483,17 +480,27 @@ def _diagnosis(session: Session, _: Function, given: Given) -> Block:
 
 
 def _frontier(session: Session, _: Function, given: Given) -> Block:
+    """Points of a frontier; a chart asks for them cell by cell."""
+    plans: Plans = given["rows"]
+    part = part_of(given["catalog"][1], read_plans_of(plans))
+    key = plans, repr((given["vary"], given["results"]))
+    known = session.frontiers.setdefault(part, {})
+    if key not in known:
+        known[key] = _points(session, plans, part, given)
+    return known[key]
+
+
+def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
     from xlperf.explore.vary import read_values
 
-    plans: Plans = given["rows"]
     is_auto = [[str(cell).strip().casefold() for cell in cells] == ["auto"] for _, cells in given["vary"]]
     stated = [line for line, auto in zip(given["vary"], is_auto, strict=True) if not auto]
     searched = [str(name) for (name, _), auto in zip(given["vary"], is_auto, strict=True) if auto]
     values = read_values(plans.kind, stated, "vary")
     table = with_auto(read_plans_of(plans), searched, "vary")
-    found, reached = session.engine.frontier(table, given["catalog"][1], values)
+    found, reached = session.engine.frontier(table, catalog, values)
     if not len(found):
         raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
     if given["results"]:

@@ -13,6 +13,8 @@ Numeric: TypeAlias = npt.ArrayLike
 _FLOAT64 = np.dtype(np.float64)
 _SUMS, _BLOCK, _MANY = 8, 128, 512
 _ONE_ROW = {(), (1,)}
+_ONE_FOR_ALL = (0,)
+_FEW_ROWS = 64
 
 
 class Columns:
@@ -65,7 +67,23 @@ def some(values: npt.NDArray[Any]) -> bool:
     >>> some(np.array([False, True])), some(np.zeros(2))
     (True, False)
     """
-    return bool(values.item() if values.size == 1 else np.count_nonzero(values))
+    if values.size == 1:
+        return bool(values.item())
+    if values.strides == _ONE_FOR_ALL and values.size:
+        return bool(values[0])
+    return bool(np.count_nonzero(values))
+
+
+def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0) -> npt.NDArray[Any]:
+    """Rows of a table of arrays; where all are the same row, one that all share, which takes no memory.
+
+    >>> rows_of(np.array([1.0, 2.0]), np.array([1, 0, 1])).tolist()
+    [2.0, 1.0, 2.0]
+    """
+    if len(rows) < _FEW_ROWS or (rows != rows[0]).any():
+        return values.take(rows, axis=axis)
+    one = values.take(rows[:1], axis=axis)
+    return np.broadcast_to(one, (*one.shape[:axis], len(rows), *one.shape[axis + 1 :]))
 
 
 def ones(values: npt.NDArray[Any]) -> Array:
@@ -172,3 +190,24 @@ def beside(*values: Array) -> Array:
         return np.concatenate(values, axis=-1)
     out = np.empty((*values[0].shape[:-1], sum(each.shape[-1] for each in values)), order="F")
     return np.concatenate(values, axis=-1, out=out)
+
+
+def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """First of the rows that are alike in some columns, and which of these each row is like.
+
+    >>> first, which = distinct_rows(np.array([4.0, 2.0, 4.0]), np.array([np.nan, 1.0, np.nan]))
+    >>> first.tolist(), which.tolist()
+    ([1, 0], [1, 0, 1])
+    """
+    codes = np.zeros(len(columns[0]), dtype=np.int64)
+    for values in columns:
+        if values.strides == _ONE_FOR_ALL:
+            continue
+        bits = np.ascontiguousarray(array(values)).view(np.int64)
+        if (bits != bits[0]).any():
+            known, inverse = np.unique(bits, return_inverse=True)
+            codes = codes * len(known) + inverse
+            if len(known) > 2**20:  # no overflow of the codes
+                codes = np.unique(codes, return_inverse=True)[1]
+    _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    return first, which

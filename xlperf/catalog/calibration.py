@@ -198,6 +198,10 @@ class Calibration:
         """As :meth:`constants`, for keys that were made once with :func:`calibration_keys`."""
         if len(keys.codes) == 1:
             return self._constants_of_one(family, keys.distinct[0])
+        if len(keys.distinct) == 1:
+            columns, far = self._constants_of_one(family, keys.distinct[0])
+            shape = len(keys.codes), 1
+            return {name: np.broadcast_to(v, shape) for name, v in columns.items()}, np.broadcast_to(far, shape[:1])
         names = tuple(declared_constants()[family])
         found = [self._values(family, key) for key in keys.distinct]
         values = np.array([row for row, _ in found], dtype=np.float64).reshape(len(found), len(names))

@@ -116,7 +116,7 @@ class Catalog:
         digest = hashlib.sha256() if self.case == "base" else hashlib.sha256(self.case.encode())
         for kind in EVERY_TABLE:
             if kind in CATALOG_TABLES or len(self.tables[kind]):
-                _hash_table(digest, self.tables[kind])
+                hash_table(digest, self.tables[kind])
         return digest.hexdigest()[:16]
 
     def rows(self, kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
@@ -395,7 +395,7 @@ def _empty(kind: str) -> Table:
     return Table(kind, {c.name: np.zeros(0, dtype=object if c.is_text else np.float64) for c in columns})
 
 
-def _hash_table(digest: hashlib._Hash, table: Table) -> None:
+def hash_table(digest: hashlib._Hash, table: Table) -> None:
     """Feed a table to a hash: columns that hold anything by name, rows by key."""
     keys = [text.casefold() for text in table.text(table.schema.key.name).tolist()]
     tiers = table.number("tier").tolist() if table.kind == "networks" else [0.0] * len(keys)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array, some
+from xlperf.base.arrays import Array, rows_of, some
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.calibration import Words, coded_words
 from xlperf.catalog.catalog import Catalog
@@ -202,15 +202,15 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
     if some(layouts.on_axes[index]):
         lengths, num_rings = _blocks(layouts, tiers["size"], index, accelerators)
     else:
-        lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
+        lengths, num_rings = rows_of(layouts.lengths, index, 1), rows_of(layouts.num_rings, index)
     network = Network(
-        **dict(zip(_COLUMNS, layouts.columns[:, index], strict=True)),
-        topology=tiers["topology"][index],
+        **dict(zip(_COLUMNS, rows_of(layouts.columns, index, 1), strict=True)),
+        topology=rows_of(tiers["topology"], index),
         first_length=lengths[0],
         second_length=lengths[1],
         third_length=lengths[2],
         num_rings=num_rings,
-        num_links=layouts.num_links[index],
+        num_links=rows_of(layouts.num_links, index),
     )
     rules = [
         Remark(

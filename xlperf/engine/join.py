@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Columns, some
+from xlperf.base.arrays import Array, Columns, rows_of, some
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import Keys, Words, coded_words, combined_keys
 from xlperf.catalog.catalog import Catalog
@@ -176,7 +176,7 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
     for name, default, dtype, codes, names_row in _declared(plans.kind):
         if name not in stated:
             if default not in absent:  # columns with one default share an array: equations never write into it
-                absent[default] = np.full(len(plans), default, dtype=dtype)
+                absent[default] = np.broadcast_to(np.array(default, dtype=dtype), len(plans))
             if not names_row:
                 columns[name] = absent[default]
             continue
@@ -457,6 +457,11 @@ def _capped(
     return share, {**columns, **slowed}
 
 
+def _told(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray, ...]]) -> list[Remark]:
+    """A sentence about some plans, if it is about any."""
+    return [Remark(rows, sentence, values())] if some(rows) else []
+
+
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     """Columns of the catalog for each plan, and the rules that only the catalog can judge.
 
@@ -482,7 +487,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     peak = arrays.peaks[rows, codes]
     wide_peak = arrays.peaks[rows, wide_codes]
 
-    common = dict(zip(DEVICE_COLUMNS, arrays.device[:, rows, None], strict=True))
+    common = dict(zip(DEVICE_COLUMNS, rows_of(arrays.device, rows, 1)[..., None], strict=True))
     limits, peaks = PowerLimits.of(arrays.thermal_design_power[rows]), arrays.peaks[rows]
     own, wide = common, common
     if "power_limit" in plans:
@@ -513,26 +518,26 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     keys = combined_keys(generation, Words(codes, PRECISION_KEYS), software)
     wide_keys = combined_keys(generation, Words(wide_codes, PRECISION_KEYS), software)
     rules = [
-        Remark(
+        *_told(
             arrays.is_unmodelled[model_rows],
             "model {} {}, which is not modelled yet",
-            (plans.text("model"), arrays.unmodelled[model_rows]),
+            lambda: (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
         *device_rules,
-        Remark(
+        *_told(
             ~stated,
             "accelerator {} states no peak rate for precision {}",
-            (plans.text("accelerator"), plans.filled("precision")),
+            lambda: (plans.text("accelerator"), plans.filled("precision")),
         ),
-        Remark(
+        *_told(
             BLOCK_SCALED[codes] & np.isnan(arrays.peaks[rows, FP4]),
             "the matrix units of accelerator {} do not scale blocks (it states no FP4 rate): use fp8-block, not {}",
-            (plans.text("accelerator"), plans.filled("precision")),
+            lambda: (plans.text("accelerator"), plans.filled("precision")),
         ),
         *network_rules,
     ]
     return Joined(
-        model=_model_of(arrays.model[:, model_rows]),
+        model=_model_of(rows_of(arrays.model, model_rows, 1)),
         device=device,
         wide_device=wide_device,
         network=network,

@@ -155,7 +155,9 @@ def training_setting(
     constants, extrapolated = constants_of(catalog.calibration, joined, architecture)
     plan = training_plan(plans, joined, constants["training_memory"]["gradient_size"][:, 0])
     kernels = without_input_casts(without_launch_time(constants))
-    setting = Setting(joined.model, joined.device, joined.wide_device, joined.network, plan, kernels, architecture)
+    alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
+    machine = joined.model, joined.device, joined.wide_device, joined.network
+    setting = Setting(*machine, plan, kernels, architecture, alike + joined.keys.codes)
     return setting, joined, extrapolated
 
 
@@ -202,7 +204,11 @@ def training_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     codes = architecture_codes(named, catalog)
 
     def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        setting, joined, _ = training_setting(piece, catalog, rows, architecture_of(code))
+        joined = join(piece, catalog, rows)
+        constants = {"training_memory": catalog.calibration.constants_of("training_memory", joined.keys)[0]}
+        plan = training_plan(piece, joined, constants["training_memory"]["gradient_size"][:, 0])
+        machine = joined.model, joined.device, joined.wide_device, joined.network
+        setting = Setting(*machine, plan, constants, architecture_of(code))
         with np.errstate(all="ignore"):
             reserved = memory_of(setting)["memory_reserved"] + joined.reserved_memory
             legal = np.ones(len(piece), dtype=bool)
@@ -212,6 +218,42 @@ def training_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         return {"memory_reserved": np.where(legal, reserved, np.nan), "fits": np.where(legal, fits, np.nan)}
 
     return in_batches(plans, catalog, named, codes, evaluated)
+
+
+def training_numbers(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
+    """Results of a block of training plans in numbers, without bands, trust and reasons.
+
+    Parameters
+    ----------
+    plans : Table
+        Training plans.
+    catalog : Catalog
+        What they refer to.
+
+    Returns
+    -------
+    dict of str to array
+        As :func:`evaluate_training` has them.
+    """
+    named = named_rows(plans, catalog)
+
+    def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        setting, joined, _ = training_setting(piece, catalog, rows, architecture_of(code))
+        with np.errstate(all="ignore"):
+            results = _physical_results(setting, joined, _own_corrections(piece, catalog, rows, setting))
+            rules = [*joined.rules, *broken_rules(TRAINING_RULES, setting.plan, joined.model)]
+        illegal, _ = remarks_of_rows(rules, len(piece))
+        return _without_illegal(results, illegal)
+
+    return in_batches(plans, catalog, named, architecture_codes(named, catalog), evaluated)
+
+
+def _without_illegal(results: dict[str, Array], illegal: np.ndarray) -> dict[str, Array]:
+    """NaN in place of every result of illegal plans but the memory that there is."""
+    if not some(illegal):
+        return results
+    kept = "memory_capacity"
+    return {name: v if name == kept else np.where(illegal, np.nan, v) for name, v in results.items()}
 
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
@@ -323,10 +365,8 @@ def _evaluate(plans: Table, catalog: Catalog, named: Named, architecture: Archit
         *([] if own is None else [own_runs_note(own, illegal)]),
     ]
     add_notes(reason, notes)
+    results = _without_illegal(results, illegal)
     if some(illegal):
-        for name, values in results.items():
-            if name != "memory_capacity":
-                results[name] = np.where(illegal, np.nan, values)
         known = {name: np.where(illegal, "", words) for name, words in known.items()}
     basis = basis_words(joined.rented, results["accelerator_hour_cost"])
     return {**results, **known, "cost_basis": basis, "reason": reason}

@@ -12,6 +12,7 @@ import numpy as np
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.part import part_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
@@ -111,12 +112,13 @@ _known: WeakKeyDictionary[Catalog, OrderedDict[object, Search]] = WeakKeyDiction
 
 
 def _best(one: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
-    """The search of a plan, from a cache of recent ones by catalog; names of plans do not matter."""
+    """The search of a plan, from a cache by the part of the catalog that it names; names of plans do not matter."""
+    part = part_of(catalog, one)
     values = tuple((name, str(column[0])) for name, column in one.columns.items() if name != "name")
     key = one.kind, values, tuple(name for name, mask in one.auto.items() if mask[0]), tuple(sorted(bounds.items()))
-    cached = _known.setdefault(catalog, OrderedDict())
+    cached = _known.setdefault(part, OrderedDict())
     if key not in cached:
-        cached[key] = search(one, catalog, **bounds)
+        cached[key] = search(one, part, **bounds)
     cached.move_to_end(key)
     while len(cached) > _CACHE_SIZE:
         cached.popitem(last=False)

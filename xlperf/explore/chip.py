@@ -14,12 +14,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of, device_cost_parts, evaluate_devices
-from xlperf.explore.forms import Answer, dollars
-from xlperf.explore.serve import serve_answer
+from xlperf.explore.forms import BESIDE, Answer, answer_of, dollars
 
 CHIP = "My chip"
-BESIDE = "B200-SXM-180GB"
-"""Accelerator that the sentence compares with."""
 _NAMED = ("technology", "core", "memory", "link", "package")
 _BUDGETS = ("num_dies", "die_area", "power_budget", "margin_share", "volume")
 _RATES = (
@@ -125,7 +122,7 @@ def _served(form: Table, accelerator: str, catalog: Catalog) -> Answer:
     columns: dict[str, Any] = {"model": form.text("model"), "precision": form.filled("precision"), "accelerator": name}
     columns |= {"users": np.array([USERS]), "prompt_length": form.number("prompt_length")}
     columns |= {"output_length": form.number("output_length"), "speed_per_user": form.filled("speed_per_user")}
-    served = serve_answer(Table("serve", columns, form.place), catalog)
+    served = answer_of(Table("serve", columns, form.place), catalog)
     every = accelerators_of(catalog)
     row = int(catalog.rows("accelerators", name, form, "accelerator")[0])
     answer: Answer = {rate: float(every.table.number(rate)[row]) for rate in _RATES}

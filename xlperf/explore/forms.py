@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.part import part_of
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.trust import RANGES
@@ -17,6 +19,9 @@ from xlperf.engine.trust import trust as trust_of
 
 Answer = dict[str, Any]
 """Results of one form by column, in the units used inside; what is missing is NaN or ""."""
+BESIDE = "B200-SXM-180GB"
+"""Accelerator that a chip is compared with."""
+_known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 
 
 @cache
@@ -48,8 +53,27 @@ def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     InputError
         Where a name is unknown or a form lacks what its question needs.
     """
-    solve = _solvers()[forms.kind]
-    return answers_table(forms, [solve(forms.take([row]), catalog) for row in range(len(forms))])
+    return answers_table(forms, [answer_of(forms.take([row]), catalog) for row in range(len(forms))])
+
+
+def answer_of(form: Table, catalog: Catalog) -> Answer:
+    """Answer of one form, from a cache as long as the rows of the catalog that it names stay what they are.
+
+    Parameters
+    ----------
+    form : Table
+        One row.
+    catalog : Catalog
+        Models, accelerators, prices.
+    """
+    is_built = form.kind == "chip" and not form.text("accelerator")[0]
+    part = part_of(catalog, form, (BESIDE,) if is_built else ())
+    given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
+    key = form.kind, tuple((name, value) for name, value in given if value not in ("", "nan"))
+    cached = _known.setdefault(part, {})
+    if key not in cached:
+        cached[key] = _solvers()[form.kind](form, part)
+    return dict(cached[key])
 
 
 def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:

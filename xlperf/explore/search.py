@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Unpack
@@ -14,7 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
-from xlperf.engine.tables import Progress, fitting
+from xlperf.engine.tables import Progress, fitting, numbers
 from xlperf.explore.auto_values import MOST_ACCELERATORS
 from xlperf.explore.candidates import (
     MOST_CANDIDATES,
@@ -48,6 +48,7 @@ MEMORY_FIRST = 1024
 REFINED = 256
 """Best plans whose chunks of stages are all tried where equal ones were tried first. [-]"""
 _EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
+_PREDICTED = Limit._field_defaults["probability"]
 PARTS = [smaller for part in WHOLE.smaller for smaller in part.smaller]
 """Parts of a large space that processes share out."""
 
@@ -270,8 +271,9 @@ def ranked(
         As :func:`search`.
     """
     plans, limits = tried.plans, tightest(limits)
-    looked_at = {one.column.name for one in (objective, *rivals)}
-    quiet = _without_targets(plans, {*looked_at, *(limit.column.name for limit in limits)})
+    needed = {*(one.column.name for one in (objective, *rivals)), *(limit.column.name for limit in limits)}
+    quiet = _without_targets(plans, needed)
+    plain = all(limit.probability == _PREDICTED for limit in limits) and (top is not None or bool(rivals))
     keys: list[_Keys] = []
     parts: list[Table] = []
     counts = np.zeros(4, dtype=np.int64)
@@ -279,7 +281,7 @@ def ranked(
         rows = np.arange(start, min(start + BLOCK, len(plans)))
         block = quiet.take(rows) if len(plans) > BLOCK else quiet
         first = plans.number(lead[0])[rows] if lead else None
-        own, results = _evaluated(block, catalog, objective, limits, rows, first, lead)
+        own, results = _evaluated(block, catalog, objective, limits, rows, first, lead, needed if plain else set())
         if progress is not None:
             progress(len(rows))
         counts += np.bincount(own.kind, minlength=4)
@@ -299,7 +301,7 @@ def ranked(
         ranked_ones = {name: np.concatenate([part[name] for part in parts])[best] for name in names}
         best = best[unbeaten_rows(_losses(replace(parts[0], columns=ranked_ones), (objective, *rivals)))]
     chosen = plans.take(every.number[best])
-    if quiet is plans:
+    if quiet is plans and all("reason" in part for part in parts):
         columns = {name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns}
         results_of_best = replace(parts[0], columns=columns, place=chosen.place)
     else:
@@ -367,8 +369,9 @@ def _evaluated(
     rows: np.ndarray,
     first: Array | None,
     lead: Lead | None,
+    needed: Collection[str],
 ) -> tuple[_Keys, Callable[[np.ndarray], Table]]:
-    """What plans are ordered by, and what gives the results of some of them.
+    """What plans are ordered by, and what gives the results of some of them, or the numbers alone that are needed.
 
     Memory is computed first, and the rest only of plans that fit: most plans of a search do not.
     """
@@ -382,7 +385,7 @@ def _evaluated(
     keys = _Keys(kind, np.zeros(len(plans)), np.where(kind == TOO_LARGE, used, 0.0), used, rows)
     if not len(fits):
         return keys, lambda kept: evaluate(plans.take(kept), catalog)
-    results = evaluate(plans.take(fits), catalog)
+    results = _results(plans.take(fits), catalog, needed)
     own = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
     for values, found in zip(keys, own, strict=True):
         values[fits] = found
@@ -393,6 +396,12 @@ def _evaluated(
         return results.take(position[kept]) if (position[kept] >= 0).all() else evaluate(plans.take(kept), catalog)
 
     return keys, results_of
+
+
+def _results(plans: Table, catalog: Catalog, needed: Collection[str]) -> Table:
+    """Results of plans; the numbers alone where these have all that is needed."""
+    found = numbers(plans, catalog) if needed else None
+    return found if found is not None and all(name in found for name in needed) else evaluate(plans, catalog)
 
 
 def _keys(

@@ -226,6 +226,11 @@ class TrainingPlan(PlanColumns):
         codes, words = _distinct(self, "recompute_modules")
         return codes, [_names(text) for text in words]
 
+    @property
+    def recompute_codes(self) -> np.ndarray:
+        """Which of the distinct choices of modules to recompute each plan has. [-]"""
+        return self._modules[0]
+
     @derived
     def unknown_modules(self) -> np.ndarray:
         """Where a module to recompute is none of RECOMPUTE_MODULES. [-]"""

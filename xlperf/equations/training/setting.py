@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, ones, some, total
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, distinct_rows, divide, ones, some, total
 from xlperf.equations.hardware.kernels import Device
 from xlperf.equations.model.model import (
     Architecture,
@@ -24,7 +24,7 @@ from xlperf.equations.model.model import (
 from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.transformer import expert_parameters
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.plan.records import derived
+from xlperf.equations.plan.records import Recompute, derived
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import AdapterParameters, adapter_parameters
 from xlperf.equations.training.stages import Pipeline, StageContents, pipeline_contents
@@ -266,6 +266,21 @@ STORED = 1.0 + WORD / 128.0
 STORED_OUTPUT = 1.5 + WORD / 128.0
 """Bytes of an element of the output of attention that waits in 12 bits (E5M6), with its share of a scale. [B]"""
 
+NOT_OF_KERNELS = frozenset(
+    {
+        "num_accelerators",
+        "data_parallel",
+        "pipeline_parallel",
+        "virtual_pipeline",
+        "pipeline_schedule",
+        "global_batch_size",
+        "recompute",
+        "zero_stage",
+        "reshard_after_forward",
+    }
+)
+"""Columns that the kernels of a micro-batch do not depend on, but for whether and which are run or gathered anew."""
+_FEW_PLANS, _MOST_DISTINCT = 64, 0.5
 Constants = Mapping[str, Mapping[str, Array]]
 
 
@@ -356,7 +371,8 @@ class Setting:
 
     ``device`` carries the peak of the products' precision, ``wide_device`` that of 16 bits (or wider), at which
     attention and the output projection run; ``constants`` maps a kernel family to its constants of shape (rows, 1),
-    with ``gemm_wide`` for the products at that wider precision.
+    with ``gemm_wide`` for the products at that wider precision. Rows with one number in ``alike`` have the same model,
+    devices and constants.
     """
 
     model: Model
@@ -366,6 +382,36 @@ class Setting:
     plan: TrainingPlan
     constants: Constants
     architecture: Architecture
+    alike: np.ndarray | None = None
+
+    def distinct_kernels(self) -> tuple[Setting, np.ndarray] | None:
+        """The setting of one plan of each kind whose kernels differ, and of which kind each plan is.
+
+        None where most kinds are of one plan. The network stays that of all plans: no kernel reads it.
+        """
+        plan, rows = self.plan, len(self.plan)
+        if self.alike is None or rows < _FEW_PLANS:
+            return None
+        columns = [values for name, values in plan.numbers.items() if name not in NOT_OF_KERNELS and values.ndim]
+        first, which = distinct_rows(self.alike, plan.regathers, plan.recompute_codes, *columns)
+        if len(first) > _MOST_DISTINCT * rows:
+            return None
+
+        def taken(values: Array) -> Array:
+            return values[first] if values.ndim and len(values) == rows else values
+
+        def some_of(record: Any) -> Any:
+            return replace(record, **{one.name: taken(getattr(record, one.name)) for one in fields(record)})
+
+        constants = {
+            family: {name: taken(values) for name, values in columns.items()}
+            for family, columns in self.constants.items()
+        }
+        devices = some_of(self.device), some_of(self.wide_device)
+        own = plan.take(first)
+        if some(plan.recompute == Recompute.SELECTIVE):  # what the others would run again is timed and not used
+            own = own.replaced(recompute=np.full(len(first), Recompute.SELECTIVE))
+        return Setting(some_of(self.model), *devices, self.network, own, constants, self.architecture), which
 
     @derived
     def pipeline(self) -> Pipeline:

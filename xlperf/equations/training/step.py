@@ -52,7 +52,9 @@ FIRST, MIDDLE, LAST = 0, 1, 2
 
 
 class Step(NamedTuple):
-    """A step in pieces: kernels, collectives, and calls of each place per micro-batch on the critical stage."""
+    """A step in pieces: kernels (of many plans those that differ), collectives, and calls of each place per micro-batch
+    on the critical stage.
+    """
 
     parts: list[Part]
     communication: Communication
@@ -126,8 +128,8 @@ def _of_layers(values: Array) -> Array:
     return found + values[..., -1] if values.shape[-1] > len(PLACES) else found
 
 
-def _block_times(setting: Setting, parts: list[Part], communication: Communication) -> _BlockTimes:
-    """Kernels of each place and collectives of each block, once."""
+def _kernel_times(setting: Setting, parts: list[Part]) -> Array:
+    """Kernels of each place: forward, backward, of weight gradients, recomputed selectively, (4, rows, places). [s]"""
     slowdown = setting.constants["training_software"]["kernel_slowdown"]
     selective = some(setting.plan.recompute == Recompute.SELECTIVE)
     places = _places(setting)
@@ -142,6 +144,12 @@ def _block_times(setting: Setting, parts: list[Part], communication: Communicati
         if share is not None:
             again[:, place] += total(part.calls * part.time * share)
     times *= slowdown
+    return times
+
+
+def _block_times(setting: Setting, kernels: Array, communication: Communication) -> _BlockTimes:
+    """Kernels of each place and collectives of each block, once."""
+    forward, backward, weights, again = kernels
     exchange = setting.constants["experts"]["exchange_slowdown"][:, 0] * communication.expert_exchange.time
     tensor = tensor_times(setting, communication)
     cores = zip(forward[:, CORES].T, backward[:, CORES].T, strict=True)
@@ -439,10 +447,14 @@ def step(setting: Setting) -> Step:
     """
     plan = setting.plan
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
-    parts = kernel_parts(setting)
+    shapes = setting.distinct_kernels()
+    own = setting if shapes is None else shapes[0]
+    parts = kernel_parts(own)
+    kernels = _kernel_times(own, parts)
+    kernels = kernels if shapes is None else kernels[:, shapes[1]]
     communication = communication_of(setting)
     contents = pacing_contents(setting.model, plan, setting.pipeline, setting.contents)
-    times = _stage_times(setting, _block_times(setting, parts, communication), contents)
+    times = _stage_times(setting, _block_times(setting, kernels, communication), contents)
     stage_time = times.time
     which = _critical_stage(setting, stage_time)
     critical = times.stage(which)
