@@ -33,7 +33,7 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.calibrate.shared_kernels import shared_products
+from xlperf.calibrate.shared_kernels import shared_attention, shared_products
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.power import clock_limited_time
@@ -110,8 +110,12 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _derived_backward(fits, date)
     constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
-    constants += _fall_backs(constants, fits, date)
+    constants += _fall_backs(constants, date)
     constants += shared
+    if "attention" in found.families:
+        attention = found.families["attention"]
+        own = shared_attention(attention, fitted_weights(attention), catalog, date)
+        constants += own + _shared_backward(own, _backward_ratio(fits))
     order = {family: number for number, family in enumerate(declared_constants())}
     return sorted(constants, key=lambda one: (order[one.family], one.generation, one.precision, one.software))
 
@@ -475,11 +479,24 @@ def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: 
     return found
 
 
-def _fall_backs(constants: Sequence[FittedConstant], fits: Mapping[Key, KernelFit], date: str) -> list[FittedConstant]:
+def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:
+    """Backward pass of generations that nothing was measured on: the share less that measured ones reach."""
+    usual = {one.constant: one.value for one in forward if one.software == ANY}
+    note = f"forward pass of any generation, efficiency times {ratio:.2f} as where both passes were measured"
+    values = backward_constants(usual, ratio)
+    return [
+        replace(one, family="attention_backward", value=rounded(values[one.constant]), kind="assumption",
+                error=math.nan, notes=note)
+        for one in forward
+        if one.software == ANY
+    ]  # fmt: skip
+
+
+def _fall_backs(constants: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
     """What holds for generations that nothing was measured on: the constants of one that was, all together."""
     groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
     for one in constants:
-        if one.software == ANY and one.generation in _REFERENCES and one.family != "gemm":
+        if one.software == ANY and one.generation in _REFERENCES and one.family not in ("gemm", *_FLASH_FAMILIES):
             precision = ANY if one.precision in ("bf16", ANY) else one.precision
             groups.setdefault((one.family, precision), {}).setdefault(one.generation, []).append(one)
     found = []

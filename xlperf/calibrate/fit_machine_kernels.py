@@ -92,6 +92,7 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
         found += own
         if group.family == "attention":
             found += _backward(group, own, base, date)
+    found += _attention_of_others(catalog, found, date)
     return found + _products_of_others(rows, catalog, found, date) + _as_all_reduce(found)
 
 
@@ -233,6 +234,20 @@ def _not_limited(group: _Group, date: str) -> list[FittedConstant]:
         and row["lines"]
         and group.line not in row["lines"].split()
     ]
+
+
+def _attention_of_others(catalog: Catalog, found: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
+    """Attention of lines where none was measured: as on any machine, but for power limits, which are estimates."""
+    measured = {one.generation for one in found if one.family == "attention"}
+    others = set(machine_lines(catalog).values()) - measured if found else set()
+    return [
+        FittedConstant(
+            family, line, ANY, ANY, "energy_per_flop", 0.0, "", 0, math.nan, date, SOURCE,
+            kind="assumption", notes="power limits are estimates: no clock is derived from them",
+        )
+        for family in ("attention", "attention_backward")
+        for line in sorted(others)
+    ]  # fmt: skip
 
 
 def _products_of_others(

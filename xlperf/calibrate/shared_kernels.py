@@ -1,24 +1,37 @@
-"""Constants of matrix products that all accelerators share: the fall-back of machines that were never measured.
+"""Constants of products and of attention that all accelerators share: the fall-back of machines never measured.
 
-One fit over the measured products of all generations. Machines differ in their rates, capacities, node and power limit
-alone; precisions differ in the energy of an operation and in what their conversion costs.
+One fit over the measured kernels of all generations. Machines differ in their rates, capacities, node and power limit
+alone; precisions of products differ in the energy of an operation and in what their conversion costs, libraries of
+attention in their rate, in the start of a tile and in their launch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.fitted_constants import FittedConstant, inside_value, rounded
 from xlperf.calibrate.fitter import Parameter, Problem, solve
-from xlperf.calibrate.kernel_measurements import DEEPGEMM, FP8_BLOCK, Constants, KernelRows, predicted_time, take_rows
+from xlperf.calibrate.kernel_measurements import (
+    DEEPGEMM,
+    FLASH_2,
+    FP8_BLOCK,
+    TENSORRT,
+    Constants,
+    KernelRows,
+    predicted_time,
+    take_rows,
+)
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.hardware.power import REFERENCE_ENERGY
+from xlperf.equations.hardware.power import PRODUCT_ENERGY, REFERENCE_ENERGY
+
+Key = tuple[str, str]
+"""Precision and software. [-]"""
+Values = Mapping[Key, dict[str, Array]]
 
 _COMMON = (
     "compute_efficiency",
@@ -43,14 +56,22 @@ _GENERATIONS = ("ampere", "ada", "hopper", "blackwell")
 """Generations with sweeps of shapes in libraries that their maker tuned. [-]"""
 _ODD = {("ada", FP8_BLOCK)}
 """Generations and precisions whose library reaches less than half of the usual rate. [-]"""
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """A parameter and the precision it is of."""
-
-    parameter: Parameter
-    precision: str
+_ATTENTION = {
+    "compute_efficiency": 0.6,
+    "energy_per_flop": 0.9 * PRODUCT_ENERGY,
+    "softmax_flop": 10.0,
+    "imbalance": 0.5,
+    "tile_time": 6e-6,
+    "memory_efficiency": 0.8,
+    "serial_share": 0.1,
+    "launch_time": 1.3e-5,
+}
+"""What a fit of attention starts from and is pulled towards: kernels of an engine, of which most rows are."""
+_OF_LIBRARIES = {
+    ANY: {"compute_efficiency": 0.7, "tile_time": 3e-6, "launch_time": 8e-6},
+    FLASH_2: {"compute_efficiency": 0.5},
+}
+"""The same for constants that other libraries have of their own."""
 
 
 def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
@@ -73,96 +94,162 @@ def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: st
         Of generation any, by precision; formats without measurements take FP8's steps once more.
     """
     odd = [key in _ODD for key in zip(rows.generation, rows.precision, strict=True)]
-    usual = np.array([word == ANY for word in rows.software]) & ~np.array(odd)
-    usual &= np.array([generation in _GENERATIONS for generation in rows.generation])
-    weights = np.where(usual, weights, 0.0)
-    index = np.flatnonzero(weights > 0.0)[::_EVERY]
-    fitted = take_rows(rows, index.tolist(), catalog)
-    shared = _parameters(set(fitted.precision))
-
-    def residuals(trials: Array) -> Array:
-        time = predicted_time(fitted, _constants(shared, trials.T[:, None, :], fitted.precision))
-        return np.log(time / fitted.time[:, None]).T
-
-    found = solve(Problem(residuals, weights[index], step=_STEP), [one.parameter for one in shared])
-    time = predicted_time(rows, _constants(shared, found.values[:, None, None], rows.precision))[:, 0]
-    held = usual & rows.held_back
-    median = float(np.median(np.abs(time / rows.time - 1.0)[held])) if held.any() else math.nan
-    values = {(precision, ANY): own for precision, own in _by_precision(shared, found.values[:, None, None]).items()}
+    usual = _usual(rows) & np.array([word == ANY for word in rows.software]) & ~np.array(odd)
+    fit = _Fit(rows, usual, weights, catalog, [(precision, ANY) for precision in rows.precision])
+    values = fit.solved(_product_parameters({precision for precision, _ in fit.keys}), _with_formats)
     if (FP8_BLOCK, ANY) in values:  # takes inputs that are quantised already
         common = values[ANY, ANY]
         plain = {name: common[name] for name in ("compute_efficiency", "launch_time")}
         values[FP8_BLOCK, DEEPGEMM] = {**plain, "input_traffic": np.zeros(1)}
-    source = f"{len(index)} of {len(rows)} products of {len(set(rows.accelerator))} accelerators"
-    return [
-        FittedConstant(
-            "gemm",
-            ANY,
-            precision,
-            software,
-            name,
-            rounded(float(value.item())),
-            source,
-            len(index),
-            rounded(median),
-            date,
-            "rows of the sheet kernels in validation.xlsx",
-            notes="shared by all generations, for those without measurements; error: median of rows held back",
-        )
-        for (precision, software), constants in values.items()
-        for name, value in constants.items()
-    ]
+    return fit.sheet_rows(values, date)
 
 
-def _parameters(known: set[str]) -> list[_Shared]:
+def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Constants of flash attention for any generation and precision, fitted on the rows of all.
+
+    Parameters
+    ----------
+    rows : KernelRows
+        Measured attention, forward.
+    weights : Array
+        Weight of each row; 0 where it is held back. [-]
+    catalog : Catalog
+        Accelerators.
+    date : str
+        Date that the constants carry.
+
+    Returns
+    -------
+    list of FittedConstant
+        Of generation any, by library: those of the engine hold for all where no other library is among the rows.
+    """
+    fit = _Fit(rows, _usual(rows), weights, catalog, [(ANY, word) for word in rows.software])
+    return fit.sheet_rows(fit.solved(_attention_parameters({software for _, software in fit.keys}), dict), date)
+
+
+class _Fit:
+    """Measured kernels of one family, which of them are fitted, and the precision and software that each is of."""
+
+    def __init__(
+        self, rows: KernelRows, usual: np.ndarray, weights: Array, catalog: Catalog, keys: Sequence[Key]
+    ) -> None:
+        self.rows, self.usual, self._all = rows, usual, keys
+        weights = np.where(usual, weights, 0.0)
+        self.index = np.flatnonzero(weights > 0.0)[::_EVERY]
+        self.weights = weights[self.index]
+        self.fitted = take_rows(rows, self.index.tolist(), catalog)
+        self.keys = [keys[row] for row in self.index.tolist()]
+        self.median = math.nan
+
+    def solved(
+        self, parameters: Sequence[Parameter], completed: Callable[[dict[Key, dict[str, Array]]], Values]
+    ) -> dict[Key, dict[str, Array]]:
+        """Constants by precision and software, with those that ``completed`` derives."""
+
+        def constants(trials: Array, keys: Sequence[Key]) -> Constants:
+            return _by_row(self.rows.family, completed(_by_key(parameters, trials)), keys, trials.shape[-1])
+
+        def residuals(trials: Array) -> Array:
+            time = predicted_time(self.fitted, constants(trials.T[:, None, :], self.keys))
+            return np.asarray(np.log(time / self.fitted.time[:, None]).T)
+
+        found = solve(Problem(residuals, self.weights, step=_STEP), parameters)
+        values = found.values[:, None, None]
+        time = predicted_time(self.rows, constants(values, self._all))[:, 0]
+        held = self.usual & self.rows.held_back
+        self.median = float(np.median(np.abs(time / self.rows.time - 1.0)[held])) if held.any() else math.nan
+        return dict(completed(_by_key(parameters, values)))
+
+    def sheet_rows(self, values: Values, date: str) -> list[FittedConstant]:
+        """Rows of the calibration sheet, of generation any."""
+        machines = len(set(self.rows.accelerator))
+        kernels = {"gemm": "products"}.get(self.rows.family, "kernels of attention")
+        return [
+            FittedConstant(
+                self.rows.family,
+                ANY,
+                precision,
+                software,
+                name,
+                rounded(float(value.item())),
+                f"{len(self.index)} of {len(self.rows)} {kernels} of {machines} accelerators",
+                len(self.index),
+                rounded(self.median),
+                date,
+                "rows of the sheet kernels in validation.xlsx",
+                notes="shared by all generations, for those without measurements; error: median of rows held back",
+            )
+            for (precision, software), constants in values.items()
+            for name, value in constants.items()
+        ]
+
+
+def _usual(rows: KernelRows) -> np.ndarray:
+    return np.array([generation in _GENERATIONS for generation in rows.generation])
+
+
+def _parameter(family: str, name: str, centre: float, precision: str = ANY, software: str = ANY) -> Parameter:
+    """A constant of any generation."""
+    high = 1.0 if name in ("compute_efficiency", "memory_efficiency") else math.nan
+    fixed = family == "gemm" and precision == ANY and name in _FIXED
+    return Parameter(family, name, ANY, precision, software, centre, math.nan, high, -1, centre, _PULL, fixed)
+
+
+def _product_parameters(known: set[str]) -> list[Parameter]:
     declared = declared_constants()["gemm"]
     energy = {"energy_per_flop": _USUAL_ENERGY}
-
-    def one(name: str, precision: str, centre: float, fixed: bool = False) -> _Shared:
-        high = 1.0 if name in ("compute_efficiency", "memory_efficiency") else math.nan
-        return _Shared(
-            Parameter("gemm", name, "any", precision, "any", centre, math.nan, high, -1, centre, _PULL, fixed),
-            precision,
-        )
-
     centre = {name: inside_value("gemm", name, declared[name].default) for name in _COMMON} | energy | _FIXED
-    found = [one(name, ANY, centre[name], name in _FIXED) for name in _COMMON]
+    found = [_parameter("gemm", name, centre[name]) for name in _COMMON]
     narrow = {"energy_per_flop": _PER_HALVING * _USUAL_ENERGY, "launch_time": 1e-5, "input_traffic": 10.0}
     for precision in ("fp8", FP8_BLOCK, "fp4"):
         if precision in known:
             names = _NARROW[1:] if precision == FP8_BLOCK and "fp8" in known else _NARROW
             centres = narrow | {"energy_per_flop": _PER_HALVING ** (2 if precision == "fp4" else 1) * _USUAL_ENERGY}
-            found += [one(name, precision, centres[name]) for name in names]
+            found += [_parameter("gemm", name, centres[name], precision) for name in names]
     if FP8_BLOCK in known:
-        found.append(one("compute_efficiency", FP8_BLOCK, 0.8))
+        found.append(_parameter("gemm", "compute_efficiency", 0.8, FP8_BLOCK))
     return found
 
 
-def _by_precision(shared: Sequence[_Shared], values: Array) -> dict[str, dict[str, Array]]:
-    """Constants by precision; FP4 that was not measured has the conversion of FP8 and its step of energy once more."""
-    found: dict[str, dict[str, Array]] = {}
-    for one, value in zip(shared, values, strict=True):
-        found.setdefault(one.precision, {})[one.parameter.constant] = np.asarray(value)
-    if "fp8" in found:
-        wide, narrow = found[ANY]["energy_per_flop"], found["fp8"]["energy_per_flop"]
-        found.setdefault("fp4", {**found["fp8"], "energy_per_flop": narrow * narrow / wide})
-        if FP8_BLOCK in found:
-            found[FP8_BLOCK].setdefault("energy_per_flop", narrow)
+def _attention_parameters(known: set[str]) -> list[Parameter]:
+    others = {library: own for library, own in _OF_LIBRARIES.items() if library in known}
+    alone = ANY not in others
+    common = _ATTENTION | others.pop(ANY, {})
+    engine = {} if alone or TENSORRT not in known else {name: _ATTENTION[name] for name in _OF_LIBRARIES[ANY]}
+    found = [_parameter("attention", name, centre) for name, centre in common.items()]
+    for library, own in {**others, TENSORRT: engine}.items():
+        found += [_parameter("attention", name, centre, ANY, library) for name, centre in own.items()]
     return found
 
 
-def _constants(shared: Sequence[_Shared], values: Array, precisions: Sequence[str]) -> Constants:
-    """Constants of each row, (rows, trials), from values (parameters, 1, trials)."""
-    defaults = {name: inside_value("gemm", name, one.default) for name, one in declared_constants()["gemm"].items()}
-    by_precision = _by_precision(shared, values)
-    common = by_precision[ANY]
-    count = (len(precisions), values.shape[-1])
-    found: dict[str, Array] = {}
-    words = np.array(precisions, dtype=object)
-    for name, default in defaults.items():
-        column = np.broadcast_to(common.get(name, np.array([[default]])), count)
-        for precision, own in by_precision.items():
-            if precision != ANY and name in own:
-                column = np.where((words == precision)[:, None], own[name], column)
-        found[name] = column
+def _by_key(parameters: Sequence[Parameter], values: Array) -> dict[Key, dict[str, Array]]:
+    """Trial values (parameters, 1, trials) by precision and software, and constant."""
+    found: dict[Key, dict[str, Array]] = {}
+    for one, value in zip(parameters, values, strict=True):
+        found.setdefault((one.precision, one.software), {})[one.constant] = np.asarray(value)
+    return found
+
+
+def _with_formats(found: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Array]]:
+    """With FP4, which has the conversion of FP8 and its step of energy once more where it was not measured."""
+    narrow = found.get(("fp8", ANY))
+    if narrow is not None:
+        energy = narrow["energy_per_flop"]
+        found.setdefault(
+            ("fp4", ANY), {**narrow, "energy_per_flop": energy * energy / found[ANY, ANY]["energy_per_flop"]}
+        )
+        found.get((FP8_BLOCK, ANY), {}).setdefault("energy_per_flop", energy)
+    return found
+
+
+def _by_row(family: str, values: Values, keys: Sequence[Key], num_trials: int) -> Constants:
+    """Constants of each row, (rows, trials): what holds for all, then those of its precision and software."""
+    count = (len(keys), num_trials)
+    found = {
+        name: np.broadcast_to(np.array([[inside_value(family, name, one.default)]]), count)
+        for name, one in declared_constants()[family].items()
+    }
+    for key, own in values.items():
+        mine = np.array([key in ((ANY, ANY), of) for of in keys])[:, None]
+        found |= {name: np.where(mine, value, found[name]) for name, value in own.items()}
     return found

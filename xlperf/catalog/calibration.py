@@ -36,6 +36,7 @@ _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
 """Precisions whose constants, where a row does not give their own, are those of another. [-]"""
+_ENERGY = "energy_per_flop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +159,9 @@ class Calibration:
         self._rows = rows
         self._generations: dict[str, set[str]] = {}
         self._softwares: dict[str, set[str]] = {}
-        for (family, _), found in rows.items():
-            self._generations.setdefault(family, set()).update(key[0] for key in found)
+        for (family, name), found in rows.items():
+            if name != _ENERGY:  # whether a power limit binds says nothing of how well a kernel is known
+                self._generations.setdefault(family, set()).update(key[0] for key in found)
             self._softwares.setdefault(family, set()).update(key[2] for key in found)
         self._cache: dict[tuple[str, str, str, str], tuple[tuple[float, ...], bool]] = {}
         self._single: dict[tuple[str, str, str, str], tuple[dict[str, Array], np.ndarray]] = {}
