@@ -162,8 +162,8 @@ def test_a_prefill_pool_has_to_hold_its_weights_and_a_prompt() -> None:
 
 def test_an_engine_may_keep_the_whole_history_of_layers_with_a_window() -> None:
     """18 of the 36 layers of gpt-oss attend to 128 tokens; vLLM drops what they no longer see."""
-    row = {"model": "gpt-oss-120b", "accelerator": "B200-SXM-180GB", "num accelerators": 1, "precision": "fp4",
-           "prompt length": 1000, "output length": 9000, "memory fraction": 0.9}  # fmt: skip
+    row = {"model": "gpt-oss-120b", "accelerator": "B200-SXM-180GB", "num_accelerators": 1, "precision": "fp4",
+           "prompt_length": 1000, "output_length": 9000, "memory_fraction": 0.9}  # fmt: skip
     window, whole = (load_catalog().with_tables([_history(value)]) for value in (0.0, 1.0))
     kept = [evaluate(table_of("inference", [row]), one).number("max_batch_size")[0] for one in (window, whole)]
     assert kept[0] / kept[1] == pytest.approx(10_000 / (0.5 * 10_000 + 0.5 * 128), rel=0.02)

@@ -234,9 +234,14 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
 
 
 def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
-    """Which entries are of the software that patterns name; blank: all."""
-    wanted = patterns.split() or ["*"]
-    return np.array([any(fnmatchcase(name, one) for one in wanted) for name in software.tolist()], dtype=bool)
+    """Which entries are of the software that patterns name, and of none with a ! before it; blank: all."""
+    others = [one[1:] for one in patterns.split() if one.startswith("!")]
+    wanted = [one for one in patterns.split() if not one.startswith("!")] or ["*"]
+
+    def named(name: str, some: Sequence[str]) -> bool:
+        return any(fnmatchcase(name, one) for one in some)
+
+    return np.array([named(name, wanted) and not named(name, others) for name in software.tolist()], dtype=bool)
 
 
 def _below_measured(one: Parameter, plans: PublishedPlans) -> Parameter:
