@@ -23,7 +23,7 @@ from xlperf.calibrate.accuracy import (
 )
 from xlperf.calibrate.bands import POOLING, bands_left_out, fit_bands, half_widths, with_checks
 from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
-from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of, trial_values
+from xlperf.calibrate.cross_validation import cross_validated, not_published, refitted, rows_of
 from xlperf.calibrate.fit import SOURCES, Measured, belongs_to, read_measured, software_of, training_constants
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE
@@ -34,6 +34,7 @@ from xlperf.calibrate.published import Published, package_rows, published_column
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.calibrate.published_errors import errors_of as published_entries
 from xlperf.calibrate.published_inference import inference_plans, prefill_utilization
+from xlperf.calibrate.responses import trial_values
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
